@@ -1,7 +1,4 @@
-"""A GitHub of one's own: it listens on loopback, remembers what is done to it, and calls the App's webhook.
-
-The composition root of the package. It refuses to know the service that talks to it.
-"""
+"""A local GitHub: it listens on loopback, keeps state, and calls the App's webhook. The package's composition root."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ from github_standin.pages.frame import Frame
 from github_standin.pages.pages import Pages
 
 CLIENT_ID = "Iv1.0123456789abcdef"
-CLIENT_SECRET = "the client secret of a stand-in's App"  # noqa: S105 - it guards nothing beyond loopback
+CLIENT_SECRET = "the client secret of a stand-in's App"  # noqa: S105 - only used on loopback
 
 
 def _utc_now() -> datetime:
@@ -53,7 +50,7 @@ class StandIn:
         clock: Callable[[], datetime] = _utc_now,
     ) -> None:
         self.clock = clock
-        """May be replaced at any time; answers an aware time."""
+        """Can be replaced at any time. It returns an aware time."""
         self._world = World(lambda: self.clock())
         app = App(
             id=app_id,
@@ -88,11 +85,11 @@ class StandIn:
 
     @classmethod
     def without_app(cls) -> StandIn:
-        """One without any App: no credential is good until somebody makes one of a manifest."""
+        """A stand-in without an App: no credential is valid until somebody creates one from a manifest."""
         return cls(app_id="0", app_slug="", app_public_key="", webhook_secret="", app_permissions={}, app_events=())
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listen; port 0 takes a free one."""
+        """Listen. Port 0 means any free port."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self.frame.explain])
         app.router.add_route("*", f"{API_ROOT}{{path:(/.*)?}}", self._server.handle)
         self.git_http.add_routes(app)
@@ -109,7 +106,7 @@ class StandIn:
         await self._webhooks.start()
 
     async def stop(self) -> None:
-        """Stop listening and sending; what is remembered stays."""
+        """Stop listening and sending. The state stays."""
         await self._webhooks.stop()
         if self._runner:
             await self._runner.cleanup()
@@ -126,7 +123,7 @@ class StandIn:
 
     @property
     def webhook_url(self) -> str | None:
-        """Where the App's webhooks go; None sends none."""
+        """The address for webhooks; None sends none."""
         return self._webhooks.url
 
     @webhook_url.setter
@@ -142,14 +139,14 @@ class StandIn:
     def webhook_timeout_s(self, timeout_s: float) -> None:
         self._webhooks.timeout_s = timeout_s
 
-    # What there is.
+    # State
 
     def add_user(self, login: str, type: str = "User") -> User:  # noqa: A002 - GitHub's word
-        """Make an account: `User`, `Organization` or `Bot`."""
+        """Add an account: `User`, `Organization` or `Bot`."""
         return self._world.add_user(login, type)
 
     def add_public_key(self, login: str, key: str) -> None:
-        """Give an account an SSH key: GitHub keeps kind and Base64, and drops the comment."""
+        """Add an SSH key to an account. GitHub keeps kind and Base64, and drops the comment."""
         user, kept = self._world.add_user(login), " ".join(key.split()[:2])
         keys = self._world.public_keys.setdefault(user, [])
         keys.append(PublicKey(self._world.next_id(), kept, self._world.now()))
@@ -163,9 +160,9 @@ class StandIn:
         installed: bool = True,
         fork_of: str | None = None,
     ) -> Repository:
-        """Show the bare repository `git_dir` under `full_name`; `installed` says whether the App is.
+        """Add the bare repository `git_dir` as `full_name`. `installed` says whether the App is installed there.
 
-        A fork's `git_dir` has the objects of what it is a fork of: GitHub keeps them together.
+        A fork's `git_dir` also has the objects of its parent, as on GitHub.
         """
         owner, _, name = full_name.partition("/")
         account, now = self._world.add_user(owner), self._world.now()
@@ -179,30 +176,30 @@ class StandIn:
         return repository
 
     def is_installed(self, full_name: str) -> bool:
-        """Whether the App is on this repository."""
+        """Whether the App is installed on this repository."""
         return self._world.repository(full_name).installed
 
     def rename_repository(self, full_name: str, name: str) -> None:
-        """Give a repository another name; requests by its former one are redirected."""
+        """Rename a repository. Requests with the former name are redirected."""
         repository = self._world.repositories.pop(full_name.casefold())
         repository.name = name
         self._world.former[full_name.casefold()] = repository
         self._world.repositories[repository.full_name.casefold()] = repository
 
     def add_label(self, full_name: str, label: str) -> None:
-        """Give a repository a label, to be put on issues."""
+        """Create a label in a repository."""
         self._world.label(self._world.repository(full_name), label)
 
     def set_permission(self, full_name: str, login: str, role: str) -> None:
-        """Give a person a role: none, read, triage, write, maintain or admin."""
+        """Set a person's role: none, read, triage, write, maintain or admin."""
         if role not in ROLES:
-            raise ValueError(f"{role!r} is none of {', '.join(ROLES)}")
+            raise ValueError(f"{role!r} is not one of {', '.join(ROLES)}")
         self._world.repository(full_name).roles[self._world.add_user(login).login.casefold()] = role
 
-    # What people do on the web. Each call returns when its webhooks were answered, or put aside by a fault.
+    # Actions of people on the web. Each returns after its webhooks were answered, or held back by a fault.
 
     async def open_issue(self, full_name: str, title: str, body: str, by: str, labels: Collection[str] = ()) -> int:
-        """Open an issue and return its number; its labels follow as events of their own."""
+        """Open an issue and return its number. Each label is a separate event."""
         repository, user = self._world.repository(full_name), self._world.add_user(by)
         issue = self._actions.open_issue(repository, title, body, user)
         for label in labels:
@@ -211,7 +208,7 @@ class StandIn:
         return issue.number
 
     async def open_pull(self, full_name: str, title: str, body: str, by: str, head: str) -> int:
-        """Open a pull request from a branch that is there, and return its number."""
+        """Open a pull request from an existing branch, and return its number."""
         repository, user = self._world.repository(full_name), self._world.add_user(by)
         base = repository.default_branch
         base_sha, head_sha = [await repository.git.read_ref(f"refs/heads/{name}") or "" for name in (base, head)]
@@ -244,13 +241,13 @@ class StandIn:
         await self._webhooks.sent()
 
     async def label_issue(self, full_name: str, number: int, label: str, by: str) -> None:
-        """Put a label on."""
+        """Add a label."""
         repository, issue = self._find(full_name, number)
         self._actions.add_label(repository, issue, label, self._world.add_user(by))
         await self._webhooks.sent()
 
     async def unlabel_issue(self, full_name: str, number: int, label: str, by: str) -> None:
-        """Take a label off; raises KeyError when it is not on."""
+        """Remove a label. Raises KeyError if the issue does not have it."""
         repository, issue = self._find(full_name, number)
         on = {found.name.casefold(): found for found in issue.labels}
         self._actions.remove_label(repository, issue, on[label.casefold()], self._world.add_user(by))
@@ -275,18 +272,18 @@ class StandIn:
         self._actions.delete_comment(repository, comment, self._world.add_user(by))
         await self._webhooks.sent()
 
-    # What the App's owner does.
+    # Actions of the App's owner
 
     def change_app(
         self, *, permissions: Mapping[str, str] | None = None, events: Collection[str] | None = None
     ) -> None:
-        """Let the App do, or hear, other things; every installation accepts at once."""
+        """Change the App's permissions and events. Every installation accepts at once."""
         app = self._links.app
         app.permissions = app.permissions if permissions is None else dict(permissions)
         app.events = app.events if events is None else frozenset(events)
 
     def spend_calls(self, full_name: str, calls: int) -> None:
-        """Use up so many of this hour's requests of the installation on a repository."""
+        """Use up requests of this hour for the installation on a repository."""
         installation = self._world.installation_on(self._world.repository(full_name).owner)
         self._site.rates.spend(name_installation(installation), calls)
 
@@ -296,22 +293,22 @@ class StandIn:
         await self._webhooks.sent()
 
     async def redeliver(self, guid: str) -> None:
-        """Send a delivery again under the same id; raises KeyError when there was none."""
+        """Send a delivery again with the same id. Raises KeyError if there was none."""
         self._webhooks.redeliver(guid)
         await self._webhooks.sent()
 
     async def settle(self) -> None:
-        """Wait until every webhook has been sent, also those that a fault delays or keeps back."""
+        """Wait until every webhook was sent, also those that a fault delays or holds back."""
         await self._webhooks.settle()
 
     def revoke_tokens(self) -> None:
         """Make every installation token invalid."""
         self._authority.revoke_all()
 
-    # Looking.
+    # Queries
 
     def issue(self, full_name: str, number: int) -> Issue:
-        """The issue or pull request as it is now, thread and all; raises KeyError."""
+        """The issue or pull request with its thread. Raises KeyError."""
         return self._find(full_name, number)[1]
 
     def pulls(self, full_name: str) -> list[Pull]:
@@ -320,7 +317,7 @@ class StandIn:
 
     @property
     def deliveries(self) -> list[Delivery]:
-        """Every attempt to deliver a webhook, in the order in which they ended."""
+        """Every attempt to deliver a webhook, in the order of their ends."""
         return self._webhooks.deliveries
 
     @property
@@ -335,7 +332,7 @@ class StandIn:
 
     @property
     def complaints(self) -> list[str]:
-        """What observers raised and accidents inside; a test asserts that it is empty."""
+        """What observers raised, and internal errors. Tests assert that it is empty."""
         return self._server.complaints
 
     @property

@@ -1,1 +1,1 @@
-"""What the bot decides. `triggers.router` is the table of contents: which event starts what."""
+"""The bot's decisions. `triggers.router` lists which event starts what."""

@@ -1,4 +1,4 @@
-"""Where a job has its page, and which jobs have none. Pure."""
+"""The addresses of jobs' pages, and which jobs have none. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ def job_url(public_url: str, job_id: str) -> str:
 
 
 def find_page_root(job: JobRequest, public_url: str, *, signs_in: bool) -> str:
-    """Below which address the job has its page; empty where it has none.
+    """The root of the address of the job's page; empty if it has none.
 
-    Without sign-in nobody can prove that they may read a private repository, so its jobs have no pages.
+    Without sign-in nobody can prove access to a private repository, so its jobs have no pages.
     """
     return "" if job.private and not signs_in else public_url
 
@@ -25,5 +25,5 @@ def find_page(job: JobRequest, public_url: str, *, signs_in: bool) -> str | None
 
 
 def link_job(public_url: str, job_id: str, words: str, fragment: str = "") -> str:
-    """The words as a link to a job's page; the words alone where it has none (`find_page_root`)."""
+    """The words as a link to a job's page, or without a link if it has none (`find_page_root`)."""
     return f"[{words}]({job_url(public_url, job_id)}{fragment})" if public_url else words

@@ -1,4 +1,4 @@
-"""GitHub's webhook payloads as frozen values: the few fields we read, checked on the way in.
+"""GitHub's webhook payloads as frozen, validated values with only the fields that we need.
 
 Field names are GitHub's (https://docs.github.com/en/webhooks/webhook-events-and-payloads).
 """
@@ -15,10 +15,10 @@ from gidgethub.routing import Router
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 CANCEL_LANE = "/cancel"
-"""What the name of a lane for cancels ends with; before it stands the lane of the issue."""
+"""The suffix of a lane for cancels, after the name of the issue's lane."""
 
 MAX_LANE = 290
-"""Characters of a lane's name that come from a payload."""
+"""The most characters of a lane's name that come from a payload."""
 
 
 class _Value(BaseModel):
@@ -26,19 +26,19 @@ class _Value(BaseModel):
 
 
 class User(_Value):
-    """Who did or wrote something. GitHub sends null for an account that was deleted."""
+    """The author or sender. GitHub sends null for a deleted account."""
 
     login: str = "ghost"
     type: str = "User"
 
     @property
     def is_bot(self) -> bool:
-        """Whether this is an App or another automaton, ourselves included."""
+        """Whether this is an App or another bot, including ours."""
         return self.type == "Bot" or self.login.endswith("[bot]")
 
 
 class Repository(_Value):
-    """Where it happened."""
+    """The repository of an event."""
 
     full_name: str
     private: bool
@@ -53,7 +53,7 @@ class IssueLabel(_Value):
 
 
 class Issue(_Value):
-    """The issue as it stood when the event was sent."""
+    """The issue at the time of the event."""
 
     number: int
     title: str
@@ -66,11 +66,11 @@ class Issue(_Value):
     """`open` or `closed`."""
     assignees: tuple[User, ...] = ()
     pull_request: Mapping[str, Any] | None = None
-    """Present when the "issue" is a pull request."""
+    """Present if the "issue" is a pull request."""
 
 
 class IssueComment(_Value):
-    """A comment as it stood when the event was sent."""
+    """The comment at the time of the event."""
 
     id: int
     body: str | None = None
@@ -113,11 +113,11 @@ class IssueCommentEdited(IssueCommentCreated):
     """`issue_comment` with action `edited`."""
 
     changes: _Edits | None = None
-    """Forwarders and other servers may leave it out."""
+    """Forwarders and other servers may omit it."""
 
     @property
     def old_body(self) -> str:
-        """The text before the edit; today's where the payload does not say."""
+        """The text before the edit, or the current one if the payload does not have it."""
         edited = self.changes.body if self.changes else None
         return edited.value if edited else self.comment.body or ""
 
@@ -131,7 +131,7 @@ class IssueClosed(_Value):
 
 
 def is_from_bot(payload: Mapping[str, Any]) -> bool:
-    """Whether an App caused an event, perhaps this one. Read first: what is ignored need not be well-formed."""
+    """Whether an App caused the event, such as ours. Checked first, because ignored events need not be valid."""
     try:
         return User.model_validate(payload.get("sender")).is_bot
     except ValidationError:
@@ -139,26 +139,26 @@ def is_from_bot(payload: Mapping[str, Any]) -> bool:
 
 
 _HAS_COMMENT: Mapping[str, bool] = {"issues": False, "issue_comment": True}
-"""Of each event that a handler works, whether its payload holds a comment beside the issue."""
+"""Event -> whether its payload has a comment."""
 
 
 def is_routed(router: Router, event: str, action: object) -> bool:
-    """Whether a handler works events of this name and action."""
+    """Whether there is a handler for this event and action."""
     data = {"action": action} if isinstance(action, str) else {}
     return bool(router.fetch(sansio.Event(data, event=event, delivery_id="")))
 
 
 def fits(event: str, payload: Mapping[str, Any]) -> bool:
-    """Whether a payload has the shape of this event.
+    """Whether a payload fits this event.
 
-    No signature covers the event's name, so one signed body could otherwise come under any number of names.
+    The signature does not cover the event's name, so one signed body could be sent under other names.
     """
     has_comment = isinstance(payload.get("comment"), Mapping)
     return isinstance(payload.get("issue"), Mapping) and _HAS_COMMENT.get(event) is has_comment
 
 
 def find_time(payload: Mapping[str, Any]) -> datetime | None:
-    """When an event happened: the newest of GitHub's times in its payload; None where there are none."""
+    """When an event happened: the newest time in its payload; None if there is none."""
     things = [payload.get(name) for name in ("issue", "comment", "pull_request")]
     texts = [thing.get(name) for thing in things if isinstance(thing, Mapping) for name in ("created_at", "updated_at")]
     return max(filter(None, map(_read_time, texts)), default=None)
@@ -176,18 +176,18 @@ _ASKS_TO_CANCEL = re.compile(r"/ptq\s+cancel", re.IGNORECASE)
 
 
 def find_lane(payload: Mapping[str, Any]) -> str:
-    """What a delivery is about, `owner/name#number` where it says so: deliveries of one lane keep their order.
+    """The lane of a delivery, usually `owner/name#number`: deliveries of one lane keep their order.
 
-    A comment that may hold `/ptq cancel` has a lane beside that of its issue. Being wrong about it only costs the lane:
-    whether it is a command is found out later.
+    A comment that may contain `/ptq cancel` gets a separate lane. A wrong guess does no harm: the comment is parsed
+    later.
     """
     repository, subject = payload.get("repository"), payload.get("issue") or payload.get("pull_request")
     name = repository.get("full_name") if isinstance(repository, Mapping) else None
     number = subject.get("number") if isinstance(subject, Mapping) else None
     comment = payload.get("comment")
     body = comment.get("body") if isinstance(comment, Mapping) else None
-    # Without its slash the search would take longer than everything else here.
+    # Searching without the slash would take longer than everything else here.
     cancels = isinstance(body, str) and "/ptq" in body.lower() and _ASKS_TO_CANCEL.search(body)
-    # PostgreSQL takes no NUL, and no database half a surrogate pair.
+    # PostgreSQL refuses NUL, and every database refuses lone surrogates.
     lane = f"{name}#{number}"[:MAX_LANE].replace("\0", "").encode(errors="replace").decode()
     return lane + CANCEL_LANE if cancels else lane

@@ -1,7 +1,4 @@
-"""What the handlers need from GitHub, as plain values and one protocol.
-
-`bot.github` implements it over HTTP. This file refuses to know how a request travels.
-"""
+"""The handlers' interface to GitHub: plain values and one protocol, which `bot.github` implements over HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from runner.changes.base_files import BaseFile
 
 
 class GitHubError(Exception):
-    """GitHub answered, and the answer was no. `status` is the HTTP status code."""
+    """GitHub refused a request. `status` is the HTTP status code."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"GitHub answered {status}: {message}")
@@ -26,22 +23,23 @@ class GitHubError(Exception):
 
 
 class NotFound(GitHubError):  # noqa: N818
-    """The thing does not exist, or the App may not see it (404, 410)."""
+    """The object does not exist, or the App may not see it (404, 410)."""
 
 
 class NotInstalled(GitHubError):  # noqa: N818
-    """The App is not installed on the repository, or may not do there what it must: no word about what is in it."""
+    """The App is not installed on the repository, or lacks permissions there. Says nothing about the repository's
+    content."""
 
     def __init__(self, status: int, repository: str) -> None:
         super().__init__(status, f"the App is not installed on {repository}, or not with all its permissions")
 
 
 class GitHubUnavailable(Exception):  # noqa: N818
-    """No usable answer (time-out, connection lost, 5xx, rate limit, our credentials refused).
+    """No usable answer (time-out, lost connection, 5xx, rate limit, refused credentials).
 
     A write may or may not have happened.
 
-    `retry_after_s` is how long GitHub asked to be left alone, in seconds.
+    `retry_after_s` is the wait that GitHub has asked for, in seconds.
     """
 
     def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
@@ -50,25 +48,25 @@ class GitHubUnavailable(Exception):  # noqa: N818
 
 
 class OverBudget(GitHubUnavailable):
-    """The installation has written so much of late that this write would have to wait long. Nothing was sent."""
+    """This write would have to wait long, because of the installation's write budget. Nothing was sent."""
 
     def __init__(self, wait_s: float) -> None:
-        super().__init__(f"our own pace of writes: none of this worth for another {wait_s:.0f} s", wait_s)
+        super().__init__(f"our write budget is used up: wait {wait_s:.0f} s", wait_s)
 
 
 class Worth(Enum):
-    """How much a write is worth to people, the most first.
+    """The priority of a write, the highest first.
 
-    `percent` is how much of the installation's budget of writes may be used when one of this worth still goes.
+    `percent` is the share of the installation's write budget that may be used up when such a write is still allowed.
     """
 
     REPORT = 100
-    """What people wait for: the first word on a job, its report, and every step of a pull request."""
+    """What people wait for: the first status of a job, its report, and every step of a pull request."""
     REPLY = 90
     STATUS = 80
-    """The last word of a status comment."""
+    """The final status of a job."""
     LIVE = 50
-    """What is in between, reactions, and labels: lost or late without harm."""
+    """Status updates in between, reactions, and labels: they may be late or lost."""
 
     @property
     def percent(self) -> int:
@@ -91,7 +89,7 @@ class Comment:
 
 @dataclass(frozen=True, slots=True)
 class TreeEntry:
-    """One path of a new tree: inline text, a blob made before, or (both None) a deletion."""
+    """One path of a new tree: inline text, an existing blob, or (both None) a deletion."""
 
     path: str
     mode: str
@@ -101,7 +99,7 @@ class TreeEntry:
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Whom a commit names: `email` is the address that GitHub keeps for the account, and shows nobody's own."""
+    """The author of a commit. `email` is the account's noreply address at GitHub."""
 
     name: str
     email: str
@@ -109,7 +107,7 @@ class Author:
 
 @dataclass(frozen=True, slots=True)
 class PullRequest:
-    """A pull request as far as we need it. `state` is `open` or `closed`."""
+    """The fields of a pull request that we need. `state` is `open` or `closed`."""
 
     number: int
     url: str
@@ -118,13 +116,13 @@ class PullRequest:
     author: str
     body: str = ""
     head_repository: str = ""
-    """Where its branch is; empty once that is gone."""
+    """The repository of its branch; empty if it was deleted."""
     base_branch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryAttempt:
-    """One time that GitHub sent a delivery. All attempts at the same delivery share its `guid`."""
+    """One attempt of GitHub to send a delivery. All attempts at the same delivery share its `guid`."""
 
     id: int
     guid: str
@@ -136,7 +134,7 @@ class DeliveryAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """That somebody put a label on an issue."""
+    """A labeled event of an issue."""
 
     by: User
     at: datetime
@@ -144,7 +142,7 @@ class Labelling:
 
 @dataclass(frozen=True, slots=True)
 class MentioningPull:
-    """An open pull request that names an issue somewhere."""
+    """An open pull request that mentions an issue."""
 
     repository: str
     number: int
@@ -153,57 +151,57 @@ class MentioningPull:
 
 
 class GitHub(Protocol):
-    """The calls that handlers make. Unless said otherwise each raises `GitHubError` or `GitHubUnavailable`.
+    """The requests of handlers. By default each raises `GitHubError` or `GitHubUnavailable`.
 
     `repository` is always `owner/name`; the implementation finds the installation and its token.
     """
 
     async def own_login(self) -> str:
-        """The login that our own comments carry, such as `ptq-bot[bot]`."""
+        """The login of our own comments, such as `ptq-bot[bot]`."""
 
     async def list_deliveries(self, since: datetime) -> list[DeliveryAttempt]:
-        """Every attempt at or after `since` to deliver to our webhook, newest first. GitHub remembers three days."""
+        """All delivery attempts to our webhook since then, newest first. GitHub keeps them for three days."""
 
     async def fetch_payload(self, attempt_id: int) -> Mapping[str, Any]:
-        """What an attempt carried. Raises `NotFound` once GitHub has forgotten it."""
+        """The payload of an attempt. Raises `NotFound` if GitHub no longer has it."""
 
     async def fetch_repository(self, repository: str) -> Repository:
-        """What a webhook would say of the repository."""
+        """The repository, as in a webhook."""
 
     async def fetch_role(self, repository: str, login: str) -> Role:
-        """What `login` may do just now; nothing when GitHub says 404."""
+        """The current role of `login`; none if GitHub answers 404."""
 
     async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
-        """The issue as it is now, as a webhook would show it."""
+        """The current issue, as in a webhook."""
 
     async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
-        """The open pull requests that name the issue, as far as its timeline tells."""
+        """The open pull requests that mention the issue, according to its timeline."""
 
     async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
         """All comments of an issue, oldest first; with `since` those updated at or after it."""
 
     async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
-        """The open issues, pull requests among them, that carry `label` and were updated at or after `since`."""
+        """The open issues and pull requests that have `label` and were updated since then."""
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
-        """Each time that `label` was put on the issue, oldest first, as far as its timeline tells."""
+        """The times when `label` was added to the issue, oldest first, according to its timeline."""
 
     async def find_remover(self, repository: str, issue_number: int, label: str) -> User | None:
-        """Who took `label` off the issue; None where it is on, or the timeline does not tell (it may lag)."""
+        """Who removed `label` from the issue; None if it is on, or if the timeline does not tell (it may lag)."""
 
     async def add_label(self, repository: str, issue_number: int, label: str) -> None:
-        """Put a label on an issue, and make it where the repository lacks it. One that is there stays."""
+        """Add a label to an issue, and create it in the repository if necessary. Does nothing if the issue has it."""
 
     async def remove_label(self, repository: str, issue_number: int, label: str) -> None:
-        """Take a label off an issue. One that is not there, or whose issue is gone, is off."""
+        """Remove a label from an issue. Does nothing if the label or the issue is gone."""
 
     async def create_comment(
         self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
     ) -> Comment:
-        """Post a comment. Never retried inside: look for your own marker before you call it again."""
+        """Post a comment. Never retried inside: look for our marker before calling it again."""
 
     async def fetch_comment(self, repository: str, comment_id: int) -> Comment:
-        """The comment as it is now. Raises `NotFound` once it is deleted."""
+        """The current comment. Raises `NotFound` if it was deleted."""
 
     async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
         """Replace a comment's body."""
@@ -215,15 +213,15 @@ class GitHub(Protocol):
         """Add a reaction to a comment. Best effort: never raises."""
 
     async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
-        """The content of a file at a commit; None when it is not there."""
+        """The content of a file at a commit; None if it does not exist."""
 
     async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
-        """The paths of the files that lie directly in these folders of the first level (`""` is the root), in turn."""
+        """The paths of the files directly in these top-level folders (`""` is the root), folder by folder."""
 
     async def find_base_files(self, repository: str, paths: Collection[str], commit: str) -> dict[str, BaseFile]:
-        """What a commit has at these paths and at the folders that they lie in, by path; no link is followed.
+        """Path -> what a commit has there, for these paths and their folders. No link is followed.
 
-        What is absent is missing in the answer. It takes a call for each of these folders that is there.
+        Paths that do not exist are missing in the answer. It needs a request for each existing folder.
         """
 
     async def fetch_blob(self, repository: str, sha: str) -> bytes:
@@ -233,50 +231,48 @@ class GitHub(Protocol):
         """Store a blob and return its SHA."""
 
     async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
-        """Make a tree from `base_commit`'s with `entries` changed, and return its SHA."""
+        """Create a tree from that of `base_commit` with `entries` changed, and return its SHA."""
 
     async def fetch_author(self, repository: str, login: str) -> Author:
-        """The account as commits in the repository name it."""
+        """The account as the author of a commit."""
 
     async def list_public_keys(self, repository: str, login: str) -> list[str]:
-        """The account's public SSH keys, the newest first, as its owner gave them; any of our tokens will do."""
+        """The account's public SSH keys, newest first. Any of our tokens can read them."""
 
     async def create_commit(
         self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Author | None = None
     ) -> str:
-        """Make a commit and return its SHA. Without an author it is the App's, and GitHub signs it."""
+        """Create a commit and return its SHA. Without an author it belongs to the App, and GitHub signs it."""
 
     async def create_branch(self, repository: str, branch: str, sha: str) -> bool:
-        """Create `branch` at `sha`, atomically; False when the branch exists already."""
+        """Create `branch` at `sha`, atomically; False if the branch exists."""
 
     async def move_branch(self, repository: str, branch: str, sha: str) -> bool:
-        """Move `branch` forward to `sha`, atomically; False when it is not at an ancestor of that."""
+        """Move `branch` forward to `sha`, atomically; False if it is not at an ancestor of `sha`."""
 
     async def contains(self, repository: str, commit: str, ancestor: str) -> bool:
-        """Whether `ancestor` is reached from `commit`."""
+        """Whether `ancestor` is an ancestor of `commit`."""
 
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
-        """The commit that `branch` points at; None when there is no such branch."""
+        """The commit of `branch`; None if there is no such branch."""
 
     async def list_pull_requests(
         self, repository: str, branch: str, head_repository: str | None = None
     ) -> list[PullRequest]:
-        """The pull requests, in any state and of anybody, whose head is `branch` of this repository, or of a fork.
-
-        The newest comes first.
-        """
+        """The pull requests, in any state and by anybody, whose head is `branch` of this repository or of a fork,
+        newest first."""
 
     async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
-        """The pull request as it is now."""
+        """The current pull request."""
 
     async def update_pull_request(self, repository: str, number: int, *, body: str, title: str | None = None) -> None:
-        """Replace the body, and the title where there is one."""
+        """Replace the body, and optionally the title."""
 
     async def assign(self, repository: str, number: int, login: str) -> None:
         """Assign somebody to a pull request. Best effort: never raises."""
 
     async def list_own_open_pulls(self, repository: str) -> list[int]:
-        """The numbers of the open pull requests that we opened."""
+        """The numbers of our own open pull requests."""
 
     async def create_draft_pull_request(
         self,
@@ -288,7 +284,7 @@ class GitHub(Protocol):
         base_branch: str,
         head_repository: str | None = None,
     ) -> PullRequest:
-        """Open a draft pull request, from a branch of its own or of a fork.
+        """Open a draft pull request from a branch of the repository or of a fork.
 
         Never retried inside: look with `list_pull_requests` first.
         """

@@ -1,4 +1,4 @@
-"""What an operator allows for each repository: plain values out of the configuration."""
+"""The operator's rules for each repository, as plain values from the configuration."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from runner.model.caps import Caps, Scope
 from runner.model.job import KINDS, JobKind
 
 REBASE, VERIFY = "rebase", "verify"
-"""The presets whose jobs are of a kind of their own."""
+"""The presets whose jobs have a kind of their own."""
 
 _OWN_KINDS = {REBASE: JobKind.REBASE, VERIFY: JobKind.VERIFY}
 
 
 class Role(IntEnum):
-    """What somebody may do in a repository, in GitHub's own words and order."""
+    """A person's role in a repository, with GitHub's names and order."""
 
     NONE = 0
     READ = 1
@@ -27,24 +27,24 @@ class Role(IntEnum):
 
     @property
     def word(self) -> str:
-        """As GitHub and people say it."""
+        """The name on GitHub."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A depth of work. `may_change` says whether its diff can become a pull request."""
+    """A kind of work. `may_change` says whether its diff can become a pull request."""
 
     name: str
     may_change: bool
     goal: str
-    """What it does, as the end of the sentence "the agent will ..."."""
+    """The end of the sentence "The agent will ..."."""
     carries_on: bool = False
-    """Whether it takes up the edits of the issue's last attempt, and makes no sense without."""
+    """Whether it continues with the edits of the last attempt, and needs them."""
     needs_advice: bool = False
-    """Whether the advice of whoever asks is all that says what is to be done."""
+    """Whether the advice is the whole task."""
     instructions: str | None = None
-    """The operator's own: how to work, as Markdown. None where a template of ours says it."""
+    """The operator's instructions in Markdown. None: ptq-bot has a template."""
 
     @property
     def kind(self) -> JobKind:
@@ -53,17 +53,17 @@ class Preset:
 
     @property
     def has_agent(self) -> bool:
-        """Whether an agent works, or the service only looks itself."""
+        """Whether an agent works, or only the service itself."""
         return KINDS[self.kind].has_agent
 
     @property
     def promise(self) -> str:
-        """What it does, as a sentence."""
+        """A sentence about what it does."""
         return f"{'The agent' if self.has_agent else 'ptq-bot itself'} will {self.goal}."
 
     @property
     def command(self) -> str:
-        """What somebody types to have it."""
+        """The command that starts it."""
         return find_command(self.name)
 
 
@@ -73,25 +73,25 @@ PRESETS: Mapping[str, Preset] = {
         Preset("repro", False, "try to reproduce the issue"),
         Preset("diagnose", False, "reproduce the issue and look for its root cause"),
         Preset("fix", True, "reproduce the issue, fix it and add a regression test"),
-        Preset("simplify", True, "make the last attempt's change simpler, and keep what it does", carries_on=True),
+        Preset("simplify", True, "simplify the last attempt's change without changing its behaviour", carries_on=True),
         Preset(
             REBASE,
             True,
-            "carry the change over to the newest commit of its base branch, where git alone cannot",
+            "resolve the conflicts between the change and the newest commit of its base branch",
             carries_on=True,
         ),
-        Preset(VERIFY, False, "run the scripts that are known of the issue, on today's base branch"),
+        Preset(VERIFY, False, "run the issue's known scripts on the current base branch"),
         Preset("ad-hoc", True, "do what your advice says", needs_advice=True),
     )
 }
-"""Those that we bring along; an operator may add their own."""
+"""The built-in presets. An operator can add others."""
 
 COMMANDED = frozenset({"repro", "diagnose", "fix", "simplify", REBASE, VERIFY})
 """Presets that are commands by themselves."""
 
 
 def find_command(preset: str) -> str:
-    """What somebody types to have a preset of that name."""
+    """The command that starts the preset of this name."""
     return f"/ptq {preset}" if preset in COMMANDED else f"/ptq run {preset}"
 
 
@@ -102,47 +102,47 @@ class RepositoryRules:
     name: str
     agent: str
     agents: tuple[str, ...] = ()
-    """Every agent that `--agent` may name."""
+    """The agents that `--agent` may request."""
     labels: Mapping[str, str] = field(default_factory=dict)
     """Trigger label -> preset name."""
     clone_url: str | None = None
-    """Where machines fetch from; None means the address GitHub gives."""
+    """The address that machines fetch from; None means GitHub's address."""
     base_branch: str | None = None
     """None means the repository's default branch."""
     test_command: str = "python -m pytest"
-    """What the brief tells the agent to run, with the job's virtual environment active."""
+    """The command in the brief for running tests, with the job's virtual environment active."""
     lint_command: str | None = None
     rebuild_command: str | None = None
-    """What the brief tells the agent to run after it edited what is compiled."""
+    """The command in the brief for rebuilding after edits of compiled code."""
     tools: tuple[str, ...] = ()
-    """Debugging tools that the brief names."""
+    """Debugging tools that the brief mentions."""
     push_to: str | None = None
-    """The fork that branches and commits go to; None means the repository itself."""
+    """The fork for branches and commits; None means the repository itself."""
     commit_author: str = "app"
     """`app`, or `approver`: the person whose note approves the change."""
     sign_off: bool = False
     """Whether commits carry the approver's `Signed-off-by:` line."""
     max_open_pulls: int = 5
-    """Open pull requests of ours at which no note opens another."""
+    """With this many open pull requests of ours, notes open no more."""
     import_names: tuple[str, ...] = ()
-    """The project's top-level modules: a code block that imports one is a repro. Empty: any import will do."""
+    """The project's top-level modules: a code block that imports one is a repro. Empty: any import counts."""
     requires: tuple[str, ...] = ()
-    """The labels of the machines that its jobs run on."""
+    """The labels that machines must have for its jobs."""
     pause_label: str = "ptq:pause"
-    """On any issue it keeps new jobs of the repository from beginning."""
+    """On any issue, it pauses new jobs of the repository."""
     case_labels: bool = False
-    """Whether issues show by a label where their case stands."""
+    """Whether a label on each issue shows the state of its case."""
     who_may_start: Role = Role.WRITE
     who_may_open: Role = Role.WRITE
-    """Who may give a note, and enter an environment."""
+    """Who may write notes, and enter environments."""
     takeover: bool = True
-    """Whether people may take jobs over by a comment."""
+    """Whether people may take over jobs with a comment."""
     presets: tuple[str, ...] | None = None
-    """The only ones that may be asked for; None: all there are."""
+    """The only allowed presets; None: all."""
     quotas: Mapping[Scope, int] = field(default_factory=dict)
-    """Jobs, at most, beside what the operator's caps say."""
+    """The most jobs, in addition to the operator's caps."""
     fault: str | None = None
-    """Why the repository's own file cannot be understood: nothing starts until it is mended."""
+    """Why the repository's own file is not valid. Nothing starts until it is fixed."""
 
     @property
     def own_caps(self) -> Mapping[Scope, Caps]:

@@ -1,4 +1,4 @@
-"""`ptq-bot db`: what the operator does to the database itself."""
+"""`ptq-bot db`: back up and migrate the database."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 
-app = typer.Typer(no_args_is_help=True, help="The database: bring it to this version, and back it up.")
+app = typer.Typer(no_args_is_help=True, help="Back up and migrate the database.")
 
 
 def upgrade_command(config: Path) -> str:
-    """What the operator is to type where the database is older than this version."""
+    """The command that migrates the database."""
     return shlex.join(["ptq-bot", "db", "upgrade", "--config", str(config)])
 
 
 @app.command()
 def upgrade(config: Config) -> None:
-    """Bring the database to the schema of this version. Stop the service first, and make a backup."""
+    """Migrate the database to this version. Stop the service first, and make a backup."""
     from runner.db.database import Database
 
     database = Database(load(config).server.database_url)
@@ -36,10 +36,8 @@ def upgrade(config: Config) -> None:
 
 
 @app.command()
-def backup(
-    file: Annotated[Path, typer.Argument(help="The copy, a file that is not there yet.")], config: Config
-) -> None:
-    """Copy the database as it is at this moment; the service may run meanwhile. For SQLite."""
+def backup(file: Annotated[Path, typer.Argument(help="New file for the copy.")], config: Config) -> None:
+    """Copy the database (SQLite only). The service can keep running."""
     from runner.db.database import Database
 
     database = Database(load(config).server.database_url)

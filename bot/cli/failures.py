@@ -1,4 +1,4 @@
-"""Which exceptions are answers to an operator, and no faults of ours."""
+"""The exceptions that a command shows to its user as a sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from handlers.ports import GitHubError, GitHubUnavailable
 from runner.db.errors import DatabaseError
 
 WRONG_NAMES = (UnknownMachine, UnknownRepository)
-"""The command names what the configuration does not have."""
+"""The command names something that is not in the configuration."""
 
 FAILURES = (
     *(DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, NotChanged, NotDone, NotStarted, Refused),

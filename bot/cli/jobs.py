@@ -1,4 +1,4 @@
-"""`ptq-bot jobs`: which jobs there are, and what an operator does with one."""
+"""`ptq-bot jobs`: list, show and manage jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bot.cli.options import Config, load
 from bot.cli.run import print_answer
 from runner.model.job import JobState
 
-app = typer.Typer(no_args_is_help=True, help="Which jobs there are, and how they went.")
+app = typer.Typer(no_args_is_help=True, help="List, show and manage jobs.")
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
 
@@ -19,10 +19,10 @@ Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
 def list_jobs_(
     config: Config,
     repo: Annotated[str | None, typer.Option(help="Only this repository, as owner/name.")] = None,
-    state: Annotated[JobState | None, typer.Option(help="Only those in this state.")] = None,
-    active: Annotated[bool, typer.Option("--active", help="Only those that are under way.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
+    active: Annotated[bool, typer.Option("--active", help="Only jobs that have not ended.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most N jobs, the newest.")] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the newest jobs."""
     from bot.operations.jobs import JobFilter, list_jobs
@@ -32,7 +32,7 @@ def list_jobs_(
 
 @app.command("show")
 def show_job_(job_id: Job, config: Config) -> None:
-    """Print how a job went, step by step; ptq-bot report prints what came out of it."""
+    """Print a job and its steps. ptq-bot report prints its result."""
     from bot.operations.jobs import show_job
 
     print_answer(show_job(load(config), job_id))
@@ -40,19 +40,17 @@ def show_job_(job_id: Job, config: Config) -> None:
 
 @app.command("cancel")
 def cancel_jobs_(
-    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Their ids.")], config: Config
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids of jobs.")], config: Config
 ) -> None:
-    """Ask jobs to end, whoever had asked for them; what they found by then is reported."""
+    """Cancel jobs, no matter who requested them. Results so far are reported."""
     from bot.operations.jobs import cancel_jobs
 
     print_answer(cancel_jobs(load(config), job_ids))
 
 
 @app.command("rename")
-def rename_job_(
-    job_id: Job, name: Annotated[str, typer.Argument(help="What it is called from now on.")], config: Config
-) -> None:
-    """Call a worktree or a task otherwise; a job of an issue goes by that."""
+def rename_job_(job_id: Job, name: Annotated[str, typer.Argument(help="The new name.")], config: Config) -> None:
+    """Rename a worktree or task."""
     from bot.operations.jobs import rename_job
 
     print_answer(rename_job(load(config), job_id, name))
@@ -60,7 +58,7 @@ def rename_job_(
 
 @app.command("clean")
 def clean_job_(job_id: Job, config: Config) -> None:
-    """Delete the logs of a job that has ended, before their time; what came out of it stays."""
+    """Delete a finished job's logs early. Its results are kept."""
     from bot.operations.jobs import clean_job
 
     print_answer(clean_job(load(config), job_id))
@@ -71,9 +69,9 @@ def read_log_(
     job_id: Job,
     config: Config,
     stage: Annotated[str, typer.Option(help="prepare, agent, collect or check.")] = "agent",
-    raw: Annotated[bool, typer.Option("--raw", help="As it stands there, JSON and all.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Without formatting, as the agent printed it.")] = False,
 ) -> None:
-    """Print the log of a job, also while it is under way."""
+    """Print the log of a job, also while it runs."""
     from bot.operations.jobs import read_log
 
     print_answer(read_log(load(config), job_id, stage, raw=raw))

@@ -1,4 +1,4 @@
-"""`ptq-bot machines`: its commands, as typer has them."""
+"""`ptq-bot machines`: manage machines."""
 
 from __future__ import annotations
 
@@ -16,28 +16,30 @@ from bot.cli.run import print_answer
 if TYPE_CHECKING:
     from bot.operations.host_keys import HostKey
 
-app = typer.Typer(no_args_is_help=True, help="Which machines there are, how they stand, and which get new jobs.")
+app = typer.Typer(no_args_is_help=True, help="Manage machines.")
 
 Name = Annotated[str, typer.Argument(help="The machine's name in the configuration.")]
 
 
 @app.command("add")
 def add_(
-    target: Annotated[str, typer.Argument(metavar="USER@HOST[:PORT]", help="How it is reached.")],
+    target: Annotated[str, typer.Argument(metavar="USER@HOST[:PORT]", help="SSH address.")],
     config: Config,
-    name: Annotated[str, typer.Option(help="What it is called, also in comments that everybody reads.")],
-    slots: Annotated[int, typer.Option(min=1, help="Jobs at once.")] = 1,
-    label: Annotated[list[str] | None, typer.Option(help="What it has, such as gpu; may be repeated.")] = None,
-    workspace: Annotated[str | None, typer.Option(help="A folder there that is the user's own.")] = None,
-    key: Annotated[Path | None, typer.Option(help="The private key that it lets in.")] = None,
-    known_hosts: Annotated[Path | None, typer.Option(help="Where its host key is written down.")] = None,
+    name: Annotated[str, typer.Option(help="Name of the machine. Comments show it.")],
+    slots: Annotated[int, typer.Option(min=1, help="Jobs at the same time.")] = 1,
+    label: Annotated[list[str] | None, typer.Option(help="A label, such as gpu. Can be repeated.")] = None,
+    workspace: Annotated[
+        str | None, typer.Option(help="Work folder on the machine; it must belong to the user.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="SSH private key.")] = None,
+    known_hosts: Annotated[Path | None, typer.Option(help="known_hosts file.")] = None,
     fingerprint: Annotated[
-        str | None, typer.Option(help="Of its host key, SHA256:...; without it you are asked.")
+        str | None, typer.Option(help="Expected fingerprint of the host key, SHA256:... Without it, the command asks.")
     ] = None,
 ) -> None:
-    """Put a machine behind SSH into the configuration, once its host key is confirmed.
+    """Add an SSH machine to the configuration after you confirm its host key.
 
-    Workspace, key and known_hosts file are those of the last machine there, unless you say others.
+    Work folder, key and known_hosts file default to those of the last machine in the file.
     """
     from bot.operations.machine_edits import NewMachine, add_machine
 
@@ -46,29 +48,29 @@ def add_(
 
 
 def _confirm(fingerprint: str | None, key: HostKey) -> bool:
-    """Whether it is that machine's own key, as the operator says beforehand or now."""
+    """Whether the operator confirms the key, with the option or now."""
     if fingerprint is not None:
         if key.fingerprint != fingerprint:
-            give_up(f"ptq-bot: its key is {key.fingerprint}, and not the one that you expect: nothing was changed")
+            give_up(f"ptq-bot: the host key is {key.fingerprint}, not the expected one. Nothing was changed.")
         return True
-    write(f"{key.host} shows this key: {key.public.split()[0]} {key.fingerprint}\n", err=True)
-    write("There, `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` and the like print it.\n", err=True)
+    write(f"Host key of {key.host}: {key.public.split()[0]} {key.fingerprint}\n", err=True)
+    write("Compare it with `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` (or similar) on the machine.\n", err=True)
     if not sys.stdin.isatty():
-        give_up(f"ptq-bot: nobody is here to confirm it; if it is right: --fingerprint {key.fingerprint}")
-    return typer.confirm("Is it that machine's own?", err=True)
+        give_up(f"ptq-bot: there is no terminal to confirm the key. If it is correct: --fingerprint {key.fingerprint}")
+    return typer.confirm("Do the keys match?", err=True)
 
 
 @app.command("remove")
 def remove_(name: Name, config: Config) -> None:
-    """Take a machine out of the configuration. Drain it first where jobs are."""
+    """Remove a machine from the configuration. If it has jobs, drain it first."""
     from bot.operations.machine_edits import remove_machine
 
     print_answer(remove_machine(config, load(config), name))
 
 
 @app.command("list")
-def list_(config: Config, as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False) -> None:
-    """Print how each machine stands, its jobs, and what was last seen there."""
+def list_(config: Config, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Print each machine's state, jobs, and last findings."""
     from bot.operations.machines import list_machines
 
     print_answer(list_machines(load(config), as_json=as_json))
@@ -76,7 +78,7 @@ def list_(config: Config, as_json: Annotated[bool, typer.Option("--json", help="
 
 @app.command("check")
 def check_(config: Config) -> None:
-    """Ask each machine now, and print whether it can seal jobs from each other."""
+    """Connect to each machine now, and print whether it can isolate jobs from each other."""
     from bot.operations.machines import check_machines
 
     print_answer(check_machines(load(config)))
@@ -88,7 +90,7 @@ def prepare_(
     config: Config,
     repo: Annotated[str | None, typer.Option(help="Only this repository, as owner/name.")] = None,
 ) -> None:
-    """Make the bases of a machine's environments now, or bring them up to date, and show how it goes."""
+    """Build or update a machine's base environments now."""
     from bot.operations.bases import prepare_bases
     from bot.operations.machines import UnknownMachine
     from runner.db.errors import DatabaseError
@@ -105,7 +107,7 @@ def prepare_(
 
 @app.command("drain")
 def drain_(name: Name, config: Config) -> None:
-    """Let a machine have no new jobs; those that are there go on to their end."""
+    """Stop scheduling jobs on a machine. Running jobs will finish."""
     from bot.operations.machines import drain_machine
 
     print_answer(drain_machine(load(config), name))
@@ -113,7 +115,7 @@ def drain_(name: Name, config: Config) -> None:
 
 @app.command("resume")
 def resume_(name: Name, config: Config) -> None:
-    """Let a machine have jobs again, and forget what was found wrong with it."""
+    """Put a machine back in service, and clear its failures."""
     from bot.operations.machines import resume_machine
 
     print_answer(resume_machine(load(config), name))

@@ -1,6 +1,6 @@
-"""The command line: `ptq-bot serve`, the demo, and what operators ask and say beside a running service.
+"""Run coding agents on GitHub issues, on your own machines.
 
-Each command imports what it needs: `--help` has to answer at once.
+Each command imports what it needs, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ app.add_typer(machines.app, name="machines")
 app.add_typer(jobs.app, name="jobs")
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
-Worktree = Annotated[str, typer.Argument(help="What the worktree is called.")]
+Worktree = Annotated[str, typer.Argument(help="Name of the worktree.")]
 Held = Annotated[str, typer.Argument(help="A job's id, or a worktree's name.")]
 Key = Annotated[Path, typer.Option(help="The person's public key, such as id_ed25519.pub.")]
-Hours = Annotated[float, typer.Option(help="How long the environment is kept.")]
-By = Annotated[str, typer.Option(help="Who it is for; by default, whoever is logged in.")]
+Hours = Annotated[float, typer.Option(help="Hours until access ends.")]
+By = Annotated[str, typer.Option(help="Name of the person. Default: your login on this host.")]
 Repo = Annotated[str, typer.Option(help="The repository, as owner/name.")]
 Ref = Annotated[str | None, typer.Option(help="A branch, refs/tags/..., refs/pull/12/head, or a commit.")]
-Agent = Annotated[str | None, typer.Option(help="By default the repository's.")]
-Model = Annotated[str | None, typer.Option(help="By default the agent's.")]
-Only = Annotated[str | None, typer.Option("--repository", help="Only this one, owner/name.")]
-Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day, UTC; included.")]
+Agent = Annotated[str | None, typer.Option(help="Default: the repository's agent.")]
+Model = Annotated[str | None, typer.Option(help="Default: the agent's model.")]
+Only = Annotated[str | None, typer.Option("--repository", help="Only this repository, as owner/name.")]
+Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day in UTC, inclusive.")]
 
 
 @app.command()
 def serve(config: Config) -> None:
-    """Run the service until it gets SIGTERM. SIGHUP lets it read machines and repositories anew."""
+    """Run the service until SIGTERM. SIGHUP reloads machines and repositories."""
     from bot.app import serve as serve_until_stopped
     from bot.config.settings import load_settings
     from bot.event_loop import new_event_loop
@@ -69,17 +69,17 @@ def serve(config: Config) -> None:
 
 @app.command()
 def doctor(
-    config: Config, as_json: Annotated[bool, typer.Option("--json", help="For programs: a list of findings.")] = False
+    config: Config, as_json: Annotated[bool, typer.Option("--json", help="Print findings as JSON.")] = False
 ) -> None:
-    """Look at everything that the service depends on, and say what to do about what is not well.
+    """Check the configuration and everything that the service depends on.
 
-    Exit status 1 where something has failed.
+    Exit status 1 if a check failed.
     """
     from bot.doctor.examination import examine
     from bot.doctor.findings import has_failed, render_findings, render_findings_json
     from bot.observability.log import configure_logging
 
-    configure_logging((), level="CRITICAL")  # What clients say while they try again is in the findings.
+    configure_logging((), level="CRITICAL")  # The findings say why a client failed.
     findings = _wait_for(examine(config))
     _write(render_findings_json(findings) if as_json else render_findings(findings))
     if has_failed(findings):
@@ -88,7 +88,7 @@ def doctor(
 
 @app.command()
 def report(job_id: Job, config: Config) -> None:
-    """Print all that came out of a job, confidential or not: report, diff, repro and worklog."""
+    """Print a job's results, also confidential ones: report, diff, repro and worklog."""
     from bot.operations.reports import read_report
 
     _print(read_report(load(config), job_id))
@@ -96,7 +96,7 @@ def report(job_id: Job, config: Config) -> None:
 
 @app.command()
 def costs(config: Config, since: Day = None, until: Day = None) -> None:
-    """Print what each job took, as CSV."""
+    """Print the costs of each job as CSV."""
     from bot.operations.reports import read_costs
 
     if since and until and until < since:
@@ -106,7 +106,7 @@ def costs(config: Config, since: Day = None, until: Day = None) -> None:
 
 @app.command()
 def takeover(job: Held, config: Config, key: Key, hours: Hours = 8.0, by: By = "") -> None:
-    """Let a person into a job's environment by their own key: end the job first, or make what is gone anew."""
+    """Give someone SSH access to a job's environment."""
     from bot.operations.holds import take_over
 
     _print(take_over(load(config), job, key, hours=hours, by=by))
@@ -116,17 +116,17 @@ def takeover(job: Held, config: Config, key: Key, hours: Hours = 8.0, by: By = "
 def sweep(
     config: Config,
     repo: Repo,
-    label: Annotated[str, typer.Option(help="Whose open issues; several with commas between: those that have all.")],
-    limit: Annotated[int, typer.Option(min=1, help="Issues, the oldest first.")] = 20,
-    at_once: Annotated[int, typer.Option(min=1, help="How many are looked at at the same time.")] = 2,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Begin nothing: say what would be looked at.")] = False,
+    label: Annotated[str, typer.Option(help="Labels, comma-separated. Issues must have all of them.")],
+    limit: Annotated[int, typer.Option(min=1, help="Check at most N issues, the oldest first.")] = 20,
+    at_once: Annotated[int, typer.Option(min=1, help="Issues to check at the same time.")] = 2,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list the issues.")] = False,
     name: Annotated[
-        str | None, typer.Option(help="Of which none is looked at twice; by default label and day.")
+        str | None, typer.Option(help="Name of this sweep, used to resume it. Default: label and day.")
     ] = None,
-    comment: Annotated[bool, typer.Option("--comment", help="Post what was found on each issue.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; the lines go to stderr.")] = False,
+    comment: Annotated[bool, typer.Option("--comment", help="Post the result on each issue.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and progress on stderr.")] = False,
 ) -> None:
-    """See which issues of a backlog still reproduce, without an agent and without a word on them, a few at a time."""
+    """Check which issues still reproduce, without agents or comments."""
     from bot.operations.sweep import Wish, name_sweep
     from bot.operations.sweep import sweep as sweep_issues
     from bot.operations.sweep_summary import render_json, render_text
@@ -146,20 +146,18 @@ def sweep(
 
 @app.command()
 def run(
-    task: Annotated[str, typer.Argument(help="What is to be done, in your own words; - reads them from stdin.")],
+    task: Annotated[str, typer.Argument(help="Instructions for the agent; - reads them from stdin.")],
     config: Config,
     repo: Repo,
-    preset: Annotated[
-        str, typer.Option(help="How to work: ad-hoc, repro, diagnose, fix, or one of your own.")
-    ] = "ad-hoc",
+    preset: Annotated[str, typer.Option(help="ad-hoc, repro, diagnose, fix, or a preset of your own.")] = "ad-hoc",
     agent: Agent = None,
     model: Model = None,
-    machine: Annotated[str | None, typer.Option(help="By default any that fits.")] = None,
+    machine: Annotated[str | None, typer.Option(help="Default: any suitable machine.")] = None,
     ref: Ref = None,
     by: By = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Wait, and print the report.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Wait for the end, and print the report.")] = False,
 ) -> None:
-    """Let an agent work by your words, without an issue. What comes of it is on the job's page."""
+    """Give an agent a task without an issue. The result is on the job's page."""
     from bot.operations.tasks import describe_order, give_order
     from bot.operations.tasks import follow as follow_job
     from handlers.commands.options import Options
@@ -186,12 +184,12 @@ def worktree(
     config: Config,
     key: Key,
     repo: Repo,
-    machine: Annotated[str, typer.Option(help="Where it is made.")],
+    machine: Annotated[str, typer.Option(help="The machine to use.")],
     ref: Ref = None,
     hours: Hours = 8.0,
     by: By = "",
 ) -> None:
-    """Make an environment for a person, without an agent, and let them in by their own key."""
+    """Create an environment without an agent, and give someone SSH access to it."""
     from bot.operations.worktrees import make_worktree
 
     making = make_worktree(load(config), name, key, repository=repo, machine=machine, ref=ref, hours=hours, by=by)
@@ -201,12 +199,12 @@ def worktree(
 @app.command()
 def assign(
     name: Worktree,
-    task: Annotated[str, typer.Argument(help="What it is to do, in your own words.")],
+    task: Annotated[str, typer.Argument(help="Instructions for the agent.")],
     config: Config,
     agent: Agent = None,
     model: Model = None,
 ) -> None:
-    """Let an agent go on in a worktree, as its person leaves it."""
+    """Hand a worktree over to an agent."""
     from bot.operations.worktrees import give_task
 
     _print(give_task(load(config), name, task, agent=agent, model=model))
@@ -216,9 +214,9 @@ def assign(
 def release_(
     job: Held,
     config: Config,
-    drop: Annotated[bool, typer.Option("--drop", help="Collect nothing.")] = False,
+    drop: Annotated[bool, typer.Option("--drop", help="Discard the changes.")] = False,
 ) -> None:
-    """Let nobody into a job or worktree any more, and have what the person changed collected as a new attempt."""
+    """End someone's access and collect their changes as a new attempt."""
     from bot.operations.holds import release
 
     _print(release(load(config), job, drop=drop))
@@ -226,7 +224,7 @@ def release_(
 
 @app.command()
 def holds(config: Config) -> None:
-    """List the jobs whose environments are kept for people."""
+    """List the environments that people hold, with their SSH commands."""
     from bot.operations.holds import list_holds
 
     _print(list_holds(load(config)))
@@ -236,9 +234,9 @@ def holds(config: Config) -> None:
 def bundle(
     job_id: Job,
     config: Config,
-    output: Annotated[Path | None, typer.Option(help="By default ptq-bot-JOB.tar.gz, here.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Default: ptq-bot-JOB.tar.gz in this folder.")] = None,
 ) -> None:
-    """Write an archive for whoever looks into what went wrong with a job, without secrets."""
+    """Collect a job's logs and settings for debugging. Secrets are removed."""
     from bot.operations.bundle import make_bundle
 
     _print(make_bundle(load(config), job_id, output or Path(f"ptq-bot-{job_id}.tar.gz")))
@@ -246,7 +244,7 @@ def bundle(
 
 @app.command()
 def pause(config: Config, repository: Only = None) -> None:
-    """Let no new job begin, everywhere or in one repository; those under way go on."""
+    """Stop starting new jobs, everywhere or in one repository. Running jobs continue."""
     from bot.operations.pause import pause as pause_jobs
 
     _print(pause_jobs(load(config), repository))
@@ -254,7 +252,7 @@ def pause(config: Config, repository: Only = None) -> None:
 
 @app.command()
 def resume(config: Config, repository: Only = None) -> None:
-    """Let new jobs begin again, whoever had paused them."""
+    """Start new jobs again, no matter who paused them."""
     from bot.operations.pause import resume as resume_jobs
 
     _print(resume_jobs(load(config), repository))
@@ -262,9 +260,9 @@ def resume(config: Config, repository: Only = None) -> None:
 
 @app.command()
 def deliveries(
-    config: Config, failed: Annotated[bool, typer.Option("--failed", help="Only those that were set aside.")] = False
+    config: Config, failed: Annotated[bool, typer.Option("--failed", help="Only failed deliveries.")] = False
 ) -> None:
-    """List the newest webhook deliveries, with what went wrong."""
+    """List the newest webhook deliveries, with their failures."""
     from bot.operations.deliveries import read_deliveries
 
     _print(read_deliveries(load(config), failed=failed))
@@ -272,11 +270,13 @@ def deliveries(
 
 @app.command(name="replay")
 def replay_(
-    delivery_id: Annotated[str, typer.Argument(metavar="DELIVERY", help="Its id, as GitHub and deliveries have it.")],
+    delivery_id: Annotated[
+        str, typer.Argument(metavar="DELIVERY", help="The delivery's id, as GitHub and `deliveries` show it.")
+    ],
     config: Config,
-    force: Annotated[bool, typer.Option("--force", help="Also one that was worked already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also replay a processed delivery.")] = False,
 ) -> None:
-    """Let a delivery that was set aside be worked again, by the service that is running or runs next."""
+    """Retry a failed webhook delivery, in the running service or at its next start."""
     from bot.operations.deliveries import replay_delivery
 
     _print(replay_delivery(load(config), delivery_id, force=force))
@@ -284,11 +284,15 @@ def replay_(
 
 @app.command()
 def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running, and say where.")] = False,
-    play: Annotated[bool, typer.Option("--play", help="Only start it all, for you to play in a browser.")] = False,
-    setup: Annotated[bool, typer.Option("--setup", help="Play all but ptq-bot, for you to set that up.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave everything running, and print the addresses.")] = False,
+    play: Annotated[
+        bool, typer.Option("--play", help="Only start everything; you play the maintainer in a browser.")
+    ] = False,
+    setup: Annotated[
+        bool, typer.Option("--setup", help="Start a fake GitHub and a machine, so that you can try `setup`.")
+    ] = False,
 ) -> None:
-    """Tell the whole story on embedded parts: an issue, a job, a report, a human note, a draft pull request."""
+    """Run a self-contained demo: an issue, a job, a report, a human note, a draft pull request."""
     from bot.demo.story import DemoFailed, play_demo, run_demo, set_up_demo
     from bot.observability.log import configure_logging
 
@@ -304,7 +308,7 @@ def demo(
 
 
 def main(start: Callable[[], object] = app) -> None:
-    """The console script. A fault of ours is told without what would command a terminal."""
+    """The console script. Internal errors are printed without terminal control characters."""
     try:
         start()
     except Exception:

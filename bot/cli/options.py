@@ -1,6 +1,6 @@
-"""What the commands of the command line have in common: their configuration, how they print, and how they fail.
+"""What all commands share: loading the configuration, printing, and failing.
 
-Exit status 2 means that the configuration or the command itself is wrong.
+Exit status 2 means that the configuration or the command is not valid.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from runner.characters import show_for_terminal
 if TYPE_CHECKING:
     from bot.config.settings import Settings
 
-Config = Annotated[Path, typer.Option(help="The configuration, ptq.toml.")]
+Config = Annotated[Path, typer.Option(help="Configuration file.")]
 
 
 def load(config: Path) -> Settings:
-    """The settings; a configuration that is wrong ends the program with all that is wrong with it."""
+    """Load the settings. If they are not valid, end the program with every problem."""
     from bot.config.settings import ConfigError, load_settings
 
     try:
@@ -30,7 +30,7 @@ def load(config: Path) -> Settings:
 
 
 def write(text: str, *, err: bool = False) -> None:
-    """Print a text from anybody: no character of it reaches the terminal as a command, or stays unseen.
+    """Print a text. Control and invisible characters are shown as text, because anybody may have written it.
 
     Nothing else in this program prints.
     """
@@ -41,6 +41,6 @@ def write(text: str, *, err: bool = False) -> None:
 
 
 def give_up(reason: str, status: int = 1) -> NoReturn:
-    """End the program with one sentence."""
+    """End the program with a sentence on stderr."""
     write(f"{reason}\n", err=True)
     raise typer.Exit(status) from None

@@ -1,4 +1,4 @@
-"""How a command that takes a while is waited for, and how its answer or its failure reaches the terminal."""
+"""Runs the coroutine of a command, and prints its result or its failure."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from bot.cli.options import give_up, write
 Value = TypeVar("Value")
 
 INTERRUPTED = 130
-"""A shell's exit status for what Ctrl-C has ended."""
+"""The shell's exit status for a program that Ctrl-C ended."""
 
 
 def print_answer(answering: Coroutine[None, None, str]) -> None:
-    """Print what a command comes to."""
+    """Run a command and print its answer."""
     write(wait_for(answering))
 
 
 def wait_for(answering: Coroutine[None, None, Value], interrupted: str = "Stopped.") -> Value:
-    """What a command comes to. What goes wrong ends the program with a sentence; so does Ctrl-C, with this one."""
+    """Run a command and return its result. A failure ends the program with a sentence, Ctrl-C with `interrupted`."""
     from bot.cli.failures import FAILURES, WRONG_NAMES
 
     try:

@@ -1,4 +1,4 @@
-"""`ptq-bot setup`: pages on this host that lead an operator to a working configuration."""
+"""`ptq-bot setup`: pages on this host that lead to a working configuration."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from bot.cli.options import give_up, write
 
 
 def setup(
-    config: Annotated[Path, typer.Option(help="The configuration that is to be written.")] = Path("ptq.toml"),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Of the page; 0 takes a free one.")] = 0,
+    config: Annotated[Path, typer.Option(help="Configuration file to write.")] = Path("ptq.toml"),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the set-up page (0 = any free port).")] = 0,
 ) -> None:
-    """Create the GitHub App, add machines and agents, and write ptq.toml: on a page on this host."""
+    """Create the GitHub App, add machines and agents, and write ptq.toml, in a browser."""
     from bot.observability.log import configure_logging
-    from bot.setup.notes import Unusable
+    from bot.setup.files import UnusableFile
     from bot.setup.serving import set_up
 
-    configure_logging((), level="CRITICAL")  # The page says what is wrong.
+    configure_logging((), level="CRITICAL")  # The pages show failures.
     try:
         asyncio.run(set_up(config, write, port))
-    except (Unusable, OSError) as error:
+    except (UnusableFile, OSError) as error:
         give_up(f"ptq-bot: {error}")

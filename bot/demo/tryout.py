@@ -34,7 +34,7 @@ class Tryout:
         self.ssh = EmbeddedSshServer(folder / "machine" / "ssh")
         self.github = StandIn.without_app()
         self.number = 0
-        """Of the issue."""
+        """The number of the issue."""
         self._git_dir = folder / "octo" / "widgets.git"
 
     async def __aenter__(self) -> Tryout:
@@ -52,26 +52,26 @@ class Tryout:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop everything, and what runs on the machine, which outlives its connections."""
+        """Stop everything, also the processes on the machine, which outlive their connections."""
         await self.ssh.stop()
         await self.github.stop()
         for job in (self.workspace / "jobs").glob("*"):
             await asyncio.to_thread(kill_processes, job.name)
 
     def describe(self) -> str:
-        """What somebody types into the pages of set-up, step by step."""
-        # With its whole path: another terminal may be in no virtual environment.
+        """What to type into the set-up pages, step by step."""
+        # The absolute path, because another terminal may not have the virtual environment.
         program = shlex.quote(str(Path(sys.argv[0]).absolute()))
         return f"""\
 In another terminal, in an empty folder:  {program} setup
 
 1. GitHub App    GitHub: {self.github.url}
-                 all else as it is; keep it, then create the App
-2. Repositories  install it on {NAME}, come back and load again
+                 leave the other fields; save, then create the App
+2. Repositories  install it on {NAME}, come back and reload
                  tests: python -m unittest
                  an issue's script: PYTHONPATH=. python
 3. Machines      host: {self.ssh.user}@{ADDRESS}:{self.ssh.port}
-                 key by which we come: {self.ssh.client_key_file}
+                 SSH private key: {self.ssh.client_key_file}
                  folder: {self.workspace}
 4. Agents        kind: command
                  command: {sys.executable} {AGENT}
@@ -81,9 +81,9 @@ A maintainer labels the issue as soon as the service answers: {self.github.url}/
 """
 
     async def label_once_it_answers(self) -> None:
-        """Wait until the App is installed and the service takes deliveries; then do as a maintainer does."""
+        """Put the label on the issue as soon as the App is installed and the service accepts deliveries."""
         async with aiohttp.ClientSession() as session:
-            while not await self._answers(session):  # noqa: ASYNC110 - of another process
+            while not await self._answers(session):  # noqa: ASYNC110 - another process
                 await asyncio.sleep(LOOK_S)
         await self.github.label_issue(NAME, self.number, LABEL, MAINTAINER)
 
@@ -107,7 +107,7 @@ A maintainer labels the issue as soon as the service answers: {self.github.url}/
 
 
 async def run_tryout(folder: Path, console: Console) -> None:
-    """Run it until it is cancelled, and say what happens."""
+    """Run until it is cancelled, and print what happens."""
     async with Tryout(folder) as tryout:
         began = time.monotonic()
         console.print(tryout.describe(), highlight=False, soft_wrap=True, markup=False)

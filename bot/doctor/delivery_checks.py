@@ -1,4 +1,4 @@
-"""Whether what GitHub sends comes here: its record of deliveries, beside our inbox. The judgement is pure."""
+"""Compares GitHub's record of deliveries with the inbox. The judgement is pure."""
 
 from __future__ import annotations
 
@@ -18,46 +18,47 @@ from runner.db.database import open_beside
 from runner.db.errors import DatabaseError
 
 BY_ITSELF = timedelta(seconds=60)
-"""How soon a delivery is here: half of it is for forwarders, half for clocks that differ. Later ones were fetched."""
+"""The most time between GitHub's attempt and the arrival: half for forwarders, half for clock skew. A later delivery
+was fetched by recovery."""
 
 ANSWERS: Mapping[int, str] = {
-    0: "nobody answers at public_url: is it reachable from GitHub, and does a proxy pass on POST /webhook?",
-    401: "the webhook's secret on GitHub is none of webhook_secrets: make them the same",
-    403: "something before the service refuses GitHub: let POST /webhook through",
-    404: "public_url leads to something else: let POST /webhook through to the service",
-    413: "something before the service takes no bodies of 25 MB: raise its limit",
+    0: "public_url does not answer: check that GitHub can reach it, and that the proxy forwards POST /webhook",
+    401: "the webhook secret on GitHub is not in webhook_secrets: make them the same",
+    403: "a proxy in front of the service is rejecting GitHub: allow POST /webhook",
+    404: "public_url leads to another server: forward POST /webhook to the service",
+    413: "a proxy in front of the service rejects bodies of 25 MB: raise its limit",
 }
-"""What is to be done about deliveries that were answered so."""
+"""Status of a failed delivery -> the fix."""
 
 FORWARD = (
-    "is the forwarder running, does it pass bodies on to the byte, and is the webhook's secret one of webhook_secrets? "
-    "The service's log names what it refuses"
+    "check that the forwarder runs and forwards request bodies unchanged, and that the webhook secret is in "
+    "webhook_secrets; the service's log lists refused deliveries"
 )
 LET_THROUGH = (
-    "unless the database was restored since, something before the service answers for it: let POST /webhook through, "
-    "or name that address as [server] webhook_url, so that what is missing is found by itself"
+    "unless the database was restored since then, a proxy answers instead of the service: forward POST /webhook, "
+    "or set [server] webhook_url to that address, so that missing deliveries are recovered"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What our inbox says."""
+    """The contents of the inbox."""
 
     since: datetime
-    """It has every delivery that came from then on."""
+    """The inbox has every delivery since then."""
     at: Mapping[str, datetime]
-    """When deliveries came, by guid."""
+    """Guid -> time of arrival."""
 
 
 async def check_deliveries(part: Part, inspection: Inspection, settings: Settings) -> Finding:
-    """Look at the newest deliveries. Raises what `Inspection` does."""
+    """Check the newest deliveries. Raises what `Inspection` raises."""
     newest_first, now = await inspection.list_newest_deliveries(), datetime.now(UTC)
     received = await _read_inbox(settings.server.database_url, [one.guid for one in newest_first], now)
     return judge_deliveries(part, newest_first, received, now, is_relayed=settings.server.is_relayed())
 
 
 async def _read_inbox(database_url: str, guids: Sequence[str], now: datetime) -> Received | None:
-    """None where no service has run, or the database cannot be read: another check tells of that."""
+    """None if no service has run, or if the database cannot be read, which another check reports."""
     try:
         async with open_beside(database_url) as database:
             with database.explaining():
@@ -73,9 +74,9 @@ async def _read_inbox(database_url: str, guids: Sequence[str], now: datetime) ->
 def judge_deliveries(
     part: Part, newest_first: Sequence[DeliveryFacts], received: Received | None, now: datetime, *, is_relayed: bool
 ) -> Finding:
-    """Whether what GitHub sent last arrived."""
+    """Whether the last deliveries arrived."""
     if not newest_first:
-        return part.ok("deliveries", "GitHub has sent none yet")
+        return part.ok("deliveries", "none sent yet")
     last = newest_first[0]
     failed = [one for one in newest_first if not one.succeeded]
     words = f"{len(failed)} of the last {len(newest_first)} did not arrive: {failed and _describe(failed[0])}"
@@ -85,7 +86,7 @@ def judge_deliveries(
     if received and (finding := _judge_taken(part, newest_first, received, now, is_relayed=is_relayed)):
         return finding
     if failed:
-        fix = "nothing: the newest one arrived, and what is missing is found by itself"
+        fix = "none needed: the newest one arrived, and missing deliveries are recovered automatically"
         return part.warn("deliveries", words, fix)
     verb = "arrived" if received or not is_relayed else "reached the forwarder"
     return part.ok("deliveries", f"the last {len(newest_first)} {verb}, the newest at {last.delivered_at:%F %R} UTC")
@@ -94,20 +95,20 @@ def judge_deliveries(
 def _judge_taken(
     part: Part, newest_first: Sequence[DeliveryFacts], received: Received, now: datetime, *, is_relayed: bool
 ) -> Finding | None:
-    """What is wrong with deliveries that somebody took, by GitHub's record; None when they all came here."""
+    """The problem with deliveries that were accepted according to GitHub; None if all are in the inbox."""
     compared = [one for one in newest_first if _is_compared(one, received.since, now - BY_ITSELF)]
     astray = [one for one in compared if received.at.get(one.guid, now) - one.delivered_at > BY_ITSELF]
     if not astray:
         return None
-    words = f"GitHub's record says that {len(compared)} were taken, and {len(astray)} did not come here by themselves"
+    words = f"GitHub delivered {len(compared)}, but {len(astray)} did not reach the service directly"
     if compared[0] in astray:
         return part.fail("deliveries", words, FORWARD if is_relayed else LET_THROUGH)
-    fix = "nothing: the newest one came, and what is missing is found by itself"
+    fix = "none needed: the newest one arrived, and missing deliveries are recovered automatically"
     return part.warn("deliveries", words, fix if is_relayed else LET_THROUGH)
 
 
 def _is_compared(delivery: DeliveryFacts, since: datetime, until: datetime) -> bool:
-    """Whether it has to be in the inbox: what no handler works never is."""
+    """Whether the delivery must be in the inbox. Events without a handler are not stored."""
     is_worked = is_routed(ROUTER, delivery.event, delivery.action)
     return delivery.succeeded and is_worked and since <= delivery.delivered_at < until
 

@@ -1,4 +1,4 @@
-"""Runs every check of the doctor, those of different parts side by side, and keeps their order."""
+"""Runs the checks of all parts concurrently, and keeps their order."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from runner.characters import show_for_terminal
 CONFIGURATION = Part("configuration")
 
 PATIENCE_S = 180.0
-"""For one part: whatever hangs is told of, and keeps nothing else from being told."""
+"""The most time for one part. If it takes longer, that is reported, and the other parts are shown."""
 
 OURS = Path(bot.__path__[0])
 
 
 async def examine(config: Path) -> list[Finding]:
-    """Everything that was found, in the order in which it is shown: no secret in it, and nothing for a terminal."""
+    """All findings in display order, without secrets and terminal control characters."""
     try:
         settings = load_settings(config)
     except ConfigError as error:
-        fix = "mend it there; ptq.example.toml explains every key"
+        fix = f"fix it in {config.name} (see ptq.example.toml)"
         return [CONFIGURATION.fail(config.name, problem, fix) for problem in error.problems]
-    found = [CONFIGURATION.ok(config.name, "it can be used"), *check_files(settings), *await _look(settings)]
+    found = [CONFIGURATION.ok(config.name, "valid"), *check_files(settings), *await _look(settings)]
     secrets = settings.secret_values()
     return [clean(finding, secrets) for finding in found]
 
@@ -50,7 +50,7 @@ async def _look(settings: Settings) -> list[Finding]:
 
 
 def _list_parts(settings: Settings, session: aiohttp.ClientSession) -> Iterator[tuple[str, AsyncIterator[Finding]]]:
-    """Every part, with what looks at it."""
+    """Each part with its checks."""
     yield "service", check_service(session, settings)
     api_url, app_id, key = settings.github.api_url, settings.github.app_id, settings.private_key()
     inspection = Inspection(session, api_url=api_url, app_id=app_id, private_key=key, now=_now)
@@ -70,22 +70,22 @@ def _now() -> datetime:
 
 
 async def look_at(about: str, checks: AsyncIterator[Finding]) -> list[Finding]:
-    """What was found out of one part; and where it hangs or stumbles, that. What an error says may be a secret."""
+    """The findings of one part. If a check hangs or raises, that is a finding. An error's text may hold a secret."""
     found: list[Finding] = []
-    fix = "try again; if it stays so, it is a fault of ptq-bot: report it with these words"
+    fix = "try again; if it fails again, this is a bug in ptq-bot: please report it with this message"
     try:
         async with asyncio.timeout(PATIENCE_S):
             async for finding in checks:
                 found.append(finding)
     except TimeoutError:
-        found.append(Part(about).fail("answer", f"it did not end within {PATIENCE_S:.0f} seconds", fix))
+        found.append(Part(about).fail("answer", f"no result within {PATIENCE_S:.0f} seconds", fix))
     except Exception as error:
-        found.append(Part(about).fail("answer", f"the check itself failed: {describe_stumble(error)}", fix))
+        found.append(Part(about).fail("answer", f"the check failed: {describe_error(error)}", fix))
     return found
 
 
-def describe_stumble(error: Exception) -> str:
-    """What was raised, and where in our own code: below the one that looks."""
+def describe_error(error: Exception) -> str:
+    """The error, and the line in our code that raised it."""
     steps = traceback.extract_tb(error.__traceback__)[1:]
     ours = [step for step in steps if Path(step.filename).is_relative_to(OURS)] or steps
     where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
@@ -93,6 +93,6 @@ def describe_stumble(error: Exception) -> str:
 
 
 def clean(finding: Finding, secrets: frozenset[str]) -> Finding:
-    """As it may be shown: cut only once no secret is in it, for half of one nobody would know again. Pure."""
+    """Remove secrets, and then shorten the texts: half a secret would not be recognized. Pure."""
     words, fix = (show_for_terminal(redact(text, secrets)) for text in (finding.words, finding.fix))
     return Finding(finding.about, finding.check, finding.verdict, one_line(words, MAX_WORDS), fix)

@@ -1,4 +1,4 @@
-"""What the doctor finds, as values, and how they are shown. Pure."""
+"""The doctor's findings, and how they are shown. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from itertools import groupby
 from handlers.text.sanitize import one_line
 
 MAX_WORDS = 400
-"""Characters of a finding, or of its fix, that are shown."""
+"""The most characters of a finding or a fix."""
 
 
 class DoctorVerdict(StrEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -24,45 +24,45 @@ class DoctorVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     about: str
-    """The part that it belongs to: `GitHub App`, `machine gpu-1`."""
+    """The part that was checked: `GitHub App`, `machine gpu-1`."""
     check: str
-    """What was looked at, in a word or two."""
+    """The name of the check, in a word or two."""
     verdict: DoctorVerdict
     words: str
-    """What is the case, as a clause. It may hold a stranger's words."""
+    """The result, as a clause. It may hold untrusted text."""
     fix: str = ""
-    """What to do about it, as an order."""
+    """What to do about it, as an imperative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Makes the findings of one part."""
+    """Creates the findings of one part."""
 
     about: str
 
     def ok(self, check: str, words: str) -> Finding:
-        """All is well."""
+        """A passed check."""
         return Finding(self.about, check, DoctorVerdict.OK, words)
 
     def warn(self, check: str, words: str, fix: str) -> Finding:
-        """Jobs run, and yet an operator should know."""
+        """A warning: jobs run, but an operator should know."""
         return Finding(self.about, check, DoctorVerdict.WARNING, words, fix)
 
     def fail(self, check: str, words: str, fix: str) -> Finding:
-        """Something that the product promises cannot work."""
+        """A failure: something cannot work."""
         return Finding(self.about, check, DoctorVerdict.FAILED, words, fix)
 
 
 def has_failed(findings: Iterable[Finding]) -> bool:
-    """Whether anything has to be mended."""
+    """Whether a check failed."""
     return any(finding.verdict is DoctorVerdict.FAILED for finding in findings)
 
 
 def render_findings(findings: Sequence[Finding]) -> str:
-    """A table for a terminal, part by part, with the fix below whatever is not well."""
+    """A table for a terminal, part by part, with the fix under each problem."""
     width = max((len(finding.check) for finding in findings), default=0)
     lines = []
     for about, group in groupby(findings, lambda finding: finding.about):
@@ -84,6 +84,6 @@ def _count(findings: Sequence[Finding]) -> str:
 
 
 def render_findings_json(findings: Iterable[Finding]) -> str:
-    """The same for programs: a list of objects with the keys of `Finding`; verdicts in lower case."""
+    """A JSON list of objects with the keys of `Finding`; verdicts in lower case."""
     rows = [{**asdict(finding), "verdict": finding.verdict.lower()} for finding in findings]
     return json.dumps(rows, indent=2) + "\n"

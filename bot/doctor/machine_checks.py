@@ -1,4 +1,4 @@
-"""What the doctor asks of each machine: the way there, the sandbox, room, GPUs, clock, programs, and a first job."""
+"""Checks each machine: connection, sandbox, disk, GPUs, clock, programs, and a first job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UV = "uv"
 
 
 async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[Finding]:
-    """One machine, as the service reaches it. Ends early where it cannot be asked."""
+    """Check one machine over the service's connection. Ends early if it cannot be reached."""
     part, host = Part(f"machine {machine.name}"), open_host(machine)
     try:
         client = JobdClient(machine, host)
@@ -31,7 +31,7 @@ async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[F
         agents = list(list_agents(settings, machine))
         before = time.time()
         programs = await client.find_programs(*choose_programs(agents, uses_uv=_uses_uv(settings, machine)))
-        yield judge_skew(part, "clock", "the machine's", find_skew_s(before, time.time(), programs.now))
+        yield judge_skew(part, "clock", "the machine", find_skew_s(before, time.time(), programs.now))
         found = list(judge_programs(part, agents, programs))
         for finding in found:
             yield finding
@@ -45,86 +45,84 @@ async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[F
 
 
 async def look_around(part: Part, machine: Machine, client: JobdClient) -> AsyncIterator[Finding]:
-    """What every machine needs, whoever works there. Raises `HostError` and `JobdError`."""
+    """Check what every machine needs, for any agent. Raises `HostError` and `JobdError`."""
     version = await client.version()
-    yield part.ok("connection", f"it answers; Python {version.python}")
+    yield part.ok("connection", f"connected; Python {version.python}")
     for finding in judge_room(part, machine, await client.check()):
         yield finding
     yield judge_sandbox(part, machine, await client.capabilities())
 
 
 def explain_failure(part: Part, machine: Machine, error: HostError | JobdError) -> Finding:
-    """Why a machine could not be asked, and what to do."""
+    """Why a machine could not be checked, and the fix."""
     if isinstance(error, HostError):
         return explain_silence(part, machine, error)
     return explain_refusal(part, machine, error)
 
 
 def find_skew_s(before: float, after: float, theirs: float) -> float:
-    """How far our clock is ahead of one that was read between two moments of ours: 0 where it may be right. Pure."""
+    """How far our clock is ahead of a clock that was read between `before` and `after`; 0 if it may be right. Pure."""
     return max(before - theirs, 0.0) or min(after - theirs, 0.0)
 
 
 def explain_silence(part: Part, machine: Machine, error: HostError) -> Finding:
-    """Why a machine cannot be reached, and what to do."""
+    """Why a machine cannot be reached, and the fix."""
     where = f"{machine.user}@{machine.host}" if machine.user else machine.host
     if isinstance(error, HostKeyMismatch):
-        fix = "compare its key with one that you trust (ssh-keyscan shows it), and write that into known_hosts_file"
+        fix = "compare the host key (ssh-keyscan) with one that you trust, and add that to known_hosts_file"
         return part.fail("host key", str(error), fix)
     if isinstance(error, AccessDenied):
-        fix = "put the public half of client_key_file into ~/.ssh/authorized_keys of `user` there"
+        fix = "add the public key of client_key_file to ~/.ssh/authorized_keys of `user` on the machine"
         return part.fail("login", str(error), fix)
-    fix = f"see that `ssh -p {machine.port or 22} {where}` works from this host, by jump_hosts if need be"
+    fix = f"make `ssh -p {machine.port or 22} {where}` work from this host, if necessary with jump_hosts"
     return part.fail("connection", str(error), fix)
 
 
 def explain_refusal(part: Part, machine: Machine, error: JobdError) -> Finding:
-    """Why a machine answers, and no job can run there."""
+    """Why a machine can be reached, but cannot run jobs."""
     fixes = {
-        "no_python": ("python", f"install Python 3.9 or newer there, or mend `python` (it is {machine.python})"),
-        "not_sealed": ("sandbox", 'see docs/machines.md for what it lacks, or write sandbox = "auto"'),
+        "no_python": ("python", f"install Python 3.9 or newer there, or fix `python` (it is {machine.python})"),
+        "not_sealed": ("sandbox", 'see docs/machines.md for what is missing, or set sandbox = "auto"'),
     }
-    check, fix = fixes.get(error.code, ("program", f"see that the account may write to {machine.workspace}"))
+    check, fix = fixes.get(error.code, ("program", f"make {machine.workspace} writable for the account"))
     return part.fail(check, error.message, fix)
 
 
 def judge_room(part: Part, machine: Machine, inventory: Inventory) -> Iterator[Finding]:
-    """Disk and GPUs."""
+    """Check disk and GPUs."""
     shortage = find_shortage(machine, inventory)
     if inventory.free_inodes == 0:
-        yield part.fail("disk", "it takes no more files, whatever room there is", "delete files there: it has no inode")
+        yield part.fail("disk", "no inodes left", "delete files there")
     elif shortage and not inventory.gpu_trouble:
-        yield part.fail("disk", shortage, "make room there, or lower min_free_gb")
+        yield part.fail("disk", shortage, "free disk space there, or lower min_free_gb")
     else:
         yield part.ok("disk", describe_disk(inventory))
     if inventory.gpu_trouble:
-        yield part.fail(
-            "GPUs", inventory.gpu_trouble, "see that nvidia-smi works there: a driver's update may have broken it"
-        )
+        yield part.fail("GPUs", inventory.gpu_trouble, "make nvidia-smi work there; a driver update may have broken it")
     elif inventory.gpus:
         shares = describe_shares(inventory.gpus, machine.slots, machine.gpus_per_slot)
         yield part.ok("GPUs", f"{describe_gpus(inventory.gpus)}; {shares}")
     elif machine.gpus_per_slot or "gpu" in machine.labels:
-        words = "it says that it has none, and its table in ptq.toml says otherwise"
-        yield part.warn("GPUs", words, "install NVIDIA's driver there, or take the label away")
+        words = "ptq.toml says this machine has GPUs, but nvidia-smi finds none"
+        yield part.warn("GPUs", words, "install NVIDIA's driver there, or remove the label")
 
 
 def judge_sandbox(part: Part, machine: Machine, found: Capabilities) -> Finding:
-    """Whether jobs are sealed from each other, and from us where they run on our own host; and what they reach."""
+    """Check whether jobs are isolated from each other and from the service, and what they can reach."""
     if not found.sealed and machine.kind == "local":
-        words = f"jobs are {found.words}; they run as the service's own account, and can read its keys and database"
-        fix = 'see docs/machines.md for what it lacks; or use kind = "ssh" with another account, or another host'
+        words = f"jobs are {found.words}; they run as the service's account, and can read its keys and database"
+        fix = 'see docs/machines.md for what is missing; or use kind = "ssh" with another account, or another host'
         return part.fail("sandbox", words, fix)
     if not found.sealed:
-        return part.warn("sandbox", f"jobs are {found.words}", "see docs/machines.md for what it lacks")
+        return part.warn("sandbox", f"jobs are {found.words}", "see docs/machines.md for what is missing")
     if found.open:
         words = f"{found.words}; open: {'; '.join(found.open)}"
-        return part.warn("sandbox", words, "see docs/machines.md: what is open here, an agent can reach")
+        return part.warn("sandbox", words, "see docs/machines.md: an agent can reach these")
     return part.ok("sandbox", f"{found.words}; environments by {found.way}")
 
 
 def list_agents(settings: Settings, machine: Machine) -> Iterator[AgentSpec]:
-    """The agents that may be put to work on a machine."""
+    """The agents that can run on a machine."""
     names = {
         name
         for rules in settings.repository_rules()
@@ -147,26 +145,26 @@ def _uses_uv(settings: Settings, machine: Machine) -> bool:
 
 
 def choose_programs(agents: Sequence[AgentSpec], *, uses_uv: bool) -> tuple[list[str], list[str]]:
-    """Which programs have to be there, and which of these are asked for their version: none that is not known. Pure."""
+    """The required programs, and the known ones among them, which are asked for their version. Pure."""
     own = [find_program(spec) for spec in agents if spec.kind == "command"]
     known = [find_program(spec) for spec in agents if spec.kind != "command"]
     return own, [GIT, *([UV] if uses_uv else []), *known]
 
 
 def find_program(spec: AgentSpec) -> str:
-    """What is started for an agent."""
+    """The program of an agent."""
     return build_agent(spec).launch(Run(session_id="")).argv[0]
 
 
 def judge_programs(part: Part, agents: Sequence[AgentSpec], programs: Programs) -> Iterator[Finding]:
-    """git, uv, and the agents' programs."""
+    """Check git, uv, and the agents' programs."""
     names: Mapping[str, str] = {find_program(spec): f"agent {spec.name}" for spec in agents}
     for program, version in programs.versions.items():
         check = names.get(program, program)
         if program == GIT:
             yield judge_git(part, version)
         elif version is None:
-            fix = f"install {program} there, where a login without a terminal finds it (PATH in ~/.profile may not do)"
-            yield part.fail(check, f"it has no program {program}", fix)
+            fix = f"install {program} there, on the PATH of a login without a terminal (~/.profile may not be read)"
+            yield part.fail(check, f"{program} is not installed", fix)
         else:
             yield part.ok(check, version or program)

@@ -1,7 +1,7 @@
-"""A first job on a machine, without any agent: what a repository's first one would stumble over is known before.
+"""Runs a first job on a machine, without an agent, to find problems before a repository's first real job.
 
-It goes the way of real ones: a repository of one commit is cloned there, a virtual environment is made, and commands
-run in both, sealed where the machine can. It has a workspace of its own within the machine's, of which nothing stays.
+It works like a real job: it clones a repository with one commit, creates a virtual environment, and runs commands in
+both, in a sandbox if the machine has one. Its folder inside the machine's work folder is removed afterwards.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.transport.jobd_client import JobdClient
 
 GIT, JOB = "git", "first job"
 OLDEST_GIT = (2, 30)
-"""As docs/environment.md says."""
+"""See docs/environment.md."""
 
 LIMIT_S = 60
 WAIT_S = 10.0
@@ -31,38 +31,38 @@ WAIT_S = 10.0
 NO_SETTINGS = ("-c", "commit.gpgSign=false", "-c", "core.hooksPath=/dev/null")
 AUTHOR = ("-c", "user.name=ptq-bot", "-c", "user.email=ptq-bot@localhost")
 OPEN_UP = ("-type", "d", "!", "-perm", "-700", "-exec", "chmod", "u+rwx", "{}", ";")
-"""For find(1): overlays leave folders that nobody may enter."""
+"""Arguments for find(1): overlays leave folders without any permission."""
 
 NO_GIT = "install git 2.30 or newer there"
 FIXES: Mapping[str, str] = {
     "no_git": NO_GIT,
-    "clone_failed": f"see that git works there for this account, or {NO_GIT}",
-    "checkout_failed": f"see that git works there for this account, or {NO_GIT}",
-    "venv_failed": "install python3-venv there (Debian, Ubuntu), or give repositories a create_venv that works there",
-    "smoke_test_failed": "see that what create_venv makes can be used there",
-    "disk_full": "make room there",
+    "clone_failed": f"make git work there for this account, or {NO_GIT}",
+    "checkout_failed": f"make git work there for this account, or {NO_GIT}",
+    "venv_failed": "install python3-venv there (Debian, Ubuntu), or set a create_venv that works there",
+    "smoke_test_failed": "make the result of create_venv usable there",
+    "disk_full": "free disk space there",
 }
-"""By the protocol's names for what went wrong."""
+"""Error code -> fix."""
 
 
 def judge_git(part: Part, said: str | None) -> Finding:
-    """Whether a machine's git will do, by what that says of itself. Pure."""
+    """Check a machine's git version. Pure."""
     if said is None:
-        return part.fail(GIT, "it has no program git", f"{NO_GIT}, where a login without a terminal finds it")
+        return part.fail(GIT, "git is not installed", f"{NO_GIT}, on the PATH of a login without a terminal")
     version = re.search(r"(?<!\d)(\d++)\.(\d++)", said)
     if version and (int(version[1]), int(version[2])) < OLDEST_GIT:
-        return part.fail(GIT, f"it is too old: {said}", NO_GIT)
+        return part.fail(GIT, f"too old: {said}", NO_GIT)
     return part.ok(GIT, said or GIT)
 
 
 async def try_job(part: Part, machine: Machine, host: Host, create_venv: Sequence[str]) -> Finding:
-    """Have one made by this command for virtual environments. Raises `HostError` and `JobdError`."""
+    """Run a job with this command for virtual environments. Raises `HostError` and `JobdError`."""
     place = PurePosixPath(machine.workspace) / f"trial-{secrets.token_hex(4)}"
     client, job_id = JobdClient(replace(machine, workspace=str(place)), host), secrets.token_hex(5)
     repository = place / "repository"
     try:
-        if trouble := await _make_repository(host, repository):
-            return part.fail(JOB, f"git makes no repository there: {trouble}", FIXES["clone_failed"])
+        if failure := await _make_repository(host, repository):
+            return part.fail(JOB, f"git cannot create a repository there: {failure}", FIXES["clone_failed"])
         await client.prepare(job_id, _make_profile(create_venv).recipe(repository.as_uri(), "HEAD"))
         return judge_job(part, await _follow(client, job_id))
     finally:
@@ -74,7 +74,7 @@ async def try_job(part: Part, machine: Machine, host: Host, create_venv: Sequenc
 
 
 async def _make_repository(host: Host, folder: PurePosixPath) -> str:
-    """Make one with one commit: why that does not work, or nothing."""
+    """Create a repository with one commit. Returns the failure, or an empty text."""
     commit = ("commit", "--quiet", "--allow-empty", "--no-verify", "--message=trial")
     for argv in (
         ["mkdir", "-p", "--", str(folder)],
@@ -83,7 +83,7 @@ async def _make_repository(host: Host, folder: PurePosixPath) -> str:
     ):
         done = await host.run(argv)
         if done.exit_status:
-            return done.stderr.decode(errors="replace").strip() or f"{argv[0]} ends with {done.exit_status}"
+            return done.stderr.decode(errors="replace").strip() or f"{argv[0]} exited with status {done.exit_status}"
     return ""
 
 
@@ -104,11 +104,13 @@ async def _follow(client: JobdClient, job_id: str) -> Poll:
 
 
 def judge_job(part: Part, poll: Poll) -> Finding:
-    """What became of it. Pure."""
+    """Judge the result. Pure."""
     if poll.state is StageState.DONE:
-        return part.ok(JOB, "one was made and ran there: a clone, a virtual environment, a command in it")
-    gone = "somebody deleted its folder meanwhile" if poll.state is StageState.ABSENT else "it was killed"
+        return part.ok(JOB, "test job passed (clone, virtual environment, command)")
+    gone = "its folder was deleted" if poll.state is StageState.ABSENT else "it was killed"
     words = poll.message or gone
     if poll.error == "timed_out":
-        return part.warn(JOB, words, f"see why it takes more than {LIMIT_S} seconds there: a slow or busy disk?")
+        return part.warn(
+            JOB, words, f"find out why it takes more than {LIMIT_S} seconds there, such as a slow or busy disk"
+        )
     return part.fail(JOB, words, FIXES.get(poll.error or "", "docs/environment.md says what a machine needs"))

@@ -85,7 +85,7 @@ def spell_out(secrets: Collection[str]) -> frozenset[str]:
 
 
 def _redact_event(secrets: frozenset[str], _logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    return {_redact_name(secrets, name): _redact(secrets, value) for name, value in event.items()}
+    return {_redact_text(secrets, name): _redact(secrets, value) for name, value in event.items()}
 
 
 TRACEBACKS = ("exception", "stack")
@@ -105,10 +105,17 @@ def _show(value: Any, *, lines: bool = False) -> Any:
     return text if lines else text.replace("\n", "⟨U+000A⟩")
 
 
-@lru_cache(1024)
-def _redact_name(secrets: frozenset[str], name: str) -> str:
-    """The same few names come again and again."""
-    return redact(name, secrets)
+MAX_KEPT = 80
+"""Characters of a text whose redacted form is kept: names, ids and repositories come in line after line."""
+
+
+def _redact_text(secrets: frozenset[str], text: str) -> str:
+    return _redact_short(secrets, text) if len(text) <= MAX_KEPT else redact(text, secrets)
+
+
+@lru_cache(4096)
+def _redact_short(secrets: frozenset[str], text: str) -> str:
+    return redact(text, secrets)
 
 
 def _redact(secrets: frozenset[str], value: Any) -> Any:
@@ -119,4 +126,4 @@ def _redact(secrets: frozenset[str], value: Any) -> Any:
         return {str(_redact(secrets, key)): _redact(secrets, inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [_redact(secrets, inner) for inner in value]
-    return redact(str(value), secrets)
+    return _redact_text(secrets, str(value))

@@ -193,7 +193,7 @@ def render_job(
 ) -> str:
     """A job, its history with the time that each step took, and what it has cost. Pure."""
     facts = {
-        "about": f"{job.case_key}, {job.preset}, attempt {job.attempt}, asked for by {job.requested_by}",
+        "about": f"{job.case_key}, {job.preset}, attempt {job.attempt}, requested by {job.requested_by}",
         "state": f"{job.state}{f': {one_line(job.failure, 500)}' if job.failure else ''}",
         "held up": one_line(job.trouble or "", 500),
         "agent": f"{job.agent}{f' ({job.model})' if job.model else ''}" if job.has_agent else "",

@@ -41,7 +41,7 @@ async def read_report(settings: Settings, job_id: str) -> str:
 
 def render_report(job: Job, report: Report | None, seen: str = "", *, secrets: Collection[str] = ()) -> str:
     """A job, what the service saw itself, and its texts, each below its title, without the `secrets`. Pure."""
-    head = f"{job.case_key} · {job.preset} attempt {job.attempt}, asked for by @{job.requested_by} · {job.state}"
+    head = f"{job.case_key} · {job.preset} attempt {job.attempt}, requested by @{job.requested_by} · {job.state}"
     failure = [job.failure] if job.failure else []
     texts = [(title, text) for title, text in (report.texts() if report else ()) if text.strip()]
     shown = [f"=== {title} ===\n\n{_show(title, text, secrets)}" for title, text in texts]

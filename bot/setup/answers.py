@@ -1,4 +1,4 @@
-"""What an operator has said so far, as frozen values. Pure: it refuses to know pages and files."""
+"""The operator's answers so far, as frozen values. Pure: it knows neither pages nor files."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from runner.transport.ssh import DEFAULT_PORT
 
 TESTS = "python -m pytest"
 SCRIPT = "python"
-"""How tests, and repro scripts, are run where nobody says otherwise."""
+"""The defaults for running tests and repro scripts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where GitHub is, and where we shall be."""
+    """The addresses of GitHub and of the service."""
 
     web_url: str = "https://github.com"
     api_url: str = "https://api.github.com"
     ca_file: str = ""
     organization: str = ""
-    """Whose the App will be; empty for the person's own."""
+    """The owner of the App. Empty: the person's own account."""
     app_name: str = "ptq-bot"
     public_url: str = "http://127.0.0.1:8080"
     webhook_url: str = ""
-    """A forwarder's address; empty for `/webhook` of `public_url`."""
+    """The address of a forwarder. Empty: `/webhook` of `public_url`."""
     port: int = 8080
     proxy: str = ""
-    """By which GitHub is asked; empty where it is reached without."""
+    """The proxy for requests to GitHub. Empty: none."""
     proxy_credentials: str = field(default="", repr=False)
 
     @property
     def delivery_url(self) -> str:
-        """Where GitHub is to send deliveries."""
+        """The address to which GitHub sends deliveries."""
         return self.webhook_url or f"{self.public_url}/webhook"
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """The App as GitHub made it, with all that it tells once."""
+    """The App as GitHub created it, with the secrets that it shows only once."""
 
     id: str
     slug: str
@@ -51,32 +51,32 @@ class App:
 
     @property
     def key_file(self) -> str:
-        """The name of the file with its key, beside the configuration."""
+        """The name of the file with its key, next to the configuration."""
         return f"ptq-app-{self.id}.pem"
 
 
 @dataclass(frozen=True, slots=True)
 class MachineAnswer:
-    """One machine, as it was typed, and what was found there."""
+    """One machine: what was entered, and what was found there."""
 
     name: str
     workspace: str = ""
-    """Empty: a folder in the home of its account."""
+    """Empty: a folder in the account's home."""
     kind: Literal["ssh", "local"] = "ssh"
     host: str = ""
     port: int = DEFAULT_PORT
     user: str = ""
     client_key_file: str = ""
-    """Empty: the key that set-up makes."""
+    """Empty: the key that set-up generates."""
     slots: int = 1
     host_key: str = ""
-    """Kind and Base64, as the host showed it and the operator confirmed it."""
+    """Kind and Base64, as the operator confirmed them."""
     programs: Mapping[str, str] = field(default_factory=dict)
-    """Which programs were found there, with what each says of itself."""
+    """Program -> the version that it reports."""
 
     @property
     def known_hosts_line(self) -> str:
-        """What makes us know it again."""
+        """The machine's line in a known_hosts file."""
         host = self.host.strip("[]")
         name = host if self.port == DEFAULT_PORT else f"[{host}]:{self.port}"
         return f"{name} {self.host_key}\n"
@@ -92,24 +92,24 @@ class AgentAnswer:
     model: str = ""
     gateway_url: str = ""
     key: str = field(default="", repr=False)
-    """Its vendor's: the gateway's, and for Cursor's program its own."""
+    """The vendor's key. The gateway uses it; Cursor's program needs it itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepositoryAnswer:
-    """One repository, and how its jobs are made."""
+    """One repository, and the commands of its jobs."""
 
     name: str
     private: bool = False
     setup: tuple[str, ...] = ()
     tests: str = TESTS
     script: str = SCRIPT
-    """What runs a repro script."""
+    """The command that runs a repro script."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Everything."""
+    """All answers."""
 
     place: Place = Place()
     app: App | None = None
@@ -118,11 +118,11 @@ class Answers:
     fix_label: str = "ptq:fix"
     machines: tuple[MachineAnswer, ...] = ()
     looked_at: MachineAnswer | None = None
-    """A machine whose host key waits to be confirmed, or that could not run a job yet."""
+    """A machine whose host key is not confirmed yet, or that could not run a job yet."""
     agents: tuple[AgentAnswer, ...] = ()
 
     def secrets(self) -> tuple[str, ...]:
-        """What no page may show."""
+        """The texts that no page may show."""
         app = (self.app.private_key, self.app.webhook_secret, self.app.client_secret) if self.app else ()
         proxy = (self.place.proxy_credentials, self.place.proxy_credentials.partition(":")[2])
         return tuple(secret for secret in (*app, *proxy, *(agent.key for agent in self.agents)) if secret)
@@ -135,11 +135,11 @@ STEPS: Mapping[str, str] = {
     "agents": "Agents",
     "finish": "Finish",
 }
-"""The pages, in their order."""
+"""The pages, in order."""
 
 
-def list_done(answers: Answers) -> frozenset[str]:
-    """The steps that nothing is missing of."""
+def list_completed(answers: Answers) -> frozenset[str]:
+    """The steps that are complete."""
     done = {
         "app": answers.app is not None,
         "repositories": bool(answers.repositories),
@@ -150,6 +150,6 @@ def list_done(answers: Answers) -> frozenset[str]:
 
 
 def find_next(answers: Answers) -> str:
-    """The first step that something is missing of."""
-    done = list_done(answers)
+    """The first step that is not complete."""
+    done = list_completed(answers)
     return next(name for name in STEPS if name not in done)

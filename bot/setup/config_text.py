@@ -1,4 +1,4 @@
-"""Writes answers down as a `ptq.toml` with comments. Pure."""
+"""Renders the answers as a `ptq.toml` with comments. Pure."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, R
 
 KNOWN_HOSTS = "ptq-known-hosts"
 CLIENT_KEY = "ptq-machines-key"
-"""Files beside the configuration: host keys that were confirmed, and the key by which we come to machines."""
+"""Files next to the configuration: confirmed host keys, and the SSH key for machines."""
 
 PI_APIS = {"anthropic": "anthropic-messages", "openai": "openai-responses"}
 
 
 def render_config(answers: Answers) -> str:
-    """The whole file. Raises `ValueError` while no App is known."""
+    """The whole file. Raises `ValueError` if there is no App yet."""
     parts = [
         HEAD,
         _render_github(answers),
@@ -29,13 +29,13 @@ def render_config(answers: Answers) -> str:
 
 
 HEAD = """\
-# Written by `ptq-bot setup`. Relative paths start at this file; ptq.example.toml explains every key that there is.
-# It holds secrets: nobody else may read it. SIGHUP lets a running service read machines and repositories anew.
+# Written by `ptq-bot setup`. Paths are relative to this file; ptq.example.toml explains every key.
+# This file holds secrets: keep it private. SIGHUP makes a running service reload machines and repositories.
 """
 
 
 def quote(text: str) -> str:
-    """A text as TOML writes it."""
+    """A text as a TOML string."""
     return tomlkit.string(text).as_string()
 
 
@@ -46,48 +46,48 @@ def _quote_all(texts: Iterable[str]) -> str:
 def _render_github(answers: Answers) -> str:
     app, place = answers.app, answers.place
     if app is None:
-        raise ValueError("no App is known yet")
+        raise ValueError("there is no App yet")
     lines = ["[github]", f"api_url = {quote(place.api_url)}"]
     if place.ca_file:
-        lines += ["# Certificates beside the system's.", f"ca_file = {quote(place.ca_file)}"]
+        lines += ["# Trusted in addition to the system's certificates.", f"ca_file = {quote(place.ca_file)}"]
     if app.html_url:
         lines.append(f"# {_comment(app.html_url)}")
     lines += [
         f"app_id = {quote(app.id)}",
         f"private_key_file = {quote(app.key_file)}",
-        "# To change it: put the new one in front, restart, change it on GitHub, take the old one away.",
+        "# To change it: add the new one first in the list, restart, change it on GitHub, remove the old one.",
         f"webhook_secrets = {_quote_all([app.webhook_secret])}",
     ]
     return "\n".join([*lines, *_list_proxy(place), *_list_dashboard(app), ""])
 
 
 PROXY_FILE = "ptq-proxy-credentials"
-"""What the proxy wants to know of us, as `user:password`."""
+"""The proxy's credentials, as `user:password`."""
 
 
 def _list_proxy(place: Place) -> Iterator[str]:
     if place.proxy:
         yield "\n[proxy]"
-        yield "# By it the service asks GitHub, models and [notify]."
+        yield "# Proxy for requests to GitHub, models and [notify]."
         yield f"url = {quote(place.proxy)}"
         if place.proxy_credentials:
             yield f"credentials_file = {quote(PROXY_FILE)}"
-        yield '# no_proxy = ["models.example.org"]   # hosts that are asked directly, with all names below them'
+        yield '# no_proxy = ["models.example.org"]   # asked directly, with all subdomains'
 
 
 CLIENT_FILE = "ptq-app-client-secret"
-"""The App's client secret, by which people sign in."""
+"""The App's client secret, used to sign people in."""
 
 
 def _list_dashboard(app: App) -> Iterator[str]:
     if app.client_id and app.client_secret:
         yield "\n[dashboard]"
-        yield "# People sign in to the pages by the App: docs/dashboard.md."
+        yield "# People sign in to the pages through the App: docs/dashboard.md."
         yield f"client_id = {quote(app.client_id)}"
         yield f"client_secret_file = {quote(CLIENT_FILE)}"
-        yield "# Jobs of public repositories are shown to everybody; false: only to those who have signed in."
+        yield "# true: everybody sees jobs of public repositories. false: only people who have signed in."
         yield "public = true"
-        yield '# operators = ["your-login"]   # who sees deliveries, spend, and what is for you alone'
+        yield '# operators = ["your-login"]   # people who see deliveries, costs and confidential reports'
 
 
 def _comment(text: str) -> str:
@@ -98,16 +98,16 @@ def _render_server(answers: Answers) -> str:
     place = answers.place
     lines = [
         "[server]",
-        "# Put something that terminates TLS in front, or a forwarder.",
+        "# Put a TLS proxy or a forwarder in front.",
         'host = "127.0.0.1"',
         f"port = {place.port}",
-        "# Where people reach it: comments link job pages there.",
+        "# Public address of the pages. Comments link to it.",
         f"public_url = {quote(place.public_url)}",
     ]
     if place.webhook_url:
-        lines += ["# Where GitHub sends deliveries, for a forwarder to bring here.", _pair("webhook_url", place)]
+        lines += ["# The forwarder to which GitHub sends deliveries.", _pair("webhook_url", place)]
     lines += [
-        "# Default: ptq.db and var, beside this file. A unit of systemd may not write there: docs/operators.md.",
+        "# Default: ptq.db and var, next to this file. A systemd unit cannot write there: docs/operators.md.",
         '# database_url = "sqlite+aiosqlite:////var/lib/ptq/ptq.db"   # or "postgresql+asyncpg://..."',
         '# data_dir = "/var/lib/ptq/var"',
     ]
@@ -129,7 +129,7 @@ def _render_agent(agent: AgentAnswer) -> str:
     if agent.gateway_url:
         lines += [
             f"\n[agents.{quote(agent.name)}.gateway]",
-            "# The service asks models for it, so that no machine has the key: docs/gateway.md.",
+            "# The service asks models for the agent, so no machine has the key: docs/gateway.md.",
             f"url = {quote(agent.gateway_url)}",
             *([f"key = {quote(agent.key)}"] if agent.key else []),
         ]
@@ -140,7 +140,7 @@ def _render_agent(agent: AgentAnswer) -> str:
 
 def _render_machine(machine: MachineAnswer, repositories: Iterable[RepositoryAnswer]) -> str:
     kinds = sorted({"private" if repository.private else "public" for repository in repositories}) or ["public"]
-    lines = ["[[machines]]", "# People see this name in comments, and never the address.", _pair("name", machine)]
+    lines = ["[[machines]]", "# Comments show this name, never the address.", _pair("name", machine)]
     if machine.kind == "local":
         lines.append('kind = "local"')
     else:
@@ -153,9 +153,9 @@ def _render_machine(machine: MachineAnswer, repositories: Iterable[RepositoryAns
         ]
     lines += [
         _pair("workspace", machine),
-        "# Jobs at once.",
+        "# Jobs at the same time.",
         f"slots = {machine.slots}",
-        "# The kinds of repositories whose jobs may share it.",
+        "# The kinds of repositories whose jobs run here.",
         f"serves = {_quote_all(kinds)}",
     ]
     return "\n".join([*lines, ""])
@@ -170,14 +170,14 @@ def _list_repository(repository: RepositoryAnswer, answers: Answers, agents: lis
     if agents:
         yield f"agent = {quote(agents[0])}"
     if agents[1:]:
-        yield f"agents = {_quote_all(agents[1:])}   # what else `--agent` may ask for"
+        yield f"agents = {_quote_all(agents[1:])}   # also allowed with `--agent`"
     labels = {answers.diagnose_label: "diagnose", answers.fix_label: "fix"}
     given = ", ".join(f"{quote(label)} = {quote(preset)}" for label, preset in labels.items() if label)
-    yield "# A label that somebody with write access puts on an issue -> what an agent then does."
+    yield "# Label on an issue -> preset. Only labels from people with write access count."
     yield f"labels = {{ {given} }}"
     if repository.setup:
-        yield "# Shell lines in a fresh checkout, with its virtual environment active."
+        yield "# Shell commands in a fresh checkout, with its virtual environment active."
         yield f"setup = {_quote_all(repository.setup)}"
-    yield "# How tests are run, by agents and by us; how we run a repro script."
+    yield "# The commands that run tests, and a repro script."
     yield f"test_command = {quote(repository.tests)}"
     yield f"verify = {{ tests = {quote(repository.tests)}, script = {quote(repository.script)} }}"

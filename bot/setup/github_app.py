@@ -1,4 +1,4 @@
-"""What set-up asks of GitHub: to make an App of our manifest, and where it is installed.
+"""Set-up's requests to GitHub: create an App from the manifest, and list where it is installed.
 
 https://docs.github.com/en/apps/sharing-github-apps/registering-a-github-app-from-a-manifest
 """
@@ -27,28 +27,28 @@ from bot.web.dashboard.sign_in import CALLBACK
 from handlers.ports import GitHubError, GitHubUnavailable
 
 CREATED = "/github/created"
-"""Our page that GitHub leads back to."""
+"""The page to which GitHub redirects the browser."""
 
 MAX_PAGES = 20
-"""Of repositories, a hundred each."""
+"""The most pages of repositories, with 100 repositories each."""
 
-TROUBLES = (GitHubError, GitHubUnavailable)
+GITHUB_ERRORS = (GitHubError, GitHubUnavailable)
 
 
-class NotMade(Exception):  # noqa: N818 - what is the case
-    """GitHub gives us no App. The message is a sentence for people."""
+class GitHubSetupError(Exception):
+    """GitHub could not be asked, or refused. The message is a sentence for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A repository in which the App is installed."""
+    """A repository where the App is installed."""
 
     name: str
     private: bool
 
 
 def make_manifest(place: Place, our_url: str) -> str:
-    """What GitHub is to make an App of, as JSON; it leads the browser back to us at `our_url`. Pure."""
+    """The manifest of the App, as JSON. GitHub redirects the browser back to `our_url`. Pure."""
     manifest = load_manifest()
     return json.dumps(
         {
@@ -66,46 +66,48 @@ def make_manifest(place: Place, our_url: str) -> str:
 
 
 def find_form_address(place: Place, state: str) -> str:
-    """Where a browser is to post the manifest. Pure."""
+    """The address to which a browser posts the manifest. Pure."""
     owner = f"/organizations/{quote(place.organization)}" if place.organization else ""
     return f"{place.web_url}{owner}/settings/apps/new?{urlencode({'state': state})}"
 
 
 def connect(place: Place) -> aiohttp.ClientSession:
-    """Connections to this GitHub. Raises `NotMade` where its `ca_file` cannot be used."""
+    """Open connections to this GitHub. Raises `GitHubSetupError` if its `ca_file` cannot be used."""
     try:
         ca_file = check_authorities(Path(place.ca_file).expanduser()) if place.ca_file else None
     except ValueError as error:
-        raise NotMade(f"The file of certificates {error}.") from None
+        raise GitHubSetupError(f"The CA bundle {error}.") from None
     timeout = aiohttp.ClientTimeout(total=QUICK.timeout_s)
     proxy = Proxy(place.proxy, place.proxy_credentials) if place.proxy else None
     return open_session(WayOut(ca_file, proxy), timeout=timeout)
 
 
 async def convert(place: Place, code: str) -> App:
-    """The App that was made, with its secrets, which GitHub tells once. Raises `NotMade`."""
+    """The new App with its secrets, which GitHub shows only once. Raises `GitHubSetupError`."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,200}", code):
-        raise NotMade("GitHub's code has a form that we do not know.")
+        raise GitHubSetupError("GitHub's code is not valid.")
     headers = {"accept": ACCEPT, "x-github-api-version": API_VERSION, "user-agent": USER_AGENT}
     url = f"{place.api_url}/app-manifests/{code}/conversions"
     try:
         async with connect(place) as session, session.post(url, headers=headers, allow_redirects=False) as answer:
             status, body = answer.status, await answer.read()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise NotMade(f"GitHub did not answer at {place.api_url} ({describe_failure(error)}). {BY_HAND}") from error
+        raise GitHubSetupError(
+            f"GitHub did not answer at {place.api_url} ({describe_failure(error)}). {ENTER_BY_HAND}"
+        ) from error
     if status == 404:
-        raise NotMade("GitHub does not know this code: it is good once, and for an hour. Create the App again.")
+        raise GitHubSetupError("GitHub does not know this code: it works once, for an hour. Create the App again.")
     if status != 201:
-        raise NotMade(f"GitHub answered {status} when it was asked for the App. {BY_HAND}")
+        raise GitHubSetupError(f"GitHub answered {status} to the request for the App. {ENTER_BY_HAND}")
     try:
         return _parse_app(json.loads(body))
     except (ValueError, KeyError, TypeError) as error:
-        raise NotMade(f"GitHub's answer about the App makes no sense. {BY_HAND}") from error
+        raise GitHubSetupError(f"GitHub's answer about the App is not valid. {ENTER_BY_HAND}") from error
 
 
-BY_HAND = (
-    "If the App is in its owner's settings by now, make a private key and a webhook secret there and enter them below; "
-    "or delete it, and create it again."
+ENTER_BY_HAND = (
+    "If the App is in its owner's settings, create a private key and a webhook secret there and enter them on this "
+    "page; or delete the App and create it again."
 )
 
 
@@ -122,19 +124,19 @@ def _parse_app(told: dict[str, Any]) -> App:
 
 
 async def complete(place: Place, app: App, now: Callable[[], datetime]) -> App:
-    """An App that was entered by hand, with what GitHub says of it. Raises `NotMade`."""
+    """An App that was entered by hand, with its name and address from GitHub. Raises `GitHubSetupError`."""
     try:
         async with connect(place) as session:
             line, credentials = _open(place, app, session, now)
             told, _ = await line.ask("GET", "/app", {}, credentials.sign(now()))
         slug, html_url = read_answer(lambda found: (str(found["slug"]), str(found["html_url"])), told)
-    except TROUBLES as error:
-        raise NotMade(f"GitHub does not know this App by this key: {error}.") from error
+    except GITHUB_ERRORS as error:
+        raise GitHubSetupError(f"GitHub rejected this key for App ID {app.id}: {error}.") from error
     return App(app.id, slug, html_url, app.private_key, app.webhook_secret, app.client_id, app.client_secret)
 
 
 async def list_installed(place: Place, app: App, now: Callable[[], datetime]) -> list[Installed]:
-    """The repositories in which the App is installed, by name. Raises `NotMade`."""
+    """The repositories where the App is installed, by name. Raises `GitHubSetupError`."""
     found: list[Installed] = []
     try:
         async with connect(place) as session:
@@ -148,8 +150,8 @@ async def list_installed(place: Place, app: App, now: Callable[[], datetime]) ->
                     wanted = {"permissions": {"metadata": "read"}}
                     minted, _ = await line.ask("POST", path, {}, credentials.sign(now()), wanted)
                     found += await _list_repositories(line, read_answer(lambda one: Bearer(one["token"]), minted))
-    except TROUBLES as error:
-        raise NotMade(f"GitHub does not say where the App is installed: {error}.") from error
+    except GITHUB_ERRORS as error:
+        raise GitHubSetupError(f"GitHub did not list where the App is installed: {error}.") from error
     return sorted(found, key=lambda repository: repository.name.casefold())
 
 

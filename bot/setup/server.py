@@ -1,6 +1,6 @@
-"""The pages of set-up: each shows what is known, takes a form, and has what follows from it done.
+"""The set-up server: it takes the forms of each page and does what follows.
 
-What is decided is in `steps`; this joins it with GitHub, machines and the disk.
+`steps` decides; this module connects it with GitHub, machines and the disk.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from aiohttp import web
 from bot.config.settings import ConfigError
 from bot.doctor.examination import examine
 from bot.setup import steps
+from bot.setup.access import STATIC, Handler, SetupAccess, SetupRefused
 from bot.setup.answers import MachineAnswer, find_next
-from bot.setup.desk import Desk, now
-from bot.setup.door import STATIC, Door, Handler, SetupRefused
-from bot.setup.github_app import CREATED, NotMade, complete, convert
-from bot.setup.notes import Unusable
-from bot.setup.steps import Wrong
-from bot.setup.trial import NotLookedAt, look_at_host_key, try_machine
+from bot.setup.files import UnusableFile
+from bot.setup.github_app import CREATED, GitHubSetupError, complete, convert
+from bot.setup.state import SetupState, now
+from bot.setup.steps import InvalidInput
+from bot.setup.trial import HostKeyUnavailable, read_host_key, try_machine
 from bot.setup.views import Views
 from bot.web.auth.form_fields import MAX_FORM, read_fields
 from runner.transport.ssh import SILENCE_S
 
 STYLES = {name: Path(__file__).parents[1] / "web" / "static" / name for name in ("style.css", "setup.css")}
 SECRET_FIELDS = frozenset({"key", "private_key", "webhook_secret", "client_secret", "proxy_credentials"})
-"""What is not shown again to whoever typed it."""
+"""Fields that are not shown again after they were typed."""
 
 
 class Setup:
-    """One set-up. `application` serves its pages; `ended` is set when the operator is done."""
+    """One set-up. `application` serves its pages; `ended` is set when the operator has finished."""
 
     def __init__(self, config: Path, silence_s: float = SILENCE_S) -> None:
-        """A machine may be silent for so long. Raises `Unusable` for answers on the disk that cannot be read."""
-        self.desk = Desk(config)
-        self.door = Door()
+        """`silence_s` limits how long a machine may be silent. Raises `UnusableFile` if the answers cannot be read."""
+        self.state = SetupState(config)
+        self.access = SetupAccess()
         self.ended = asyncio.Event()
         self._silence_s = silence_s
-        self._views = Views(self.desk, self.door.word, self.ended.set)
+        self._views = Views(self.state, self.access.csrf_token, self.ended.set)
         self._one_at_a_time = asyncio.Lock()
-        self._looking: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
 
     def application(self) -> web.Application:
-        """Every page."""
+        """The web application."""
         app = web.Application(middlewares=[self._guard], client_max_size=MAX_FORM)
         app.on_response_prepare.append(self._views.add_headers)
         app.router.add_get("/", self.show_next)
         app.router.add_get(f"{STATIC}{{name}}", self.send_style)
-        app.router.add_get(CREATED, self.take_app)
+        app.router.add_get(CREATED, self.receive_app)
         for name, show in self._views.pages().items():
             app.router.add_get(f"/{name}", show)
         forms: dict[str, Callable[[web.Request], Awaitable[str]]] = {
@@ -59,69 +59,69 @@ class Setup:
             "/app/known": self.set_known_app,
             "/app/forget": self.forget_app,
             "/repositories": self.set_repositories,
-            "/machines/look": self.look_at_machine,
+            "/machines/look": self.connect_machine,
             "/machines/confirm": self.confirm_machine,
             "/machines/drop": self.drop_machine,
             "/agents/add": self.add_agent,
             "/agents/drop": self.drop_agent,
             "/finish/write": self.write,
-            "/finish/look": self.look_again,
+            "/finish/look": self.check_again,
             "/finish/end": self.end,
         }
         for path, take in forms.items():
             app.router.add_post(path, self._taking(take))
         return app
 
-    def stand_at(self, port: int) -> str:
-        """Where the browser is to go first, once somebody listens at this port."""
-        self.desk.our_url = self.door.stand_at(port)
-        return f"{self.desk.our_url}/?token={self.door.token}"
+    def set_port(self, port: int) -> str:
+        """The first address for the browser, when the pages are served at this port."""
+        self.state.our_url = self.access.set_port(port)
+        return f"{self.state.our_url}/?token={self.access.token}"
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            self.door.check_host(request)
-            if entering := self.door.enter(request):
-                return entering
+            self.access.check_host(request)
+            if response := self.access.authenticate(request):
+                return response
             if request.method == "POST":
-                await self.door.check_form(request)
+                await self.access.check_form(request)
             return await handler(request)
         except SetupRefused as error:
-            return self._views.refuse(error.status, str(error), inside=self.door.is_inside(request))
+            return self._views.refuse(error.status, str(error), inside=self.access.is_signed_in(request))
         except web.HTTPClientError as error:
             return self._views.refuse(error.status, "There is no such page.", inside=True)
 
     def _taking(self, take: Callable[[web.Request], Awaitable[str]]) -> Handler:
-        """Answer a form by leading to a page, on which stands what was wrong with it."""
+        """Answer a form with a redirect to a page, which also shows why the form failed."""
 
         async def handle(request: web.Request) -> web.Response:
             async with self._one_at_a_time:
-                self.desk.typed = {}
+                self.state.typed = {}
                 try:
                     target = await take(request)
-                except (Wrong, NotMade, Unusable) as error:
-                    self.desk.complaint = str(error)
+                except (InvalidInput, GitHubSetupError, UnusableFile) as error:
+                    self.state.failure = str(error)
                     form = await _read_form(request)
-                    self.desk.typed = {name: text for name, text in form.items() if name not in SECRET_FIELDS}
+                    self.state.typed = {name: text for name, text in form.items() if name not in SECRET_FIELDS}
                     target = f"/{request.path.split('/')[1]}"
                 except OSError as error:
-                    self._complain_of_disk(error)
+                    self._set_disk_failure(error)
                     target = f"/{request.path.split('/')[1]}"
             return web.Response(status=303, headers={"Location": target})
 
         return handle
 
-    def _complain_of_disk(self, error: OSError) -> None:
-        self.desk.complaint = (
-            f"{self.desk.notes.folder} cannot be written to: {error.strerror}. What you said is kept until set-up ends."
+    def _set_disk_failure(self, error: OSError) -> None:
+        self.state.failure = (
+            f"Cannot write to {self.state.files.folder}: {error.strerror}. Your answers are lost when set-up ends."
         )
 
     async def show_next(self, request: web.Request) -> web.Response:
-        """Go on where something is missing."""
-        return web.Response(status=303, headers={"Location": f"/{find_next(self.desk.answers)}"})
+        """Go to the first step that is not complete."""
+        return web.Response(status=303, headers={"Location": f"/{find_next(self.state.answers)}"})
 
     async def send_style(self, request: web.Request) -> web.StreamResponse:
-        """How pages look."""
+        """A style sheet."""
         if path := STYLES.get(request.match_info["name"]):
             return web.FileResponse(path)
         raise SetupRefused(404, "There is no such page.")
@@ -129,155 +129,155 @@ class Setup:
     # The App
 
     async def set_place(self, request: web.Request) -> str:
-        """Keep where GitHub and we are."""
-        self.desk.keep(steps.set_place(self.desk.answers, await _read_form(request)))
+        """Save the addresses."""
+        self.state.save(steps.set_place(self.state.answers, await _read_form(request)))
         return "/app#create"
 
-    async def take_app(self, request: web.Request) -> web.Response:
-        """GitHub leads back: have the App's secrets, once."""
+    async def receive_app(self, request: web.Request) -> web.Response:
+        """GitHub has redirected the browser back: fetch the App with its secrets, once."""
         async with self._one_at_a_time:
-            if not self.desk.take_state(request.query.get("state", "")):
-                raise SetupRefused(403, "This is no answer to a question of ours, or one that was taken already.")
+            if not self.state.accept_oauth_state(request.query.get("state", "")):
+                raise SetupRefused(403, "This answer is not for this set-up, or was used already.")
             try:
-                app = await convert(self.desk.answers.place, request.query.get("code", ""))
-                self.desk.keep(replace(self.desk.answers, app=app))
-            except NotMade as error:
-                self.desk.complaint = str(error)
+                app = await convert(self.state.answers.place, request.query.get("code", ""))
+                self.state.save(replace(self.state.answers, app=app))
+            except GitHubSetupError as error:
+                self.state.failure = str(error)
             except OSError as error:
-                self._complain_of_disk(error)
+                self._set_disk_failure(error)
         return web.Response(status=303, headers={"Location": "/app"})
 
     async def set_known_app(self, request: web.Request) -> str:
-        """Keep an App that was registered by hand, if GitHub knows it."""
-        answers = steps.set_known_app(self.desk.answers, await _read_form(request))
+        """Save an App that was registered by hand, if GitHub knows it."""
+        answers = steps.set_known_app(self.state.answers, await _read_form(request))
         assert answers.app
-        self.desk.keep(replace(answers, app=await complete(answers.place, answers.app, now)))
+        self.state.save(replace(answers, app=await complete(answers.place, answers.app, now)))
         return "/app"
 
     async def forget_app(self, request: web.Request) -> str:
-        """Take another App. The files of this one stay where they are."""
-        self.desk.keep(replace(self.desk.answers, app=None, repositories=()))
+        """Use another App. The files of this one stay."""
+        self.state.save(replace(self.state.answers, app=None, repositories=()))
         return "/app"
 
     # Repositories
 
     async def set_repositories(self, request: web.Request) -> str:
-        """Keep the chosen ones."""
+        """Save the chosen repositories."""
         chosen = [text for name, text in await read_fields(request) if name == "repository"]
-        known = {repository.name: repository.private for repository in self.desk.installed}
-        known |= {repository.name: repository.private for repository in self.desk.answers.repositories}
+        known = {repository.name: repository.private for repository in self.state.installed}
+        known |= {repository.name: repository.private for repository in self.state.answers.repositories}
         if unknown := [name for name in chosen if name not in known]:
-            raise Wrong(f"GitHub has not told us of {', '.join(unknown)}: load the page again.")
+            raise InvalidInput(f"The App is not installed in {', '.join(unknown)}. Reload the page.")
         hidden = [name for name, private in known.items() if private]
-        self.desk.keep(steps.set_repositories(self.desk.answers, await _read_form(request), chosen, hidden))
-        return "/machines" if not self.desk.answers.machines else "/repositories"
+        self.state.save(steps.set_repositories(self.state.answers, await _read_form(request), chosen, hidden))
+        return "/machines" if not self.state.answers.machines else "/repositories"
 
     # Machines
 
-    async def look_at_machine(self, request: web.Request) -> str:
-        """Look at a machine's host key; try one that has none at once."""
-        self.desk.trial = None
-        answers = steps.look_at_machine(self.desk.answers, await _read_form(request))
+    async def connect_machine(self, request: web.Request) -> str:
+        """Fetch a machine's host key. This host has none, so it is tested at once."""
+        self.state.trial = None
+        answers = steps.connect_machine(self.state.answers, await _read_form(request))
         machine = answers.looked_at
         assert machine
         if machine.kind == "ssh":
             machine = replace(machine, host_key=await self._look(machine))
             if not machine.client_key_file:
-                self.desk.notes.find_client_key()
-            self.desk.keep(replace(answers, looked_at=machine))
+                self.state.files.find_client_key()
+            self.state.save(replace(answers, looked_at=machine))
         else:
-            self.desk.keep(answers)
+            self.state.save(answers)
             await self._try()
         return "/machines"
 
     async def _look(self, machine: MachineAnswer) -> str:
         try:
-            return await look_at_host_key(machine, self._silence_s)
-        except NotLookedAt as error:
-            raise Wrong(f"{machine.name} cannot be looked at: {error}.") from error
+            return await read_host_key(machine, self._silence_s)
+        except HostKeyUnavailable as error:
+            raise InvalidInput(f"Cannot connect to {machine.name}: {error}.") from error
 
     async def confirm_machine(self, request: web.Request) -> str:
-        """Take the host key that was shown, if the machine still has it, and try whether jobs can run there."""
-        machine, form = self.desk.answers.looked_at, await _read_form(request)
+        """Accept the host key that was shown, if the machine still has it, and test the machine."""
+        machine, form = self.state.answers.looked_at, await _read_form(request)
         if machine is None:
-            raise Wrong("There is no machine to confirm: look at it first.")
+            raise InvalidInput("There is no machine to confirm: connect to it first.")
         if machine.kind == "ssh":
             shown, now = form.get("host_key", ""), await self._look(machine)
             if shown != machine.host_key or now != machine.host_key:
-                self.desk.trial = None
-                self.desk.keep(replace(self.desk.answers, looked_at=replace(machine, host_key=now)))
-                raise Wrong(
-                    f"{machine.name} shows another host key now than the one that you confirmed. It may have been set "
-                    "up anew, or somebody stands in between: compare the key below. Nothing was sent there."
+                self.state.trial = None
+                self.state.save(replace(self.state.answers, looked_at=replace(machine, host_key=now)))
+                raise InvalidInput(
+                    f"The host key of {machine.name} is no longer the one that you confirmed. It may have been "
+                    "reinstalled, or somebody intercepts the connection. Compare the key again. Nothing was sent there."
                 )
         await self._try()
         return "/machines"
 
     async def _try(self) -> None:
-        machine = self.desk.answers.looked_at
+        machine = self.state.answers.looked_at
         assert machine
-        self.desk.trial = await try_machine(machine, self.desk.notes.folder)
-        if self.desk.trial.passed:
-            self.desk.keep(steps.keep_machine(self.desk.answers, self.desk.trial.machine))
+        self.state.trial = await try_machine(machine, self.state.files.folder)
+        if self.state.trial.passed:
+            self.state.save(steps.keep_machine(self.state.answers, self.state.trial.machine))
 
     async def drop_machine(self, request: web.Request) -> str:
-        """Forget a machine."""
-        self.desk.trial = None
-        self.desk.keep(steps.drop_machine(self.desk.answers, (await _read_form(request)).get("name", "")))
+        """Remove a machine."""
+        self.state.trial = None
+        self.state.save(steps.drop_machine(self.state.answers, (await _read_form(request)).get("name", "")))
         return "/machines"
 
     # Agents
 
     async def add_agent(self, request: web.Request) -> str:
-        """Keep one more agent."""
-        self.desk.keep(steps.add_agent(self.desk.answers, await _read_form(request)))
+        """Add an agent."""
+        self.state.save(steps.add_agent(self.state.answers, await _read_form(request)))
         return "/agents"
 
     async def drop_agent(self, request: web.Request) -> str:
-        """Forget an agent."""
-        self.desk.keep(steps.drop_agent(self.desk.answers, (await _read_form(request)).get("name", "")))
+        """Remove an agent."""
+        self.state.save(steps.drop_agent(self.state.answers, (await _read_form(request)).get("name", "")))
         return "/agents"
 
     # The end
 
     async def write(self, request: web.Request) -> str:
-        """Write the configuration, and let the doctor look at it."""
+        """Write the configuration, and run the doctor on it."""
         form = await _read_form(request)
-        if (missing := find_next(self.desk.answers)) != "finish":
-            raise Wrong(f"Something is missing yet: see {missing}.")
+        if (missing := find_next(self.state.answers)) != "finish":
+            raise InvalidInput(f"Still missing: {missing}.")
         try:
-            self.desk.notes.write_config(self.desk.answers, replace=form.get("replace") == "yes")
+            self.state.files.write_config(self.state.answers, replace=form.get("replace") == "yes")
         except FileExistsError:
-            raise Wrong(f"{self.desk.notes.config} is there already: say that it may be replaced.") from None
+            raise InvalidInput(f'{self.state.files.config} exists. Tick "Replace the existing file".') from None
         except ConfigError as error:
-            raise Wrong(f"The configuration would have problems: {'; '.join(error.problems)}.") from None
-        self.desk.is_written = True
-        return await self.look_again(request)
+            raise InvalidInput(f"The configuration would have problems: {'; '.join(error.problems)}.") from None
+        self.state.is_written = True
+        return await self.check_again(request)
 
-    async def look_again(self, request: web.Request) -> str:
-        """Let the doctor look at the configuration as it now is; the page says when it is done."""
-        if not self.desk.is_looking:
-            self.desk.is_looking = True
-            self._looking = asyncio.create_task(self._look_at_everything())
+    async def check_again(self, request: web.Request) -> str:
+        """Run the doctor on the configuration as it is now. The page shows when it has finished."""
+        if not self.state.is_checking:
+            self.state.is_checking = True
+            self._checking = asyncio.create_task(self._look_at_everything())
         return "/finish"
 
     async def _look_at_everything(self) -> None:
         try:
-            self.desk.findings = await examine(self.desk.notes.config)
+            self.state.findings = await examine(self.state.files.config)
         finally:
-            self.desk.is_looking = False
+            self.state.is_checking = False
 
     async def close(self) -> None:
-        """End what goes on behind the pages."""
-        if self._looking:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+        """End background work."""
+        if self._checking:
+            self._checking.cancel()
+            await asyncio.wait([self._checking])
 
     async def end(self, request: web.Request) -> str:
-        """Forget the answers, which the configuration has, and end."""
-        if self.desk.is_written:
-            self.desk.notes.forget()
-        self.desk.has_ended = True
+        """Finish, and remove the answers if the configuration has them."""
+        if self.state.is_written:
+            self.state.files.forget()
+        self.state.has_ended = True
         return "/finish"
 
 

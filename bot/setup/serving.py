@@ -1,4 +1,4 @@
-"""Serves the pages of set-up on this host, until the operator is done."""
+"""Serves the set-up pages on this host until the operator has finished."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from bot.listener import HttpListener
 from bot.setup.server import Setup
 
 GRACE_S = 2.0
-"""How long an answer in hand may take to arrive."""
+"""How long running requests may take at the end."""
 LAST_PAGE_S = 1.0
-"""How long the last page may take to load its style."""
+"""How long the last page may take to load its style sheets."""
 
 
 async def set_up(config: Path, show: Callable[[str], None], port: int = 0) -> None:
-    """Serve the pages until they are done with, or SIGINT or SIGTERM comes. Port 0 takes a free one.
+    """Serve the pages until the operator has finished, or until SIGINT or SIGTERM. Port 0 means any free port.
 
-    Raises `Unusable`, and `OSError` where nobody can listen there.
+    Raises `UnusableFile`, and `OSError` if the port cannot be opened.
     """
     setup = Setup(config)
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -28,33 +28,33 @@ async def set_up(config: Path, show: Callable[[str], None], port: int = 0) -> No
     listener = HttpListener(setup.application(), GRACE_S)
     try:
         address = await listener.open("127.0.0.1", port)
-        show(render_welcome(config, setup.stand_at(urlsplit(address).port or 0)))
+        show(render_welcome(config, setup.set_port(urlsplit(address).port or 0)))
         await setup.ended.wait()
-        if setup.desk.has_ended:
+        if setup.state.has_ended:
             await asyncio.sleep(LAST_PAGE_S)
     finally:
         await listener.close()
         await setup.close()
-    show(render_end(config, written=setup.desk.is_written, waiting=setup.desk.notes.path.exists()))
+    show(render_end(config, written=setup.state.is_written, waiting=setup.state.files.path.exists()))
 
 
 def render_welcome(config: Path, address: str) -> str:
-    """Where to go, for a terminal. Pure."""
+    """The terminal's first text: the address to open. Pure."""
     port = urlsplit(address).port
     return f"""\
-Set up ptq-bot in your browser. This address is good once, for the browser that opens it first:
+Set up ptq-bot in your browser. This address works once, for the browser that opens it first:
 
   {address}
 
 From another computer, first: ssh -L {port}:127.0.0.1:{port} THIS-HOST
-{config} is written when you say so, and never before. Ctrl-C ends; the same command then goes on where you were.
+{config} is written only when you confirm it. Press Ctrl-C to stop. Run the command again to continue.
 """
 
 
 def render_end(config: Path, *, written: bool, waiting: bool) -> str:
-    """How it stands afterwards, for a terminal. Pure."""
+    """The terminal's last text. Pure."""
     if written:
         return f"{config} is written. Start the service: ptq-bot serve --config {config}\n"
     if waiting:
-        return "Nothing is lost: the same command goes on where you were.\n"
+        return "Your answers are saved. Run the command again to continue.\n"
     return "Nothing was written.\n"

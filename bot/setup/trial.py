@@ -1,4 +1,4 @@
-"""A machine is tried before it is kept: its host key is looked at, and a first job runs there, without any agent."""
+"""Tests a machine before it is saved: fetches its host key, and runs a first job there without an agent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bot.doctor.machine_checks import UV, explain_failure, find_program, look_ar
 from bot.doctor.machine_trial import GIT, judge_git, try_job
 from bot.setup.answers import MachineAnswer
 from bot.setup.config_text import CLIENT_KEY
-from bot.setup.notes import write_private
+from bot.setup.files import write_private
 from runner.agents import BACKENDS, AgentSpec
 from runner.model.environment import Profile
 from runner.model.jobd_answers import JobdError
@@ -27,22 +27,22 @@ PROGRAMS = {kind: find_program(AgentSpec(kind, kind)) for kind in BACKENDS if ki
 """Kind of agent -> its program."""
 
 CREATE_VENV = Profile("").create_venv
-"""How the jobs of repositories that set-up writes down get their virtual environments."""
+"""The default command that creates a job's virtual environment."""
 
 FOLDER = "ptq"
-"""Of ours, in the home of a machine's account."""
+"""The default work folder, in the home of the machine's account."""
 
 
-class NotLookedAt(Exception):  # noqa: N818 - what is the case
-    """A machine shows no host key. The message is a clause for people."""
+class HostKeyUnavailable(Exception):  # noqa: N818 - what is the case
+    """The host key cannot be fetched. The message is a clause for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of it."""
+    """The result of a test."""
 
     machine: MachineAnswer
-    """With its workspace, and the programs that were found."""
+    """With its work folder, and the programs that were found."""
     findings: tuple[Finding, ...]
 
     @property
@@ -51,12 +51,12 @@ class Trial:
         return not has_failed(self.findings)
 
 
-async def look_at_host_key(machine: MachineAnswer, silence_s: float = SILENCE_S) -> str:
-    """The host key that a machine shows now, as kind and Base64. Raises `NotLookedAt`."""
+async def read_host_key(machine: MachineAnswer, silence_s: float = SILENCE_S) -> str:
+    """The machine's current host key, as kind and Base64. Raises `HostKeyUnavailable`."""
     try:
         key = await fetch_host_key(Hop(machine.host.strip("[]"), machine.port), silence_s)
     except HostError as error:
-        raise NotLookedAt(str(error)) from error
+        raise HostKeyUnavailable(str(error)) from error
     return " ".join(key.export_public_key().decode().split()[:2])
 
 
@@ -67,7 +67,7 @@ def describe_host_key(host_key: str) -> tuple[str, str]:
 
 
 async def try_machine(machine: MachineAnswer, folder: Path) -> Trial:
-    """Let our program run there, as the service would. `folder` is the configuration's."""
+    """Run our program there, as the service does. `folder` is the folder of the configuration."""
     part, findings = Part(f"machine {machine.name}"), list[Finding]()
     known_hosts = folder / f".{machine.name}.known_hosts"
     write_private(known_hosts, machine.known_hosts_line.encode())
@@ -96,13 +96,13 @@ async def try_machine(machine: MachineAnswer, folder: Path) -> Trial:
 async def _find_workspace(host: Host) -> str:
     said = (await host.run(["printenv", "HOME"])).stdout.decode(errors="replace").strip()
     if not re.fullmatch(r"/[^\0\n]+", said):
-        raise JobdError("workspace_unusable", "it does not say where the account's home is: give a folder")
+        raise JobdError("workspace_unusable", "the account's home is unknown: enter a work folder")
     return f"{said.rstrip('/')}/{FOLDER}"
 
 
 def _judge_programs(part: Part, found: dict[str, str]) -> list[Finding]:
     agents = [f"{name} ({found[name]})" if found[name] else name for name in PROGRAMS.values() if name in found]
-    words = f"agents there: {', '.join(agents)}" if agents else "it has no agent that we know: yours may be any program"
+    words = f"agents there: {', '.join(agents)}" if agents else "no known agent found; you can use any program"
     return [judge_git(part, found.get(GIT)), part.ok("agents", words)]
 
 

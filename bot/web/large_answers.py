@@ -1,7 +1,7 @@
-"""Sends large answers in pieces, and bounds how many bytes of them are under way at once.
+"""Sends large answers in pieces, and limits how many bytes of them are being sent at the same time.
 
-An answer that is handed over whole is copied for each connection, and stays in memory until its client has read it.
-Thousands of clients that do not read would take all memory.
+aiohttp keeps a copy of a whole answer for each connection until its client has read it. Thousands of clients that do
+not read could use all memory.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from aiohttp import web
 from bot.web.shares import NoRoom, Shares
 
 PIECE = 65_536
-"""Bytes that are sent at once. An answer that has no more is not large."""
+"""The bytes of a piece. A smaller answer is not large."""
 
 MAX_UNDER_WAY = 160_000_000
-"""Bytes of large answers under way at once: the longest logs of thirty readers, or the pages of hundreds."""
+"""The most bytes of large answers at the same time: the longest logs of thirty readers, or the pages of hundreds."""
 
 SHARE_OF_PERSON = 0.125
-"""Of these, for one person who has signed in: a few logs."""
+"""The share of one signed-in person: a few logs."""
 
 STALL_S, SLOWEST = 30.0, 5_000
-"""A client has this many seconds for an answer, and one more for each so many bytes."""
+"""A client has `STALL_S` seconds for an answer, and one more for each `SLOWEST` bytes."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class LargeAnswers:
-    """The answers that are under way."""
+    """The large answers that are being sent."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class LargeAnswers:
         *,
         people_sign_in: bool = False,
     ) -> None:
-        """`find_login` says who asks, None for somebody who has not signed in. `headers` are those of a refusal."""
+        """`find_login` returns the sender's login, or None. `headers` are those of a refusal."""
         self._find_login, self._headers = find_login, headers
         self._shares = Shares(max_under_way, SHARE_OF_PERSON, people_sign_in=people_sign_in)
 
@@ -50,7 +50,7 @@ class LargeAnswers:
         return self._shares.taken
 
     def guard(self, route: web.RouteDef) -> web.RouteDef:
-        """The route, with its large answers sent in pieces."""
+        """Wrap a route so that its large answers are sent in pieces."""
         handle: Handler = route.handler
 
         async def answer(request: web.Request) -> web.StreamResponse:
@@ -69,13 +69,13 @@ class LargeAnswers:
                 await _send_all(request, answer, STALL_S + len(body) / SLOWEST)
         except NoRoom:
             headers = {**self._headers, "Retry-After": "10"}
-            text = "too many large answers are under way: try again soon\n"
+            text = "too many large downloads: try again soon\n"
             raise web.HTTPServiceUnavailable(text=text, headers=headers) from None
         return answer
 
 
 async def _send_all(request: web.Request, answer: web.Response, most_s: float) -> None:
-    with suppress(ConnectionError):  # Its client has gone; aiohttp finds out once more, and ends the connection.
+    with suppress(ConnectionError):  # The client has gone. aiohttp notices it again, and closes the connection.
         try:
             async with asyncio.timeout(most_s):
                 await answer.prepare(request)

@@ -1,7 +1,7 @@
-"""One log that people follow: read and rendered once in this process, whoever follows it.
+"""One live log: read and rendered once in this process for all its readers.
 
-What was rendered last is kept, as much as is bounded. A reader is no more than a place in it: one that is slow, or
-comes back, goes on from there, and costs nothing. How the job stands travels with its log.
+The newest rendered part is kept, up to a limit. A reader is only a position in it, so slow and returning readers cost
+nothing. The stream also carries the state of the job.
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ from runner.steps.spool import CHECK, GROWING, STAGES, Spool
 log = structlog.get_logger()
 
 KEEP_ALIVE_S = 15.0
-"""After so much silence a comment is sent: proxies end what is silent."""
+"""A comment is sent after so much silence, because proxies close silent connections."""
 
 BEHIND = 262_144
-"""Bytes before the end of a log from which on it is rendered for whoever comes."""
+"""A new channel renders at most this many bytes of an existing log."""
 
 KEPT = 524_288
-"""Characters of rendered log that are kept for readers that are slow or come back."""
+"""The characters of rendered log that are kept for slow and returning readers."""
 
 SENT = 65_536
-"""Characters after which an event is sent without waiting for more."""
+"""The characters of an event after which it is sent without waiting for more."""
 
 LOOK_S = 2.0
-"""How often the database is asked how a watched job stands."""
+"""The interval between database queries for the job's state."""
 
 PACE_S = 0.1
-"""Between two renderings of a log that grows all the time."""
+"""The least time between two renderings of a growing log."""
 
 CHUNK = 262_144
-"""Bytes of a log that are read at once."""
+"""The bytes that are read at once."""
 
 OVER = "over"
-"""The event after which a stream ends for good."""
+"""The last event of a stream."""
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
-"""What ends a line of a stream of events."""
+"""The line ends of an event stream."""
 
 
 def encode(event: str, html: str, offset: int | None = None) -> bytes:
-    """One server-sent event. Whatever its text holds, it stays within the event's data.
+    """Encode one server-sent event. Line ends in its text cannot end the event's data.
 
     https://html.spec.whatwg.org/multipage/server-sent-events.html#event-stream-interpretation
     """
@@ -62,61 +62,61 @@ def encode(event: str, html: str, offset: int | None = None) -> bytes:
 
 
 def may_read(stage: str, *, reads_log: bool) -> bool:
-    """Whether somebody who sees a job may read the log of this stage: that of the service's own checks, always."""
+    """Whether a visitor of a job may read the log of this stage. The log of the service's checks is always readable."""
     return reads_log or stage == CHECK
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """A job as its readers may see it at one moment."""
+class JobView:
+    """A job at one moment, as its readers may see it."""
 
     job: Job
     is_withheld: bool
-    """Whether nothing of it may be shown."""
+    """Whether nothing of the job may be shown."""
     parts: Mapping[str, str]
-    """The parts of its page that change, as HTML, by the events that carry them; where it is withheld, `gone`."""
+    """Event -> HTML of a changing part of the page; only `gone` if the job is withheld."""
 
 
 @dataclass(slots=True)
 class Reader:
-    """What one reader has been sent by now."""
+    """The position of one reader."""
 
     offset: int
     reads_log: bool = True
-    """Whether they may read logs; anybody else only gets how the job stands."""
+    """Whether they may read logs. Other readers get only the job's state."""
     parts: dict[str, bytes] = field(default_factory=dict)
 
 
 class Channel:
-    """The log of one stage of a job, as everybody sees it who follows it."""
+    """The live log of one stage of a job, for all its readers."""
 
     def __init__(
         self,
-        look: Callable[[str], Awaitable[View]],
+        look: Callable[[str], Awaitable[JobView]],
         draw: Callable[..., str],
         spool: Spool,
         logs: JobLogs,
         job: Job,
         stage: str,
     ) -> None:
-        """`look` says how a job stands; `draw` renders a template."""
+        """`look` fetches the state of a job; `draw` renders a template."""
         self._look, self._draw = look, draw
         self._spool, self._logs = spool, logs
         self._job, self.stage = job, stage
         self._told: deque[tuple[int, str]] = deque()
         self._size = 0
         self._forgotten = 0
-        """The offset up to which nothing is kept."""
+        """The offset up to which the log is no longer kept."""
         self._parts: dict[str, bytes] = {}
         self._made: tuple[int, int, bytes] = (0, 0, b"")
-        """The last event that was made, and between which offsets: as a rule all readers are at the same one."""
+        """The last log event with its two offsets: usually all readers need the same one."""
         self._last: Mapping[bool, bytes] | None = None
-        """What ends the stream of readers who have got everything else, by whether they may read logs."""
+        """The last event for readers who have received everything else, by whether they may read logs."""
         self._news = asyncio.Event()
         self.readers = 0
 
     async def run(self) -> None:
-        """Read and render until there will be nothing more."""
+        """Read and render until the log is complete."""
         try:
             with self._spool.watch(self._job.id) as listener:
                 await self._follow(listener)
@@ -125,12 +125,12 @@ class Channel:
             self.end()
 
     def end(self, last: Mapping[bool, bytes] | None = None) -> None:
-        """Let every reader go once it has got everything. Unless it gets told that all is over, it comes back."""
+        """End every stream after its reader has received everything. Without `last`, readers reconnect."""
         self._last = last or {True: b"", False: b""}
         self._tell_all()
 
     async def stream(self, reader: Reader) -> AsyncIterator[bytes]:
-        """Everything that a reader has not got, as it comes; a comment where nothing does for a while."""
+        """The events that a reader has not received, as they occur, and comments during silence."""
         while True:
             news, last = self._news, self._last
             for event in self._catch_up(reader):
@@ -163,7 +163,7 @@ class Channel:
             yield self._made[2]
 
     def _find_later(self, offset: int) -> Sequence[tuple[int, str]]:
-        """What comes next after an offset: as much as one event should hold."""
+        """The next rendered parts after an offset, as much as one event should hold."""
         found: list[tuple[int, str]] = []
         for piece in reversed(self._told):
             if piece[0] <= offset:
@@ -185,7 +185,7 @@ class Channel:
                 looked_at = clock()
                 view = await self._look(self._job.id)
                 self._note_parts(view)
-            # What is over by now has written all that it ever will.
+            # If the stage has ended, its log is complete.
             is_over = self._is_over(view.job)
             if not view.is_withheld:
                 read_to = await self._render_news(transcript, read_to, view.job, is_over)
@@ -196,7 +196,7 @@ class Channel:
             await listener.wait(max(looked_at + LOOK_S - clock(), 0.0))
 
     async def _begin(self) -> tuple[LiveTranscript, int]:
-        """The end of the log is rendered for whoever comes, but not all of a long one."""
+        """Render the end of the log, but not all of a long one."""
         kept = await self._logs.fetch_kept(self._job.id, self.stage)
         size = self._spool.offset(self._job.id, self.stage) if kept is None else len(kept)
         start = max(size - BEHIND - MAX_HELD, 0)
@@ -206,8 +206,8 @@ class Channel:
     def _is_over(self, job: Job) -> bool:
         return not job.active or STAGES.index(GROWING[job.state]) > STAGES.index(self.stage)
 
-    def _note_parts(self, view: View) -> None:
-        """What has changed of the job. Of one that is withheld by now nothing else is sent any more."""
+    def _note_parts(self, view: JobView) -> None:
+        """Note changed parts of the job. If it is withheld now, nothing else is sent."""
         if view.is_withheld:
             self._told.clear()
             self._parts.clear()
@@ -215,7 +215,7 @@ class Channel:
         self._tell_all()
 
     async def _render_news(self, transcript: LiveTranscript, read_to: int, job: Job, is_over: bool) -> int:
-        """Render what the log has grown by since; up to where it is read then."""
+        """Render the new part of the log. Returns the new offset."""
         kept = None if job.active else await self._logs.fetch_kept(job.id, self.stage)
         while chunk := self._read(kept, read_to):
             read_to += len(chunk)
@@ -242,7 +242,7 @@ class Channel:
         if rendered:
             self._tell_all()
 
-    def _render_end(self, view: View, *, reads_log: bool) -> bytes:
+    def _render_end(self, view: JobView, *, reads_log: bool) -> bytes:
         over = encode(OVER, "")
         if view.is_withheld:
             return over

@@ -1,7 +1,7 @@
-"""`GET /jobs/{id}/log/{stage}/events`: a job's log while it grows, and how the job stands, as server-sent events.
+"""`GET /jobs/{id}/log/{stage}/events`: a growing log and the state of its job, as server-sent events.
 
-The `id` of an event is the offset in the log from which on its reader goes on. Who may read is for `Pages` to decide,
-and asked anew every now and then. It refuses to know what is in a log (`bot.web.live_channel`).
+The `id` of an event is the offset in the log where its reader continues. `Pages` decides who may read, and is asked
+again each time a stream reconnects.
 """
 
 from __future__ import annotations
@@ -15,91 +15,90 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from bot.web.job_logs import JobLogs
-from bot.web.live_channel import Channel, Reader, View
+from bot.web.live_channel import Channel, JobView, Reader
 from bot.web.shares import NoRoom, Shares
 from runner.model.job import Job
 from runner.steps.spool import STAGES, Spool
 
 MAX_STREAMS = 1_000
-"""Readers at once in this process."""
+"""The most readers in this process."""
 
 SHARE_OF_PERSON = 0.03
-"""Of all streams, for one person who has signed in: more tabs than anybody reads."""
+"""The share of one signed-in person: more tabs than anybody reads."""
 
 STALL_S = 30.0
-"""A reader that takes nothing for so long is dropped. It comes back by itself, where it was."""
+"""A reader that receives nothing for so long is dropped. Its browser reconnects at the same offset."""
 
 LASTS_S = 900.0
-"""How long a stream lasts: whoever comes back is asked anew whether it may."""
+"""How long a stream lasts. When it reconnects, permissions are checked again."""
 
 RETRY_MS = 2_000
-"""After how long a browser comes back."""
+"""How long a browser waits before it reconnects."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decisions:
-    """What is decided elsewhere: who may read, and what a job looks like."""
+class LiveLogCallbacks:
+    """The decisions of `Pages`: who may read, and what a job looks like."""
 
     find: Callable[[web.Request], Awaitable[tuple[str | None, Job, bool]]]
-    """Who asks (None for somebody who has not signed in), the job, if they see it, and whether they may read its log.
-    Raises `web.HTTPException`."""
-    look: Callable[[str], Awaitable[View]]
-    """How a job stands now."""
+    """The visitor's login (or None), the job, and whether they may read its log. Raises `web.HTTPException`."""
+    look: Callable[[str], Awaitable[JobView]]
+    """The current state of a job."""
     draw: Callable[..., str]
-    """A template of this name with these values, as HTML."""
+    """Renders the template of this name with these values."""
     headers: Mapping[str, str]
 
 
 def read_offset(request: web.Request) -> int:
-    """From where on somebody wants the log: from where the stream broke off, or else as the page says."""
+    """The offset to continue from: that of the lost connection, or that of the page."""
     told = request.headers.get("Last-Event-ID") or request.query.get("from", "")
     return int(told) if re.fullmatch(r"[0-9]{1,15}", told) else 0
 
 
 class LiveLogs:
-    """The handler, with a channel for each log that somebody follows just now."""
+    """The handler, with a channel for each log that has readers."""
 
     def __init__(
         self,
-        decided: Decisions,
+        decided: LiveLogCallbacks,
         spool: Spool,
         logs: JobLogs,
         max_streams: int = MAX_STREAMS,
         *,
         people_sign_in: bool = False,
     ) -> None:
-        """Where `people_sign_in`, half of the streams are kept for them: strangers cannot take them all."""
+        """With `people_sign_in`, half of the streams are reserved for signed-in people."""
         self._decided, self._spool, self._logs = decided, spool, logs
         self._streams = Shares(max_streams, SHARE_OF_PERSON, people_sign_in=people_sign_in)
         self._channels: dict[tuple[str, str], tuple[Channel, asyncio.Task[None]]] = {}
         self._is_closing = False
 
     def route(self) -> web.RouteDef:
-        """Where it is asked."""
+        """The route of the stream."""
         return web.get("/jobs/{id}/log/{stage}/events", self.show, allow_head=False)
 
     async def show(self, request: web.Request) -> web.StreamResponse:
-        """Stream a log from an offset on, until it ends, or its reader has gone.
+        """Stream a log from an offset until it ends or the reader disconnects.
 
-        Somebody who may not read the log only gets how the job stands.
+        A reader who may not read the log gets only the state of the job.
         """
         (login, job, reads_log), stage = await self._decided.find(request), request.match_info["stage"]
         if stage not in STAGES:
             raise web.HTTPNotFound(text="this job has no such log\n", headers=self._decided.headers)
         if self._is_closing:
-            raise self._turn_away()
+            raise self._refuse_stream()
         try:
             with self._streams.take(login):
                 return await self._stream(request, job, stage, reads_log=reads_log)
         except NoRoom:
-            raise self._turn_away() from None
+            raise self._refuse_stream() from None
 
-    def _turn_away(self) -> web.HTTPException:
+    def _refuse_stream(self) -> web.HTTPException:
         headers = {**self._decided.headers, "Retry-After": "30"}
         return web.HTTPServiceUnavailable(text="too many live logs are open: try again soon\n", headers=headers)
 
     async def _stream(self, request: web.Request, job: Job, stage: str, *, reads_log: bool) -> web.StreamResponse:
-        # A proxy must not gather the answer before it passes it on: nginx looks for this header.
+        # Tells nginx not to buffer the answer.
         headers = {**self._decided.headers, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         async with self._join(job, stage) as channel:
@@ -108,14 +107,14 @@ class LiveLogs:
         return response
 
     async def close(self, _: object = None) -> None:
-        """Let every reader go: the service stops."""
+        """End all streams, because the service stops."""
         self._is_closing = True
         for channel, _task in self._channels.values():
             channel.end()
 
     @asynccontextmanager
     async def _join(self, job: Job, stage: str) -> AsyncIterator[Channel]:
-        """The channel of a log, which lives as long as anybody is there."""
+        """The channel of a log, which exists while it has readers."""
         key = (job.id, stage)
         if key not in self._channels:
             channel = Channel(self._decided.look, self._decided.draw, self._spool, self._logs, job, stage)
@@ -146,5 +145,5 @@ async def _send(request: web.Request, response: web.StreamResponse, event: bytes
             await response.write(event)
     except TimeoutError:
         if request.transport:
-            request.transport.abort()  # Or else we would wait for it once more, to end the answer.
+            request.transport.abort()  # Otherwise ending the answer would wait for it again.
         raise

@@ -1,4 +1,4 @@
-"""How much of something scarce each reader may have: nobody takes all of it."""
+"""Divides a limited resource among readers, so that nobody can take all of it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 
 class NoRoom(Exception):  # noqa: N818 - what is the case
-    """This reader, or all readers together, have as much as they may."""
+    """This reader, or all readers together, have reached their limit."""
 
 
 class Shares:
-    """What readers have just now. Readers are known by their login; None stands for all who have not signed in."""
+    """The current use by login. None is everybody who is not signed in."""
 
     def __init__(self, most: int, of_person: float, *, people_sign_in: bool) -> None:
-        """`of_person` is a share of all. Where `people_sign_in`, half is kept for them: strangers cannot take it."""
+        """`of_person` is one person's share of all. With `people_sign_in`, half is reserved for signed-in people."""
         self._most = most
         self._most_of_strangers = most // 2 if people_sign_in else most
         self._most_of_person = int(most * of_person)
@@ -23,14 +23,14 @@ class Shares:
 
     @property
     def taken(self) -> int:
-        """What all readers have together."""
+        """The total use."""
         return self._taken.total()
 
     @contextmanager
     def take(self, login: str | None, amount: int = 1) -> Iterator[None]:
-        """Let a reader have some for as long as this lasts. Raises `NoRoom`.
+        """Reserve an amount for a reader while the context lasts. Raises `NoRoom`.
 
-        A reader who has nothing yet may take more than a share, as long as all readers together stay within bounds.
+        A reader's first reservation may exceed their share, if the total stays within the limit.
         """
         most = self._most_of_strangers if login is None else self._most_of_person
         held = self._taken[login]
@@ -41,4 +41,4 @@ class Shares:
             yield
         finally:
             self._taken[login] -= amount
-            self._taken += Counter()  # Drops readers who have nothing any more.
+            self._taken += Counter()  # Drops readers with nothing reserved.

@@ -1,7 +1,4 @@
-"""One authenticated API request as its handler sees it, with the checks that many handlers need.
-
-It refuses to know sockets: what comes in is parsed, what goes out is an `Answer`.
-"""
+"""One authenticated and parsed API request, with the checks that many handlers need."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request. `token` is None when the App itself calls; `params` are the path's."""
+    """One request. `token` is None if the App itself calls; `params` come from the path."""
 
     site: Site
     path: str
@@ -61,16 +58,16 @@ class Call:
 
     @property
     def actor(self) -> User:
-        """Whose token it is; else the App's bot, as which the App acts."""
+        """The person whose token it is, or else the App's bot."""
         return self.token.user if isinstance(self.token, UserToken) else self.site.links.app.bot
 
     @property
     def caller(self) -> str:
-        """Whose rate limit this request counts against."""
+        """The rate limit that this request counts against."""
         return caller_of(self.token)
 
     def number(self, name: str) -> int:
-        """A number of the path."""
+        """A number in the path."""
         return int(self.params[name])
 
     def issue(self) -> Issue:
@@ -95,21 +92,21 @@ class Call:
         raise not_found()
 
     def optional_text(self, name: str) -> str | None:
-        """A text of the body; None when it is absent or null."""
+        """A text in the body; None if it is absent or null."""
         value = self.fields.get(name)
         if value is not None and not isinstance(value, str):
             raise Refusal(422, f"Invalid request.\n\nFor 'properties/{name}', {value!r:.100} is not a string.")
         return value
 
     def text(self, name: str) -> str:
-        """A text that the body must hold."""
+        """A required text in the body."""
         value = self.optional_text(name)
         if value is None:
             raise Refusal(422, f'Invalid request.\n\n"{name}" wasn\'t supplied.')
         return value
 
     def flag(self, name: str) -> bool:
-        """A truth value of the body; absent means no."""
+        """A boolean in the body; absent means False."""
         value = self.fields.get(name)
         if value is not None and not isinstance(value, bool):
             raise Refusal(422, f"Invalid request.\n\nFor 'properties/{name}', {value!r:.100} is not a boolean.")
@@ -125,7 +122,7 @@ class Call:
         return value
 
     def content(self, name: str, resource: str, required: bool = False) -> str | None:
-        """A text that people will read: not blank where it is required, not longer than GitHub stores."""
+        """A text for people: not blank if it is required, and not longer than GitHub's limit."""
         value = self.text(name) if required else self.optional_text(name)
         if required and not (value or "").strip():
             raise invalid(resource, name, "missing_field", f"{name.capitalize()} can't be blank")
@@ -137,7 +134,7 @@ class Call:
         return value
 
     def choice(self, name: str, choices: Sequence[str]) -> str:
-        """A query parameter out of a few; the first is the default. GitHub takes anything else for the default."""
+        """A query parameter with fixed values. For any other value GitHub uses the first, the default."""
         value = self.query.get(name, choices[0])
         return value if value in choices else choices[0]
 
@@ -163,11 +160,11 @@ class Call:
         return Answer(200, [render(item) for item in shown], {"Link": ", ".join(links)} if links else {})
 
     def per_page(self) -> int:
-        """How many items a page has: 30 unless asked otherwise, 100 at most."""
+        """The number of items on a page: 30 by default, 100 at most."""
         return min(MAX_PER_PAGE, _positive(self.query.get("per_page"), 30))
 
     def link_to(self, relation: str, **query: str) -> dict[str, str]:
-        """A `Link` header to this very list with another query."""
+        """A `Link` header to the same list with another query."""
         return {"Link": f'<{self._address(**query)}>; rel="{relation}"'}
 
     def _address(self, **query: str) -> str:
@@ -175,19 +172,19 @@ class Call:
 
 
 def caller_of(token: Token | None) -> str:
-    """The name under which requests are counted."""
+    """The name of a caller in the rate limit."""
     if isinstance(token, UserToken):
         return f"user ID {token.user.id}"
     return name_installation(token.installation) if token else "the App"
 
 
 def name_installation(installation: Installation) -> str:
-    """The name under which all requests of an installation are counted."""
+    """The name of an installation in the rate limit."""
     return f"installation ID {installation.id}"
 
 
 def etag_of(body: bytes) -> str:
-    """The validator of an answer."""
+    """The ETag of an answer."""
     return f'W/"{hashlib.sha256(body).hexdigest()}"'
 
 

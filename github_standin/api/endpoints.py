@@ -1,7 +1,7 @@
-"""The table of contents: every endpoint, and the permission that it needs.
+"""Every endpoint, and the permission that it needs.
 
 Source: docs.github.com/rest/authentication/permissions-required-for-github-apps. Paths are written as in GitHub's
-OpenAPI description. It refuses to know how an endpoint does its work.
+OpenAPI description.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Handler = Callable[[Call], Awaitable[Answer]]
 APP = "app"
 """Needs the App's own JWT."""
 TOKEN = "token"  # noqa: S105
-"""Any installation token will do."""
+"""Needs any installation token."""
 PERSON = "person"
 """Needs the token of a person."""
 ANYONE = "anyone"
-"""Either of the two."""
+"""Needs a token of either kind."""
 NOTHING = "nothing"
-"""Whoever asks: what the path holds is the credential."""
+"""Needs no token: the path holds the credential."""
 
 _NUMBERS = frozenset({"issue_number", "comment_id", "pull_number", "installation_id", "delivery_id"})
 _WITH_SLASHES = frozenset({"ref", "branch", "path", "name"})
@@ -49,7 +49,7 @@ class Endpoint:
 
     @property
     def alternative(self) -> str:
-        """The permission that does as well where the issue is a pull request; the same where there is none."""
+        """The permission that is also enough if the issue is a pull request, or else the same one."""
         return self.needs.replace("issues:", "pull_requests:")
 
 
@@ -131,7 +131,7 @@ _PATTERNS = [(endpoint, _compile(endpoint.path)) for endpoint in ENDPOINTS]
 
 
 def find_endpoint(method: str, path: str) -> tuple[Endpoint, Mapping[str, str]] | None:
-    """The endpoint that a request is for, and the decoded parts of its path; None when there is none."""
+    """The endpoint of a request, and the decoded parts of its path; None if there is none."""
     for endpoint, pattern in _PATTERNS:
         if endpoint.method == method and (match := pattern.fullmatch(path)):
             return endpoint, {name: unquote(part) for name, part in match.groupdict().items()}

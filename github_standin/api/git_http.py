@@ -1,6 +1,6 @@
 """Cloning and fetching over HTTP: git's smart protocol, read-only.
 
-Source: git-scm.com/docs/http-protocol. It refuses to know issues and the API.
+Source: git-scm.com/docs/http-protocol.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ SERVICE = "git-upload-pack"
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Objects that were sent for a fetch, and with what token, where it took one."""
+    """The objects sent for a fetch, and the token that was used, if any."""
 
     repository: str
     token: Token | None
 
 
 class GitHttp:
-    """`https://host/owner/name.git`, for anybody where public, for a token with `contents:read` where not."""
+    """`https://host/owner/name.git`. Private repositories need a token with `contents:read`."""
 
     def __init__(self, world: World, authority: Authority) -> None:
         self._world = world
         self._authority = authority
         self.packs: list[Pack] = []
         self.pause_s = 0.0
-        """How long each pack stands still in its middle, in seconds."""
+        """How long each pack pauses in its middle, in seconds."""
 
     def add_routes(self, app: web.Application) -> None:
-        """Put the two addresses that git asks for into `app`."""
+        """Add git's two addresses to `app`."""
         app.router.add_get("/{owner}/{repo}.git/info/refs", self.advertise)
         app.router.add_post(f"/{{owner}}/{{repo}}.git/{SERVICE}", self.send_pack)
 
     async def advertise(self, request: web.Request) -> web.Response:
-        """What there is to fetch. Pushing is refused: branches are made through the API."""
+        """The refs that can be fetched. Pushing is refused: branches are created through the API."""
         repository = self._find(request)
         if request.query.get("service") != SERVICE:
             raise web.HTTPForbidden(text="this repository is read-only\n")
@@ -54,7 +54,7 @@ class GitHttp:
         return web.Response(body=head + refs, content_type=f"application/x-{SERVICE}-advertisement", headers=_FRESH)
 
     async def send_pack(self, request: web.Request) -> web.StreamResponse:
-        """The objects that git asks for."""
+        """The requested objects."""
         repository = self._find(request)
         pack = await self._run(request, repository)
         headers = {**_FRESH, "Content-Type": f"application/x-{SERVICE}-result", "Content-Length": str(len(pack))}

@@ -1,7 +1,4 @@
-"""The App's own endpoints (JWT), and what a token says of itself.
-
-Handlers: a `Call` in, an `Answer` out, `Refusal` for no. They refuse to know sockets and credentials.
-"""
+"""Endpoints of the App (JWT), and of a token about itself. Each handler returns an `Answer` or raises `Refusal`."""
 
 from __future__ import annotations
 
@@ -24,12 +21,12 @@ from github_standin.model.webhooks import Delivery
 
 
 async def get_app(call: Call) -> Answer:
-    """The App as it sees itself."""
+    """The authenticated App."""
     return Answer(200, render_app(call.site.links, len(call.site.world.installations)))
 
 
 async def convert_manifest(call: Call) -> Answer:
-    """The App that somebody has made of a manifest, with its secrets: told once for each code."""
+    """The App that was created from a manifest, with its secrets: once for each code."""
     if not call.site.registration.redeem(call.params["code"]):
         raise not_found()
     app = call.site.links.app
@@ -43,13 +40,13 @@ async def convert_manifest(call: Call) -> Answer:
 
 
 async def list_installations(call: Call) -> Answer:
-    """Where the App is installed."""
+    """The App's installations."""
     installations = list(call.site.world.installations.values())
     return call.page_of(installations, lambda installation: _render_listed_installation(call, installation))
 
 
 def _render_listed_installation(call: Call, installation: Installation) -> Json:
-    """GitHub's description of the list wants each account to be a user and an enterprise at once."""
+    """In GitHub's description of this list, an account has the fields of a user and of an enterprise."""
     rendered, since = render_installation(call.site.links, installation), render_time(installation.created_at)
     login = installation.account.login
     rendered["account"] |= {"name": login, "slug": login, "created_at": since, "updated_at": since}
@@ -65,7 +62,7 @@ async def get_repository_installation(call: Call) -> Answer:
 
 
 async def create_token(call: Call) -> Answer:
-    """Mint an installation token, as narrow as asked for."""
+    """Create an installation token with the requested repositories and permissions."""
     installation = call.site.world.installations.get(call.number("installation_id"))
     if installation is None:
         raise not_found()
@@ -114,7 +111,7 @@ def _choose_permissions(call: Call) -> Mapping[str, str]:
 
 
 async def list_installation_repositories(call: Call) -> Answer:
-    """The repositories that the token reaches."""
+    """The token's repositories."""
     assert call.token
     covered = call.site.world.repositories_of(call.token.installation)
     reached = [repository for repository in covered if call.token.reaches(repository)]
@@ -123,12 +120,12 @@ async def list_installation_repositories(call: Call) -> Answer:
 
 
 async def get_user(call: Call) -> Answer:
-    """What everybody may know of an account."""
+    """The public profile of an account."""
     return Answer(200, render_account(call.site.links, _find_user(call)))
 
 
 async def list_public_keys(call: Call) -> Answer:
-    """The SSH keys of an account, which are public; the oldest first."""
+    """The public SSH keys of an account, oldest first."""
     return call.page_of(call.site.world.public_keys.get(_find_user(call), []), _render_public_key)
 
 
@@ -145,13 +142,13 @@ def _render_public_key(key: PublicKey) -> Json:
 
 
 async def get_hook(call: Call) -> Answer:
-    """Where deliveries go. GitHub never shows the secret, only that there is one."""
+    """The webhook's configuration. GitHub never shows the secret, only that there is one."""
     config = {"content_type": "json", "insecure_ssl": "0", "secret": "********"}
     return Answer(200, config | ({"url": call.site.webhooks.url} if call.site.webhooks.url else {}))
 
 
 async def list_deliveries(call: Call) -> Answer:
-    """The webhook's deliveries, newest first; the next page begins at a cursor."""
+    """The webhook's deliveries, newest first, with a cursor to the next page."""
     wanted = {"success": True, "failure": False}.get(call.query.get("status", ""))
     newest_first = list(reversed(call.site.webhooks.deliveries))
     matching = [delivery for delivery in newest_first if wanted is None or delivery.ok == wanted]
@@ -175,13 +172,13 @@ async def get_delivery(call: Call) -> Answer:
 
 
 async def redeliver(call: Call) -> Answer:
-    """Send a delivery once more, under the same guid."""
+    """Send a delivery again with the same guid."""
     call.site.webhooks.redeliver(_find_delivery(call).guid)
     return Answer(202, {})
 
 
 async def get_rate_limit(call: Call) -> Answer:
-    """What is left of the hour's requests. Asking costs nothing."""
+    """The remaining requests of this hour. This request does not count."""
     rate = call.site.rates.describe(call.caller)
     if not rate:
         raise Refusal(404, "Rate limiting is not enabled.")

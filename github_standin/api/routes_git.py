@@ -1,6 +1,6 @@
-"""Endpoints of the Git Data API, branches and contents, done in a real repository.
+"""Endpoints of the Git Data API, branches and contents, on a real repository.
 
-Handlers: a `Call` in, an `Answer` out, `Refusal` for no. They refuse to know sockets and credentials.
+Each handler returns an `Answer` or raises `Refusal`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORKFLOWS = ".github/workflows/"
 
 
 async def create_blob(call: Call) -> Answer:
-    """Store a blob, from text or from base64."""
+    """Store a blob from text or base64."""
     text, encoding = call.text("content"), call.optional_text("encoding") or "utf-8"
     if encoding not in ("utf-8", "base64"):
         raise invalid("Blob", "encoding")
@@ -53,7 +53,7 @@ async def get_blob(call: Call) -> Answer:
 
 
 async def create_tree(call: Call) -> Answer:
-    """Make a tree out of another one and a list of changes."""
+    """Create a tree from another one and a list of changes."""
     if "tree" not in call.fields:
         raise Refusal(422, 'Invalid request.\n\n"tree" wasn\'t supplied.')
     lines: list[dict[str, Any]] = call.items("tree", dict)
@@ -72,7 +72,7 @@ async def create_tree(call: Call) -> Answer:
 
 
 async def _read_change(call: Call, line: Mapping[str, Any], present: set[str]) -> Change:
-    """One entry of the request, checked in the order and in the words of GitHub."""
+    """Read one entry of the request, with GitHub's checks in GitHub's order."""
     path, mode, sha, content = (line.get(name) for name in ("path", "mode", "sha", "content"))
     if not isinstance(path, str) or not _is_sound(path):
         raise Refusal(422, "tree.path contains a malformed path component")
@@ -101,7 +101,7 @@ def _is_sound(path: str) -> bool:
 
 
 async def get_tree(call: Call) -> Answer:
-    """The entries of a tree; also of a commit's or a branch's."""
+    """The entries of a tree, or of the tree of a commit or branch."""
     name = call.params["tree_sha"]
     sha = name if await call.repository.git.kind_of(name) in ("tree", "commit") else await _commit_at(call, name)
     entries = await call.repository.git.list_tree(sha, recursive="recursive" in call.query)
@@ -109,7 +109,7 @@ async def get_tree(call: Call) -> Answer:
 
 
 async def create_commit(call: Call) -> Answer:
-    """Make a commit. Without an author it is the App's, and GitHub signs it."""
+    """Create a commit. Without an author it belongs to the App, and GitHub signs it."""
     message, tree, git = call.text("message"), call.text("tree"), call.repository.git
     parents = call.items("parents", str)
     if await git.kind_of(tree) != "tree":
@@ -154,7 +154,7 @@ async def get_commit(call: Call) -> Answer:
 
 
 async def create_ref(call: Call) -> Answer:
-    """Create a branch or tag: git itself sees to it that only one caller can."""
+    """Create a branch or tag. Git lets only one caller create it."""
     ref, sha, git = call.text("ref"), call.text("sha"), call.repository.git
     if not ref.startswith("refs/") or ref.count("/") < 2:
         raise Refusal(422, "Reference name must start with 'refs/' and contain at least two slashes.")
@@ -179,7 +179,7 @@ async def get_ref(call: Call) -> Answer:
 
 
 async def update_ref(call: Call) -> Answer:
-    """Move a ref: forward only, unless `force`. Pull requests from that branch follow."""
+    """Move a ref, only forward without `force`. Pull requests from that branch follow."""
     sha, force, git = call.text("sha"), call.flag("force"), call.repository.git
     ref, was = await _find_ref(call, Refusal(422, "Reference does not exist"))
     if await git.kind_of(sha) != "commit":
@@ -221,7 +221,7 @@ async def get_branch(call: Call) -> Answer:
 
 
 async def compare(call: Call) -> Answer:
-    """How two commits stand to each other. Of those in between no more than the last is shown."""
+    """Compare two commits. Only the last commit in between is shown."""
     git = call.repository.git
     base, head = [await _commit_at(call, name) for name in call.params["basehead"].partition("...")[::2]]
     ahead, behind = await git.contains(head, base), await git.contains(base, head)
@@ -235,7 +235,7 @@ async def compare(call: Call) -> Answer:
 
 
 async def get_contents(call: Call) -> Answer:
-    """A file, or the list of a folder."""
+    """A file, or the entries of a folder."""
     links, git, repository = call.site.links, call.repository.git, call.repository
     path, ref = call.params["path"].strip("/"), call.query.get("ref") or repository.default_branch
     commit = await _commit_at(call, ref)

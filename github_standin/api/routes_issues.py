@@ -1,6 +1,6 @@
 """Endpoints about repositories, issues, comments, reactions, labels and permissions.
 
-Handlers: a `Call` in, an `Answer` out, `Refusal` for no. They refuse to know sockets and credentials.
+Each handler returns an `Answer` or raises `Refusal`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ async def get_repository(call: Call) -> Answer:
 
 
 async def get_permission(call: Call) -> Answer:
-    """What a person may do. 404 for somebody whom GitHub does not know."""
+    """A person's permission. 404 for an unknown user."""
     user = call.site.world.users.get(call.params["username"].casefold())
     if user is None:
         raise Refusal(404, f"{call.params['username']} is not a user")
@@ -39,7 +39,7 @@ async def get_permission(call: Call) -> Answer:
 
 
 async def get_label(call: Call) -> Answer:
-    """One label of the repository: GitHub's labels do not tell cases apart."""
+    """One label of the repository. Labels ignore case."""
     label = call.repository.labels.get(call.params["name"].casefold())
     if label is None:
         raise not_found()
@@ -96,7 +96,7 @@ async def update_issue(call: Call) -> Answer:
 
 
 async def list_comments(call: Call) -> Answer:
-    """The comments of one issue, oldest first; `since` goes by the time of the last change."""
+    """The comments of one issue, oldest first; `since` compares the time of the last change."""
     since = call.since()
     comments = [comment for comment in call.issue().comments if since is None or comment.updated_at >= since]
     return call.page_of(comments, partial(render_comment, call.site.links, call.repository))
@@ -128,12 +128,12 @@ async def delete_comment(call: Call) -> Answer:
 
 
 async def react_to_issue(call: Call) -> Answer:
-    """React to an issue: 201, or 200 when the App had done so before."""
+    """React to an issue: 201, or 200 if the reaction exists."""
     return _react(call, call.issue())
 
 
 async def react_to_comment(call: Call) -> Answer:
-    """React to a comment: 201, or 200 when the App had done so before."""
+    """React to a comment: 201, or 200 if the reaction exists."""
     return _react(call, call.comment())
 
 
@@ -159,7 +159,7 @@ async def list_labels(call: Call) -> Answer:
 
 
 async def add_labels(call: Call) -> Answer:
-    """Put labels on an issue; the answer is all that it has then."""
+    """Add labels to an issue. The answer lists all its labels."""
     issue, names = call.issue(), call.items("labels", str)
     for name in names:
         if not name.strip() or len(name) > MAX_LABEL_CHARACTERS:
@@ -170,7 +170,7 @@ async def add_labels(call: Call) -> Answer:
 
 
 async def remove_label(call: Call) -> Answer:
-    """Take a label off an issue; the answer is what is left."""
+    """Remove a label from an issue. The answer lists the others."""
     issue = call.issue()
     for label in issue.labels:
         if label.name.casefold() == call.params["name"].casefold():
@@ -180,7 +180,7 @@ async def remove_label(call: Call) -> Answer:
 
 
 async def add_assignees(call: Call) -> Answer:
-    """Assign people to an issue; those who cannot be are left out without a word."""
+    """Assign people to an issue. People who cannot be assigned are skipped silently."""
     issue, users = call.issue(), call.site.world.users
     for user in (users.get(login.casefold()) for login in call.items("assignees", str)):
         if user and call.repository.may_be_assigned(user):

@@ -1,7 +1,7 @@
-"""The App's own way of signing people in: the web application flow, and the tokens of people that come of it.
+"""Sign-in through the App: the web application flow, and the tokens that it creates.
 
-Source: docs.github.com, "Generating a user access token for a GitHub App". Where GitHub asks for a password, a page
-here asks who one would like to be. It refuses to know what an App wants with a person.
+Source: docs.github.com, "Generating a user access token for a GitHub App". Instead of a password, a page asks who you
+want to be.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ padding: 0 1rem } button { font: inherit; width: 100%; margin: .3rem 0; padding:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """What somebody's consent is redeemed with, once."""
+    """A code that can be exchanged for a token once."""
 
     login: str
     redirect_uri: str
@@ -52,7 +52,7 @@ class _Code:
 
 
 class OAuth:
-    """The pages below `/login/oauth`."""
+    """The pages under `/login/oauth`."""
 
     def __init__(self, world: World, app: App, authority: Authority) -> None:
         self._world = world
@@ -61,20 +61,20 @@ class OAuth:
         self._codes: dict[str, _Code] = {}
 
     def add_routes(self, app: web.Application) -> None:
-        """Put the pages into `app`."""
+        """Add the pages to `app`."""
         app.router.add_get("/login/oauth/authorize", self.ask)
         app.router.add_post("/login/oauth/authorize", self.consent)
         app.router.add_post("/login/oauth/access_token", self.redeem)
 
     async def ask(self, request: web.Request) -> web.Response:
-        """The page on which one chooses who one is."""
+        """The page that asks who you are."""
         fields = self._check(request.query)
         people = sorted(user.login for user in self._world.users.values() if user.type == "User")
         html = _PAGE.render(app=self._app.slug, logins=people, fields=fields)
         return web.Response(text=html, content_type="text/html", headers=_POLICY)
 
     async def consent(self, request: web.Request) -> web.Response:
-        """Somebody chose: back to the App, with a code."""
+        """Redirect back to the App with a code."""
         form = {name: str(value) for name, value in (await request.post()).items()}
         fields = self._check(form)
         user = self._world.users.get(form.get("login", "").casefold())
@@ -86,7 +86,7 @@ class OAuth:
         raise web.HTTPFound(back)
 
     async def redeem(self, request: web.Request) -> web.Response:
-        """A token for a code. GitHub answers 200 in any case."""
+        """Exchange a code for a token. GitHub always answers 200."""
         form = {name: str(value) for name, value in (await request.post()).items()}
         return web.json_response(self._redeem(form))
 
@@ -106,7 +106,7 @@ class OAuth:
         return {"access_token": token.value, "token_type": "bearer", "scope": ""}
 
     def _check(self, given: Mapping[str, str]) -> dict[str, str]:
-        """The fields of a request for consent. Another App, or an address that is not the App's, is refused."""
+        """The fields of a sign-in request. Another App, or another App's address, is refused."""
         names = ("client_id", "redirect_uri", "state", "code_challenge", "code_challenge_method")
         fields = {name: given.get(name, "") for name in names}
         if fields["client_id"] != self._app.client_id:
@@ -119,13 +119,13 @@ class OAuth:
 
 
 async def get_authenticated(call: Call) -> Answer:
-    """Whose token it is."""
+    """The owner of the token."""
     assert call.token
     return Answer(200, render_account(call.site.links, call.actor))
 
 
 async def delete_token(call: Call) -> Answer:
-    """End a token of somebody's, by the App's own credentials."""
+    """Revoke a person's token, with the App's credentials."""
     if call.params["client_id"] != call.site.links.app.client_id:
         raise not_found()
     if not call.site.authority.revoke(call.text("access_token")):

@@ -1,6 +1,6 @@
 """Endpoints about pull requests within one repository.
 
-Handlers: a `Call` in, an `Answer` out, `Refusal` for no. They refuse to know sockets and credentials.
+Each handler returns an `Answer` or raises `Refusal`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from github_standin.model.state import Pull, Repository
 
 
 async def create_pull(call: Call) -> Answer:
-    """Open a pull request, a draft if asked for. One branch has one open pull request at most."""
+    """Open a pull request, as a draft if requested. A branch has at most one open pull request."""
     title = call.content("title", "PullRequest", required=True) or ""
     body, draft = call.content("body", "PullRequest") or "", call.flag("draft")
     (source, head), base = _find_branch(call, call.text("head")), call.text("base")
@@ -45,7 +45,7 @@ async def create_pull(call: Call) -> Answer:
 
 
 def _find_branch(call: Call, head: str) -> tuple[Repository, str]:
-    """Repository and branch of `branch` or `owner:branch`; the owner has the repository itself, or a fork of it."""
+    """The repository and branch of `branch` or `owner:branch`. The owner has the repository, or a fork of it."""
     owner, colon, branch = head.partition(":")
     if not colon:
         return call.repository, head

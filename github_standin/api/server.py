@@ -1,7 +1,4 @@
-"""The stand-in's API over HTTP: who may do what, what goes wrong on order, and a record of every exchange.
-
-It refuses to know what an endpoint does.
-"""
+"""The stand-in's API over HTTP: permissions, injected faults, and a record of every exchange."""
 
 from __future__ import annotations
 
@@ -27,15 +24,15 @@ from github_standin.model.state import Pull, Repository
 
 API_VERSIONS = frozenset({"2022-11-28", "2026-03-10"})
 MAX_BODY_BYTES = 150 * 1024 * 1024
-"""Room for the largest blob in base64."""
+"""Enough for the largest blob in base64."""
 _SECRET_HEADERS = frozenset({"authorization", "cookie", "proxy-authorization"})
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request to the API and its answer. `path` is below the API's root, percent-encoded as it came.
+    """One request to the API and its answer. `path` is relative to the API's root, and percent-encoded as received.
 
-    A repository that came by its id, `/repositories/ID`, has its name there.
+    `/repositories/ID` is replaced by the name of the repository.
     """
 
     at: datetime
@@ -48,18 +45,18 @@ class Exchange:
     token_kind: str
     """`app`, `installation`, `user` or `none`."""
     endpoint: str | None
-    """The path as GitHub describes it; None when the stand-in has no such endpoint."""
+    """The path in GitHub's description; None if the stand-in has no such endpoint."""
     status: int
-    """0 where the connection was cut before anything was done."""
+    """0 if the connection was cut before the request was handled."""
     response_headers: Mapping[str, str]
     response_body: bytes
     fault: str | None = None
-    """The kind of mishap that was ordered for it."""
+    """The kind of the injected fault."""
 
 
 @dataclass(slots=True)
-class _Visit:
-    """What is known of a request while it is being answered."""
+class _Pending:
+    """A request that is being answered."""
 
     method: str
     path: str
@@ -72,7 +69,7 @@ class _Visit:
 
 
 class ApiServer:
-    """Answers requests below `API_ROOT`."""
+    """Answers requests under `API_ROOT`."""
 
     def __init__(self, site: Site, faults: Faults) -> None:
         self._site = site
@@ -80,120 +77,120 @@ class ApiServer:
         self.exchanges: list[Exchange] = []
         self.observers: list[Callable[[Exchange], None]] = []
         self.complaints: list[str] = []
-        """What observers raised, and accidents of our own: empty when all is well."""
+        """What observers raised, and internal errors. Tests expect it to be empty."""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """One request, from its bytes to the bytes of the answer."""
-        visit = _Visit(
+        """Answer one request."""
+        pending = _Pending(
             request.method,
             self._by_name(request.rel_url.raw_path.removeprefix(API_ROOT)),
             dict(request.query),
             request.headers,
             await request.read(),
         )
-        fault = self._faults.take(visit.method, visit.path)
+        fault = self._faults.take(pending.method, pending.path)
         if fault:
             await asyncio.sleep(fault.delay_s)
         if fault and fault.kind == "reset":
-            return self._cut(request, visit, web.Response(status=500), fault, status=0)
-        response = self._respond(visit, await self._answer_or_fail(visit, fault))
+            return self._cut(request, pending, web.Response(status=500), fault, status=0)
+        response = self._respond(pending, await self._answer_or_fail(pending, fault))
         if fault and fault.kind == "lose_answer":
-            return self._cut(request, visit, response, fault, status=response.status)
-        self._record(visit, response, response.status, fault)
+            return self._cut(request, pending, response, fault, status=response.status)
+        self._record(pending, response, response.status, fault)
         return response
 
     def _cut(
-        self, request: web.Request, visit: _Visit, response: web.Response, fault: ApiFault, status: int
+        self, request: web.Request, pending: _Pending, response: web.Response, fault: ApiFault, status: int
     ) -> web.Response:
-        self._record(visit, response, status, fault)
+        self._record(pending, response, status, fault)
         if request.transport:
             request.transport.abort()
         return response
 
-    async def _answer_or_fail(self, visit: _Visit, fault: ApiFault | None) -> Answer:
+    async def _answer_or_fail(self, pending: _Pending, fault: ApiFault | None) -> Answer:
         if fault and isinstance(fault.kind, int):
             return Refusal(fault.kind, fault.message, headers=fault.headers).answer()
         try:
-            return await self._answer(visit)
+            return await self._answer(pending)
         except Refusal as refusal:
             return refusal.answer()
-        except Exception as error:  # an accident of the stand-in: tests fail on the complaint
-            self.complaints.append(f"{visit.method} {visit.path}: {error!r}")
+        except Exception as error:  # an internal error: tests fail because of it
+            self.complaints.append(f"{pending.method} {pending.path}: {error!r}")
             return Refusal(500, "Server Error").answer()
 
-    async def _answer(self, visit: _Visit) -> Answer:
-        _check_headers(visit.headers)
-        found = find_endpoint(visit.method, visit.path)
-        visit.endpoint = found[0] if found else None
+    async def _answer(self, pending: _Pending) -> Answer:
+        _check_headers(pending.headers)
+        found = find_endpoint(pending.method, pending.path)
+        pending.endpoint = found[0] if found else None
         token = None
         if not (found and found[0].needs == NOTHING):
-            token = self._site.authority.identify(visit.headers.get("Authorization", ""))
-            visit.caller, visit.token_kind = caller_of(token), _kind_of(token)
+            token = self._site.authority.identify(pending.headers.get("Authorization", ""))
+            pending.caller, pending.token_kind = caller_of(token), _kind_of(token)
         if not found or found[0].path != "/rate_limit":
-            self._site.rates.count(visit.caller)
+            self._site.rates.count(pending.caller)
         if not found:
             raise not_found()
         endpoint, params = found
-        repository = self._find_repository(visit, params)
+        repository = self._find_repository(pending, params)
         _admit(endpoint, token, repository, params)
-        fields = _parse_body(visit.body) if visit.method != "GET" else {}
+        fields = _parse_body(pending.body) if pending.method != "GET" else {}
         if endpoint.creates_content:
-            self._site.rates.count_content(visit.caller)
-        call = Call(self._site, visit.path, params, visit.query, fields, token, repository)
+            self._site.rates.count_content(pending.caller)
+        call = Call(self._site, pending.path, params, pending.query, fields, token, repository)
         return await endpoint.handler(call)
 
     def _by_name(self, path: str) -> str:
-        """The path with the name of a repository that it has by its id: where redirects lead."""
+        """The path with the name of a repository instead of its id. Redirects lead to ids."""
         found = re.match(r"/repositories/([0-9]{1,18})(?=/|$)", path)
         for repository in self._site.world.repositories.values():
             if found and str(repository.id) == found[1]:
                 return f"/repos/{repository.full_name}{path[found.end() :]}"
         return path
 
-    def _find_repository(self, visit: _Visit, params: Mapping[str, str]) -> Repository | None:
+    def _find_repository(self, pending: _Pending, params: Mapping[str, str]) -> Repository | None:
         if "owner" not in params:
             return None
         name = f"{params['owner']}/{params['repo']}".casefold()
         if former := self._site.world.former.get(name):
-            below = visit.path.split("/", 4)[4:]
+            below = pending.path.split("/", 4)[4:]
             address = URL(f"{self._site.links.api}/repositories/{former.id}/{''.join(below)}".rstrip("/"), encoded=True)
-            raise Refusal(301, "Moved Permanently", headers={"Location": str(address.with_query(visit.query))})
+            raise Refusal(301, "Moved Permanently", headers={"Location": str(address.with_query(pending.query))})
         repository = self._site.world.repositories.get(name)
         if repository is None:
             raise not_found()
         return repository
 
-    def _respond(self, visit: _Visit, answer: Answer) -> web.Response:
+    def _respond(self, pending: _Pending, answer: Answer) -> web.Response:
         headers = {
-            **self._site.rates.headers(visit.caller),
+            **self._site.rates.headers(pending.caller),
             "X-GitHub-Request-Id": uuid.uuid4().hex.upper(),
             "X-GitHub-Media-Type": "github.v3; format=json",
             **answer.headers,
         }
-        if visit.endpoint and ":" in visit.endpoint.needs:
-            headers["X-Accepted-GitHub-Permissions"] = visit.endpoint.needs.replace(":", "=")
+        if pending.endpoint and ":" in pending.endpoint.needs:
+            headers["X-Accepted-GitHub-Permissions"] = pending.endpoint.needs.replace(":", "=")
         if answer.body is None:
             return web.Response(status=answer.status, headers=headers)
         body = json.dumps(answer.body, ensure_ascii=False).encode()
-        if visit.method == "GET" and answer.status == 200:
+        if pending.method == "GET" and answer.status == 200:
             headers["ETag"] = etag_of(body)
-            if visit.headers.get("If-None-Match") == headers["ETag"]:
+            if pending.headers.get("If-None-Match") == headers["ETag"]:
                 return web.Response(status=304, headers=headers)
         return web.Response(
             status=answer.status, body=body, headers=headers, content_type="application/json", charset="utf-8"
         )
 
-    def _record(self, visit: _Visit, response: web.Response, status: int, fault: ApiFault | None) -> None:
+    def _record(self, pending: _Pending, response: web.Response, status: int, fault: ApiFault | None) -> None:
         body = response.body if isinstance(response.body, bytes) else b""
         exchange = Exchange(
             at=self._site.world.clock(),
-            method=visit.method,
-            path=visit.path,
-            query=visit.query,
-            request_headers={name: text for name, text in visit.headers.items() if name.lower() not in _SECRET_HEADERS},
-            request_body=visit.body,
-            token_kind=visit.token_kind,
-            endpoint=visit.endpoint.path if visit.endpoint else None,
+            method=pending.method,
+            path=pending.path,
+            query=pending.query,
+            request_headers={k: text for k, text in pending.headers.items() if k.lower() not in _SECRET_HEADERS},
+            request_body=pending.body,
+            token_kind=pending.token_kind,
+            endpoint=pending.endpoint.path if pending.endpoint else None,
             status=status,
             response_headers=dict(response.headers),
             response_body=body,
@@ -203,7 +200,7 @@ class ApiServer:
         for observer in self.observers:
             try:
                 observer(exchange)
-            except Exception as error:  # a failed check must reach the test, not the client
+            except Exception as error:  # a failed check is for the test, not for the client
                 self.complaints.append(str(error) or repr(error))
 
 
@@ -220,7 +217,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 def _admit(endpoint: Endpoint, token: Token | None, repository: Repository | None, params: Mapping[str, str]) -> None:
-    """Raise `Refusal` unless the caller may use this endpoint on this repository."""
+    """Raise `Refusal` if the caller may not use this endpoint on this repository."""
     if endpoint.needs in (ANYONE, NOTHING):
         return
     if endpoint.needs == APP:
@@ -245,12 +242,12 @@ def _is_about_pull(repository: Repository, params: Mapping[str, str]) -> bool:
 
 
 def _parse_body(body: bytes) -> Mapping[str, Any]:
-    """The request's JSON object; nothing counts as an empty one."""
+    """The request's JSON object. An empty body is an empty object."""
     if not body:
         return {}
     try:
         value = json.loads(body.decode(), parse_constant=_refuse_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+        json.dumps(value, ensure_ascii=False).encode()  # fails for a lone surrogate
     except (ValueError, RecursionError) as error:
         raise Refusal(400, "Problems parsing JSON") from error
     if not isinstance(value, dict):
@@ -259,4 +256,4 @@ def _parse_body(body: bytes) -> Mapping[str, Any]:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")

@@ -1,7 +1,7 @@
-"""What people and Apps do to issues and pull requests, and the webhooks that follow from it.
+"""Changes to issues and pull requests, and the webhooks that they cause.
 
-Every change is made here without waiting, so that no two of them mix. It refuses to know how a request or a payload
-travels. `by` is who does it; the App's own bot comes in through the API, people through the web.
+No change awaits anything, so two changes never mix. `by` is the person or bot that makes the change: the App's bot
+through the API, people on the web.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from github_standin.model.state import (
 from github_standin.model.webhooks import Webhooks
 
 _CLOSING = re.compile(r"\b(?:fix(?:es|ed)?|close[sd]?|resolve[sd]?) #(\d{1,9})\b", re.IGNORECASE)
-"""The words by which a pull request closes issues when it is merged."""
+"""The keywords with which a merged pull request closes issues."""
 
 
 class Actions:
@@ -100,7 +100,7 @@ class Actions:
         return pull
 
     def edit_issue(self, repository: Repository, issue: Issue, by: User, title: str | None, body: str | None) -> None:
-        """Change the title, the body or both; None leaves it as it is."""
+        """Change the title, the body or both. None changes nothing."""
         changes: Json = {}
         if title is not None and title != issue.title:
             changes["title"] = {"from": issue.title}
@@ -124,13 +124,13 @@ class Actions:
         self._emit_issue(repository, issue, action, by)
 
     def mark_ready(self, repository: Repository, pull: Pull, by: User) -> None:
-        """Take a pull request out of its draft state."""
+        """End the draft state of a pull request."""
         pull.draft, pull.updated_at = False, self._world.now()
         self._note(pull, "ready_for_review", by)
         self._emit_issue(repository, pull, "ready_for_review", by)
 
     def merge(self, repository: Repository, pull: Pull, sha: str, by: User) -> None:
-        """The base has the pull request from now on; the issues that its text says it closes are closed."""
+        """Mark a pull request as merged, and close the issues that its text names."""
         pull.merge = Merge(sha, by, self._world.now())
         self._note(pull, "merged", by)
         self.set_state(repository, pull, "closed", by)
@@ -139,12 +139,12 @@ class Actions:
                 self.set_state(repository, repository.issues[number], "closed", by)
 
     def update_head(self, repository: Repository, pull: Pull, sha: str, stat: DiffStat, by: User) -> None:
-        """The branch of a pull request moved."""
+        """Record that the branch of a pull request has moved."""
         before, pull.head_sha, pull.stat, pull.updated_at = pull.head_sha, sha, stat, self._world.now()
         self._emit_issue(repository, pull, "synchronize", by, before=before, after=sha)
 
     def add_label(self, repository: Repository, issue: Issue, name: str, by: User) -> None:
-        """Put a label on; one that the repository lacks is made. A label that is there already changes nothing."""
+        """Add a label, and create it in the repository if necessary. Does nothing if the issue has it."""
         label = self._world.label(repository, name)
         if label in issue.labels:
             return
@@ -154,14 +154,14 @@ class Actions:
         self._emit_issue(repository, issue, "labeled", by, label=render_label(self._links, repository, label))
 
     def remove_label(self, repository: Repository, issue: Issue, label: Label, by: User) -> None:
-        """Take a label off."""
+        """Remove a label."""
         issue.labels.remove(label)
         issue.updated_at = self._world.now()
         self._note(issue, "unlabeled", by, label=label)
         self._emit_issue(repository, issue, "unlabeled", by, label=render_label(self._links, repository, label))
 
     def assign(self, repository: Repository, issue: Issue, user: User, by: User) -> None:
-        """Assign somebody; who is assigned already stays so."""
+        """Assign somebody. Does nothing if they are assigned."""
         if user in issue.assignees:
             return
         issue.assignees.append(user)
@@ -191,7 +191,7 @@ class Actions:
         repository.issues[comment.issue_number].comments.remove(comment)
 
     def react(self, thing: Issue | Comment, content: str, by: User) -> tuple[Reaction, bool]:
-        """React; also says whether the reaction is new: a person has each of them once. No webhook tells of it."""
+        """Add a reaction, and say whether it is new: a person has each one only once. It causes no webhook."""
         for reaction in thing.reactions:
             if (reaction.content, reaction.user) == (content, by):
                 return reaction, False
@@ -200,7 +200,7 @@ class Actions:
         return reaction, True
 
     def ping(self) -> None:
-        """What GitHub sends when a webhook is set up."""
+        """Send the event that GitHub sends when a webhook is set up."""
         config = {"url": self._webhooks.url, "content_type": "json", "insecure_ssl": "0"}
         app = self._links.app
         hook = {"type": "App", "id": self._webhooks.hook_id, "name": "web", "active": True, "app_id": int(app.id)}

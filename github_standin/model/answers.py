@@ -1,7 +1,4 @@
-"""What a request can come to: an answer, or a refusal in GitHub's words.
-
-It refuses to know which request it was.
-"""
+"""The result of a request: an answer, or a refusal with GitHub's text."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ class Answer:
 
 
 class Refusal(Exception):  # noqa: N818
-    """The answer is no: a status of 400 or more, a sentence, and the `errors` of a failed validation."""
+    """A refused request: a status of 400 or more, a message, and the `errors` of a failed validation."""
 
     def __init__(
         self,
@@ -38,28 +35,28 @@ class Refusal(Exception):  # noqa: N818
         self.headers = headers or {}
 
     def answer(self) -> Answer:
-        """The refusal as it goes out (schemas `basic-error` and `validation-error`)."""
+        """The refusal as a response (schemas `basic-error` and `validation-error`)."""
         errors = {"errors": [dict(error) for error in self.errors]} if self.errors else {}
         body = {"message": self.message, **errors, "documentation_url": DOCUMENTATION, "status": str(self.status)}
         return Answer(self.status, body, self.headers)
 
 
 def created(body: Mapping[str, Any]) -> Answer:
-    """Something new, with its address."""
+    """A response with a new object and its address."""
     return Answer(201, body, {"Location": body["url"]})
 
 
 def not_found() -> Refusal:
-    """There is no such thing, or the caller may not know of it."""
+    """The object does not exist, or the caller may not see it."""
     return Refusal(404, "Not Found")
 
 
 def forbidden() -> Refusal:
-    """The token's permissions do not reach that far."""
+    """The token lacks the permission."""
     return Refusal(403, "Resource not accessible by integration")
 
 
 def invalid(resource: str, field_name: str, code: str = "invalid", message: str = "") -> Refusal:
-    """One field of the request cannot be."""
+    """One field of the request is not valid."""
     said = {"message": message} if message else {}
     return Refusal(422, "Validation Failed", [{"resource": resource, "code": code, "field": field_name, **said}])

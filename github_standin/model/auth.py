@@ -1,7 +1,4 @@
-"""Who calls: the App with a JWT of its own, or an installation token that was minted here.
-
-It refuses to know what the caller wants.
-"""
+"""Authentication: the App with its JWT, or a token that was created here."""
 
 from __future__ import annotations
 
@@ -27,17 +24,17 @@ _LETTERS = string.ascii_letters + string.digits
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """An installation token: which repositories it reaches, and what it may do there."""
+    """An installation token, with its repositories and permissions."""
 
     value: str
     installation: Installation
     repository_ids: frozenset[int] | None
-    """None means all that the installation covers."""
+    """None means every repository of the installation."""
     permissions: Mapping[str, str]
     expires_at: datetime
 
     def reaches(self, repository: Repository) -> bool:
-        """Whether the repository is the token's to see."""
+        """Whether the token covers the repository."""
         return (
             repository.installed
             and repository.owner == self.installation.account
@@ -52,17 +49,17 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class UserToken(Token):
-    """A token by which the App acts for a person: where both may."""
+    """A token with which the App acts for a person. Both need the permission."""
 
     user: User
 
     def reaches(self, repository: Repository) -> bool:
-        """Whether the App is there, and the person may at least read."""
+        """Whether the App is installed there, and the person can at least read."""
         return repository.installed and repository.role_of(self.user) != "none"
 
 
 class Authority:
-    """Checks credentials and mints tokens."""
+    """Checks credentials and creates tokens."""
 
     def __init__(self, world: World, app: App) -> None:
         self._world = world
@@ -70,7 +67,7 @@ class Authority:
         self._tokens: dict[str, Token] = {}
 
     def identify(self, authorization: str) -> Token | None:
-        """The token that the header holds, None for the App itself; raises `Refusal`."""
+        """The token in the header; None for the App itself. Raises `Refusal`."""
         scheme, _, credential = authorization.partition(" ")
         if scheme.lower() not in ("bearer", "token", "basic") or not credential:
             raise Refusal(401, "Requires authentication")
@@ -85,20 +82,20 @@ class Authority:
         return None
 
     def revoke_all(self) -> None:
-        """Make every token invalid, as GitHub does when it must."""
+        """Make every token invalid."""
         self._tokens.clear()
 
     def mint(
         self, installation: Installation, repository_ids: frozenset[int] | None, permissions: Mapping[str, str]
     ) -> Token:
-        """A new token. The caller has checked that it asks for nothing that the installation lacks."""
+        """Create a token. The caller has checked it against the installation's permissions."""
         expires_at = self._world.now() + TOKEN_LIFE
         token = Token(_make_secret(), installation, repository_ids, dict(permissions), expires_at)
         self._tokens[token.value] = token
         return token
 
     def mint_for(self, user: User) -> UserToken:
-        """A token of a person's."""
+        """Create a person's token."""
         expires_at = self._world.now() + USER_TOKEN_LIFE
         account = Installation(user.id, user, self._world.now())
         value = f"ghu_{secrets.token_hex(18)}"
@@ -107,14 +104,14 @@ class Authority:
         return token
 
     def revoke(self, value: str) -> bool:
-        """End a token of a person's; False when there is none."""
+        """Revoke a person's token; False if there is none."""
         found = isinstance(self._tokens.get(value), UserToken)
         if found:
             del self._tokens[value]
         return found
 
     def _check_client(self, authorization: str) -> None:
-        """The App by its client id and secret."""
+        """Check the App's client id and secret."""
         wanted = encode_basic_auth(self._app.client_id, self._app.client_secret)
         if not secrets.compare_digest(authorization.encode(), wanted.encode()):
             raise Refusal(401, "Bad credentials")
@@ -158,5 +155,5 @@ def _number(claim: object) -> float | None:
 
 
 def _make_secret() -> str:
-    """A token of the shape that GitHub gives since 2026: long, with dots."""
+    """A token in GitHub's format since 2026: long, with dots."""
     return "ghs_" + ".".join("".join(secrets.choice(_LETTERS) for _ in range(length)) for length in (40, 260, 86))

@@ -1,7 +1,4 @@
-"""Mishaps that a test or a demo orders in advance, for API requests and for webhooks.
-
-It refuses to know what a request means: it matches methods, paths and event names.
-"""
+"""Faults that a test or a demo injects into API requests and webhooks, by method, path or event name."""
 
 from __future__ import annotations
 
@@ -12,15 +9,16 @@ from typing import Literal, get_args
 
 ApiWord = Literal["delay", "lose_answer", "reset"]
 ApiKind = int | ApiWord
-"""A status code to answer with instead; or only wait; or do it and cut the connection; or cut it before doing it."""
+"""A status code to answer with; or `delay`: only wait; `lose_answer`: work, then cut the connection; `reset`: cut it
+before working."""
 
 WebhookKind = Literal["drop", "duplicate", "delay", "reorder"]
-"""Never arrives (and counts as failed); arrives twice; arrives late; arrives after the next one."""
+"""A delivery is lost (and counts as failed), arrives twice, arrives late, or arrives after the next one."""
 
 
 @dataclass(slots=True)
 class ApiFault:
-    """A mishap of the next `times` requests that match; before it, `delay_s` seconds pass."""
+    """A fault of the next `times` matching requests, after `delay_s` seconds."""
 
     method: str
     path_pattern: str
@@ -33,7 +31,7 @@ class ApiFault:
 
 @dataclass(slots=True)
 class WebhookFault:
-    """A mishap of the next `times` deliveries that match."""
+    """A fault of the next `times` matching deliveries."""
 
     event_pattern: str
     kind: WebhookKind
@@ -42,7 +40,7 @@ class WebhookFault:
 
 
 class Faults:
-    """The mishaps that are still to happen; each happens in the order it was added."""
+    """The faults that are still to happen, in the order in which they were added."""
 
     def __init__(self) -> None:
         self.api: list[ApiFault] = []
@@ -59,20 +57,21 @@ class Faults:
         message: str = "Server Error",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Spoil the next `times` requests that match: `*` in `method` and `path_pattern` fits anything.
+        """Add a fault for the next `times` matching requests. `*` in `method` and `path_pattern` matches anything.
 
-        `path_pattern` is below the API's root and no regular expression; raises ValueError for an unknown `kind`.
+        `path_pattern` is relative to the API's root, and not a regular expression. Raises ValueError for an
+        unknown `kind`.
         """
         if isinstance(kind, str) and kind not in get_args(ApiWord):
-            raise ValueError(f"{kind!r} is none of {', '.join(get_args(ApiWord))}")
+            raise ValueError(f"{kind!r} is not one of {', '.join(get_args(ApiWord))}")
         self.api.append(ApiFault(method, path_pattern, kind, times, delay_s, message, headers or {}))
 
     def add_webhook(self, event_pattern: str, kind: WebhookKind, *, times: int = 1, delay_s: float = 0.0) -> None:
-        """Spoil the next `times` deliveries whose name (such as `issue_comment.created`, `*` fits anything) matches."""
+        """Add a fault for the next `times` deliveries with a matching name, such as `issue_comment.*`."""
         self.webhooks.append(WebhookFault(event_pattern, kind, times, delay_s))
 
     def take(self, method: str, path: str) -> ApiFault | None:
-        """The mishap that this request meets; it is used up."""
+        """Take the fault of this request, if there is one."""
         for fault in self.api:
             if fault.times > 0 and fnmatchcase(method, fault.method) and fnmatchcase(path, fault.path_pattern):
                 fault.times -= 1
@@ -80,7 +79,7 @@ class Faults:
         return None
 
     def take_webhook(self, event: str) -> WebhookFault | None:
-        """The mishap that this delivery meets; it is used up."""
+        """Take the fault of this delivery, if there is one."""
         for fault in self.webhooks:
             if fault.times > 0 and fnmatchcase(event, fault.event_pattern):
                 fault.times -= 1

@@ -1,6 +1,6 @@
-"""One bare git repository, spoken to through git's own plumbing.
+"""One bare git repository, used through git's plumbing commands.
 
-What the Git Data API makes is made here for real, so that it can be cloned. It refuses to know HTTP and GitHub.
+The objects of the Git Data API are real ones here, so the repository can be cloned.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SHA = re.compile(r"[0-9a-f]{40}")
 
 
 class GitFailed(Exception):  # noqa: N818
-    """git said no; the text is what it wrote to stderr."""
+    """A git command failed. The text is its stderr."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of a tree. `size` is in bytes, None for what is no blob."""
+    """One entry of a tree. `size` is in bytes, None if it is not a blob."""
 
     path: str
     mode: str
@@ -37,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path of a tree to be; without a `sha` the path is taken away."""
+    """One changed path of a tree; without a `sha` the path is removed."""
 
     path: str
     mode: str
@@ -55,7 +55,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit as it is stored."""
+    """A stored commit."""
 
     sha: str
     tree: str
@@ -77,7 +77,7 @@ class FileStat:
 
 @dataclass(frozen=True, slots=True)
 class DiffStat:
-    """What lies between two commits."""
+    """The difference between two commits."""
 
     commits: int
     files: tuple[FileStat, ...]
@@ -102,7 +102,7 @@ class GitStore:
     async def run(self, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] = _NOTHING) -> bytes:
         """Run one git command and return its output; raises `GitFailed`."""
         if any("\0" in argument or len(argument) > MAX_ARGUMENT for argument in arguments):
-            raise GitFailed("an argument that no program can take")
+            raise GitFailed("an argument that no program accepts")
         git = await asyncio.create_subprocess_exec(
             "git",
             f"--git-dir={self.git_dir}",
@@ -134,7 +134,7 @@ class GitStore:
         return await self.run("cat-file", "blob", sha)
 
     async def write_tree(self, base: str | None, changes: Sequence[Change]) -> str:
-        """Make the tree that `base` (a tree or commit) becomes by `changes`; raises `GitFailed` if they don't fit."""
+        """Store the tree of `base` (a tree or commit) with `changes`. Raises `GitFailed` if they do not apply."""
         with tempfile.TemporaryDirectory(prefix="standin-index-") as folder:
             index = {"GIT_INDEX_FILE": str(Path(folder, "index"))}
             await self.run("read-tree", base or "--empty", environment=index)
@@ -152,14 +152,14 @@ class GitStore:
     async def write_commit(
         self, tree: str, parents: Sequence[str], author: Signature, committer: Signature, message: str
     ) -> str:
-        """Store a commit and return its SHA. The message is kept to the letter, which `commit-tree` would not do."""
+        """Store a commit and return its SHA. The message stays unchanged, unlike with `commit-tree`."""
         lines = [f"tree {tree}", *(f"parent {parent}" for parent in parents)]
         lines += [f"author {_stamp(author)}", f"committer {_stamp(committer)}", "", message]
         stdin = "\n".join(lines).encode()
         return (await self.run("hash-object", "-t", "commit", "-w", "--stdin", stdin=stdin)).decode().strip()
 
     async def write_merge(self, base: str, head: str, by: Signature, message: str) -> str:
-        """Store the commit that merges `head` into `base`; raises `GitFailed` where they conflict, or git is old."""
+        """Store the commit that merges `head` into `base`. Raises `GitFailed` if they conflict, or git is too old."""
         tree = (await self.run("merge-tree", "--write-tree", base, head)).decode().split()[0]
         return await self.write_commit(tree, [base, head], by, by, message)
 
@@ -177,14 +177,14 @@ class GitStore:
         return [await self.read_commit(sha) for sha in found.decode().split()]
 
     async def read_ref(self, ref: str) -> str | None:
-        """The SHA that the full name `ref` points at; None when there is no such ref."""
+        """The SHA of the ref with this full name; None if there is none."""
         try:
             return (await self.run("show-ref", "--verify", "--hash", ref)).decode().strip()
         except GitFailed:
             return None
 
     async def valid_ref(self, ref: str) -> bool:
-        """Whether git allows `ref` as a full name."""
+        """Whether git accepts `ref` as a full name."""
         try:
             await self.run("check-ref-format", ref)
         except GitFailed:
@@ -200,7 +200,7 @@ class GitStore:
         await self.run("update-ref", "-d", ref, was)
 
     async def contains(self, descendant: str, ancestor: str) -> bool:
-        """Whether `ancestor` is reached from `descendant`, so that a move between them is a fast-forward."""
+        """Whether `ancestor` is an ancestor of `descendant`, so that moving a ref to it is a fast-forward."""
         try:
             await self.run("merge-base", "--is-ancestor", ancestor, descendant)
         except GitFailed:
@@ -208,7 +208,7 @@ class GitStore:
         return True
 
     async def diff(self, base: str, head: str) -> str:
-        """The patch from where `head` left `base` to `head`, as a pull request shows it."""
+        """The patch from the merge base to `head`, as a pull request shows it."""
         output = await self.run("diff", "--no-ext-diff", "--no-renames", f"{base}...{head}", "--")
         return output.decode(errors="replace")
 
@@ -237,7 +237,7 @@ GIT_ENVIRONMENT = {
     "GIT_CONFIG_KEY_2": "uploadpack.allowAnySHA1InWant",
     "GIT_CONFIG_VALUE_2": "true",
 }
-"""What git is started with: nothing of the surroundings can change what it does."""
+"""Git's environment, independent of the host's configuration."""
 
 
 def _parse_entry(line: str) -> Entry:

@@ -1,7 +1,4 @@
-"""GitHub's limits on size and rate. A test lowers them by assignment.
-
-It refuses to know what a request is for.
-"""
+"""GitHub's limits on size and rate. A test lowers them by assignment."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ MINUTE_S = 60
 
 @dataclass(slots=True)
 class Limits:
-    """What GitHub allows, by its documentation and by the texts of its errors."""
+    """GitHub's limits, according to its documentation and its error messages."""
 
     requests_per_hour: int | None = 5000
-    """docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api. None: no limit, and no word of one, as an
-    Enterprise Server has it where its administrator sets none."""
+    """docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api. None: there is no limit, and no header says
+    so, as on an Enterprise Server without rate limits."""
     content_per_minute: int = 80
     content_per_hour: int = 500
-    """The secondary limits on what creates content; same page."""
+    """The secondary limits on creating content; same page."""
     body_characters: int = 65_536
     title_characters: int = 256
     blob_bytes: int = 100 * 1024 * 1024
@@ -35,12 +32,12 @@ class Limits:
 
 @dataclass(slots=True)
 class _Spent:
-    """What one caller has used of the hour that ends at `reset_at` (seconds since 1970)."""
+    """The requests of one caller in the hour that ends at `reset_at` (seconds since 1970)."""
 
     reset_at: float = 0.0
     used: int = 0
     created_at: deque[float] = field(default_factory=deque)
-    """When it created content in the past hour."""
+    """The times of its creations in the past hour."""
 
 
 class RateLimits:
@@ -52,18 +49,18 @@ class RateLimits:
         self._spent: defaultdict[str, _Spent] = defaultdict(_Spent)
 
     def count(self, caller: str) -> None:
-        """Count one request; raises `Refusal` when the hour's are spent."""
+        """Count one request. Raises `Refusal` if the hour's limit is reached."""
         spent, limit = self._current(caller), self._limits.requests_per_hour
         if limit is not None and spent.used >= limit:
             raise Refusal(403, f"API rate limit exceeded for {caller}.")
         spent.used += 1
 
     def spend(self, caller: str, requests: int) -> None:
-        """Count requests that were made elsewhere in the caller's name."""
+        """Count requests that the caller made elsewhere."""
         self._current(caller).used += requests
 
     def count_content(self, caller: str) -> None:
-        """Count one creation of content; raises `Refusal` when there were too many of late."""
+        """Count one creation of content. Raises `Refusal` if there were too many."""
         now, created_at = self._now(), self._current(caller).created_at
         while created_at and created_at[0] <= now - HOUR_S:
             created_at.popleft()
@@ -78,7 +75,7 @@ class RateLimits:
         created_at.append(now)
 
     def describe(self, caller: str) -> dict[str, int]:
-        """Schema `rate-limit`; nothing where there is no limit."""
+        """Schema `rate-limit`; empty if there is no limit."""
         spent, limit = self._current(caller), self._limits.requests_per_hour
         if limit is None:
             return {}
@@ -86,7 +83,7 @@ class RateLimits:
         return {"limit": limit, "remaining": remaining, "reset": math.ceil(spent.reset_at), "used": spent.used}
 
     def headers(self, caller: str) -> dict[str, str]:
-        """The headers that every answer carries."""
+        """The rate limit headers of every answer."""
         facts = {f"X-RateLimit-{name.capitalize()}": str(value) for name, value in self.describe(caller).items()}
         return facts | {"X-RateLimit-Resource": "core"} if facts else {}
 

@@ -1,7 +1,6 @@
-"""How an App comes to be: GitHub's manifest flow in a browser, and where its owner installs it.
+"""Registers and installs an App in a browser, with GitHub's manifest flow.
 
 https://docs.github.com/en/apps/sharing-github-apps/registering-a-github-app-from-a-manifest
-It refuses to know what the App is for.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from github_standin.model.state import App, Repository, World
 from github_standin.model.webhooks import Webhooks
 
 MAX_NAME = 34
-"""Characters of an App's name."""
+"""The most characters of an App's name."""
 
 KNOWN = frozenset(
     (
@@ -31,15 +30,15 @@ KNOWN = frozenset(
         *("default_events", "default_permissions", "request_oauth_on_install", "setup_on_update"),
     )
 )
-"""What a manifest may hold."""
+"""The keys of a manifest."""
 
 
 class BadManifest(ValueError):  # noqa: N818 - what is the case
-    """The manifest cannot become an App; the message is a sentence as GitHub's page shows it."""
+    """The manifest is not valid. The message is a sentence for GitHub's page."""
 
 
 def make_key() -> tuple[str, str]:
-    """A private key for an App, and its public half, as PEM."""
+    """A private key for an App, and its public key, as PEM."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -53,14 +52,14 @@ def parse_manifest(text: str) -> Mapping[str, Any]:
     try:
         manifest = json.loads(text)
     except ValueError:
-        raise BadManifest("The manifest is no JSON.") from None
+        raise BadManifest("The manifest is not valid JSON.") from None
     if not isinstance(manifest, dict):
-        raise BadManifest("The manifest is no JSON object.")
+        raise BadManifest("The manifest is not a JSON object.")
     if unknown := manifest.keys() - KNOWN:
-        raise BadManifest(f"GitHub knows no {', '.join(sorted(unknown))}.")
+        raise BadManifest(f"Unknown keys: {', '.join(sorted(unknown))}.")
     for name, value in (("url", manifest.get("url")), ("redirect_url", manifest.get("redirect_url"))):
         if not _is_address(value):
-            raise BadManifest(f"{name} wasn't supplied, or is no address.")
+            raise BadManifest(f"{name} is missing, or is not a URL.")
     hook = manifest.get("hook_attributes")
     if not isinstance(hook, dict) or not _is_address(hook.get("url")):
         raise BadManifest("hook_attributes has no url.")
@@ -72,18 +71,18 @@ def _is_address(value: object) -> bool:
 
 
 class Registration:
-    """The one App, and the codes by which whoever made it gets its secrets."""
+    """The one App, and the codes that return its secrets."""
 
     def __init__(self, world: World, app: App, webhooks: Webhooks) -> None:
         self.world = world
         self.app = app
         self.private_key = ""
-        """PEM, of an App that was made here."""
+        """PEM; empty if the App was not registered here."""
         self._webhooks = webhooks
         self._codes: set[str] = set()
 
     def create(self, manifest: Mapping[str, Any], name: str, owner: str) -> str:
-        """Make the App what the manifest says, and return the code by which its secrets are had, once."""
+        """Register the App from the manifest, and return a code that returns its secrets once."""
         if not name.strip() or len(name) > MAX_NAME:
             raise BadManifest(f"An App's name has 1 to {MAX_NAME} characters.")
         app, slug = self.app, re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
@@ -99,7 +98,7 @@ class Registration:
         return code
 
     def redeem(self, code: str) -> bool:
-        """Whether a code is good; it is used up."""
+        """Whether a code is valid. It can be used only once."""
         is_good = code in self._codes
         self._codes.discard(code)
         return is_good
@@ -152,13 +151,13 @@ _POLICY = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inl
 
 
 class RegistrationPages:
-    """What an App's owner sees in a browser. Nobody signs in: everybody is the owner."""
+    """The pages of an App's owner. There is no sign-in: everybody is the owner."""
 
     def __init__(self, registration: Registration) -> None:
         self._registration = registration
 
     def add_routes(self, app: web.Application) -> None:
-        """Put the pages into `app`, before those whose addresses are more general."""
+        """Add the pages to `app`, before pages with more general paths."""
         app.router.add_post("/settings/apps/new", self.show_manifest)
         app.router.add_post("/organizations/{owner}/settings/apps/new", self.show_manifest)
         app.router.add_post("/settings/apps/manifest", self.create)
@@ -167,7 +166,7 @@ class RegistrationPages:
         app.router.add_post("/apps/{slug}/installations/new", self.install)
 
     async def show_manifest(self, request: web.Request) -> web.Response:
-        """Ask whether an App shall be made of the manifest."""
+        """Ask for confirmation to create an App from the manifest."""
         form = await request.post()
         text, owner = str(form.get("manifest", "")), request.match_info.get("owner", "maintainer")
         try:
@@ -185,7 +184,7 @@ class RegistrationPages:
         )
 
     async def create(self, request: web.Request) -> web.Response:
-        """Make the App, and lead back to whoever wanted it, with a code."""
+        """Create the App, and redirect back with a code."""
         form = await request.post()
         try:
             manifest = parse_manifest(str(form.get("manifest", "")))
@@ -196,16 +195,16 @@ class RegistrationPages:
         raise web.HTTPFound(back)
 
     async def show_installation(self, request: web.Request) -> web.Response:
-        """Ask on which repositories the App shall be installed."""
+        """Ask on which repositories to install the App."""
         self._require(request)
         return _page("install", title=f"Install {request.match_info['slug']}", repositories=self._list())
 
     async def install(self, request: web.Request) -> web.Response:
-        """Install it on those."""
+        """Install the App on the chosen repositories."""
         self._require(request)
         names = {str(name) for name in (await request.post()).getall("repository", [])}
         self._registration.install(names)
-        words = f"It is installed on: {', '.join(sorted(names)) or 'nothing'}. Go back to the page that sent you here."
+        words = f"Installed on: {', '.join(sorted(names)) or 'nothing'}. Go back to the page that sent you here."
         return _page("say", title="Installed", words=words)
 
     def _list(self) -> list[Repository]:

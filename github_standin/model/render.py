@@ -1,6 +1,6 @@
 """GitHub's JSON for people, Apps, repositories, issues and comments: one function for each schema of its description.
 
-Pure: values in, JSON-ready dictionaries out. It refuses to know who asks and why.
+Pure: values in, JSON-ready dictionaries out.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ REACTIONS = ("+1", "-1", "laugh", "confused", "heart", "hooray", "rocket", "eyes
 
 @dataclass(slots=True)
 class Links:
-    """The root that every address in an answer begins with, known once somebody listens; and the App they speak of."""
+    """The root of every address in an answer, known once the server listens; and the App."""
 
     app: App
     web: str = "http://127.0.0.1"
 
     @property
     def api(self) -> str:
-        """The root of the REST API: that of a GitHub Enterprise Server."""
+        """The root of the REST API, as on a GitHub Enterprise Server."""
         return f"{self.web}{API_ROOT}"
 
     def repository(self, repository: Repository) -> str:
@@ -44,12 +44,12 @@ class Links:
 
 
 def render_time(at: datetime | None) -> str | None:
-    """A time as GitHub writes it."""
+    """A time in GitHub's format."""
     return at.strftime("%Y-%m-%dT%H:%M:%SZ") if at else None
 
 
 def node_id(kind: str, key: object) -> str:
-    """The id of a thing in GitHub's other API; nothing reads it, but every object has one."""
+    """An object's id in GitHub's GraphQL API. Every object has one; nothing reads it."""
     return base64.b64encode(f"{kind}:{key}".encode()).decode()
 
 
@@ -83,7 +83,7 @@ _PROFILE = ("name", "company", "location", "email", "hireable", "bio", "twitter_
 
 
 def render_account(links: Links, user: User) -> Json:
-    """Schema `public-user`, of somebody who tells nothing of themselves."""
+    """Schema `public-user`, with an empty profile."""
     counts = dict.fromkeys(("public_repos", "public_gists", "followers", "following"), 0)
     times = dict.fromkeys(("created_at", "updated_at"), render_time(links.app.created_at))
     profile = dict.fromkeys(_PROFILE) | {"blog": "", "user_view_type": "public"}
@@ -111,7 +111,7 @@ def render_app(links: Links, installations: int | None = None) -> Json:
 
 
 def render_author_app(links: Links, via_app: bool) -> Json | None:
-    """Schema `nullable-integration`: the App by which something was done."""
+    """Schema `nullable-integration`: the App that did it."""
     return render_app(links) if via_app else None
 
 
@@ -165,7 +165,7 @@ _FEATURES: Json = {
     "subscribers_count": 0,
     "network_count": 0,
 }
-"""What a repository of the stand-in never has."""
+"""Features that no repository of the stand-in has."""
 
 _PLAIN_PATHS = (
     *("contributors", "deployments", "downloads", "events", "forks", "hooks", "languages", "merges", "stargazers"),
@@ -200,7 +200,7 @@ _TEMPLATE_PATHS = {
 
 
 def render_repository(links: Links, repository: Repository) -> Json:
-    """Schemas `full-repository`, `repository` and `minimal-repository`: what is asked for lies in all of it."""
+    """Schemas `full-repository`, `repository` and `minimal-repository`: this has the fields of all three."""
     api, page = links.repository(repository), links.page(repository)
     host = links.web.partition("://")[2]
     open_issues = sum(issue.state == "open" for issue in repository.issues.values())
@@ -233,14 +233,14 @@ def render_repository(links: Links, repository: Repository) -> Json:
 
 
 def render_association(repository: Repository, user: User) -> str:
-    """Schema `author-association`. It says less than it seems to: never grant anything by it."""
+    """Schema `author-association`. It is not a permission: never grant anything because of it."""
     if user.id == repository.owner.id:
         return "OWNER"
     return "COLLABORATOR" if repository.roles.get(user.login.casefold(), "none") != "none" else "NONE"
 
 
 def render_permission(links: Links, repository: Repository, user: User) -> Json:
-    """Schema `repository-collaborator-permission`: `permission` knows four words, `role_name` all of them."""
+    """Schema `repository-collaborator-permission`: `permission` has four values, `role_name` has every role."""
     role = repository.role_of(user)
     permission = {"maintain": "write", "triage": "read"}.get(role, role)
     return {"permission": permission, "role_name": role, "user": render_user(links, user) | {"role_name": role}}

@@ -63,7 +63,7 @@ def _render_signature(signature: Signature) -> Json:
 
 
 def _render_verification(commit: Commit) -> Json:
-    """GitHub signs what an App commits without naming an author. The stand-in has no key: it only says so."""
+    """GitHub signs an App's commit if it names no author. The stand-in has no key, and only says that it is signed."""
     verified = commit.committer.email == "noreply@github.com" and commit.author.email.endswith(f"[bot]@{NOREPLY}")
     reason = "valid" if verified else "unsigned"
     verified_at = render_time(commit.committer.at) if verified else None
@@ -117,7 +117,7 @@ def render_commit(links: Links, repository: Repository, commit: Commit) -> Json:
 
 
 def render_comparison(links: Links, repository: Repository, status: str, ends: Sequence[Commit]) -> Json:
-    """Schema `commit-comparison`, without the commits in between; `ends` are base, head and where they part."""
+    """Schema `commit-comparison`, without the commits in between; `ends` are base, head and merge base."""
     base, head, parting = ends
     url = f"{links.repository(repository)}/compare/{base.sha}...{head.sha}"
     page = f"{links.page(repository)}/compare/{base.sha}...{head.sha}"

@@ -1,4 +1,4 @@
-"""GitHub's JSON for what happened to an issue, by its own description. Pure; refuses to know who asks."""
+"""GitHub's JSON for the timeline of an issue. Pure."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def render_timeline(links: Links, repository: Repository, issue: Issue) -> list[
 
 
 def find_references(repository: Repository, issue: Issue) -> list[Issue]:
-    """The other issues and pull requests that name this one."""
+    """Other issues and pull requests that mention this one."""
     naming = [other for other in repository.issues.values() if re.search(rf"#{issue.number}\b", other.body)]
     return [other for other in naming if other is not issue]
 
 
 def _render_reference(links: Links, repository: Repository, other: Issue) -> Json:
-    """Schema `timeline-cross-referenced-event`. GitHub says the repository of its source, too."""
+    """Schema `timeline-cross-referenced-event`. GitHub adds the repository of the source."""
     source = render_issue(links, repository, other) | {"repository": render_repository(links, repository)}
     return {
         "event": "cross-referenced",

@@ -1,4 +1,4 @@
-"""What a person may do on the web to an issue or pull request, by GitHub's rules. Pure; refuses to know HTTP."""
+"""What a person can do to an issue or pull request on the web, by GitHub's rules. Pure."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from github_standin.model.state import ROLES, Issue, Pull, Repository, User
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Each is a form that the person is shown, and that is taken from them."""
+    """The forms that a person sees and can send."""
 
     comment: bool = False
     label: bool = False
     set_state: bool = False
     """Close and reopen."""
     mark_ready: bool = False
-    """Take a pull request out of its draft state."""
+    """End the draft state of a pull request."""
     merge: bool = False
 
 
 def may_see(repository: Repository, person: User | None) -> bool:
-    """Whether the repository is there for a person; None is nobody."""
+    """Whether a person can see the repository. None: nobody is signed in."""
     return not repository.private or (person is not None and repository.role_of(person) != "none")
 
 
 def rights_of(repository: Repository, issue: Issue, person: User | None) -> Rights:
-    """What a person may do; nobody may do nothing."""
+    """What a person can do. None: nobody is signed in."""
     if person is None or not may_see(repository, person):
         return Rights()
     role = ROLES.index(repository.role_of(person))

@@ -1,6 +1,6 @@
-"""What the stand-in remembers: people, repositories, issues, comments, pull requests.
+"""The state of the stand-in: people, repositories, issues, comments, pull requests.
 
-Plain values with no rules in them: `actions` changes them, `render` shows them. It refuses to know HTTP.
+These are plain values without rules: `actions` changes them, `render` shows them.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from github_standin.model.gitstore import DiffStat, GitStore
 
 ROLES = ("none", "read", "triage", "write", "maintain", "admin")
-"""What a person may do in a repository, weakest first."""
+"""The roles of people in a repository, weakest first."""
 
 FIRST_ID = 3_000_000_000
-"""GitHub's ids outgrew 32 bits, so ours begin beyond them."""
+"""GitHub's ids exceed 32 bits, so these do too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """An SSH key of somebody's, as they gave it."""
+    """An SSH key of an account."""
 
     id: int
     key: str
@@ -110,7 +110,7 @@ class Issue:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """How a pull request came into its base."""
+    """The merge of a pull request."""
 
     sha: str
     by: User
@@ -122,7 +122,7 @@ class Pull(Issue):
     """A pull request, which is an issue with two branches."""
 
     source: Repository
-    """Where its head is a branch: its own repository, or a fork of that."""
+    """The repository of its head branch: its own repository or a fork."""
     head: str
     head_sha: str
     base: str
@@ -134,7 +134,7 @@ class Pull(Issue):
 
 @dataclass(slots=True)
 class Repository:
-    """A repository: its git data, its issues and who may do what."""
+    """A repository: its git data, its issues and the roles of people."""
 
     id: int
     owner: User
@@ -155,14 +155,14 @@ class Repository:
         return f"{self.owner.login}/{self.name}"
 
     def role_of(self, user: User) -> str:
-        """The role of `user`: what was granted, else what everybody has."""
+        """The role of `user`: the granted one, or the one that everybody has."""
         if user.id == self.owner.id:
             return "admin"
         everybody = "none" if self.private or user.type == "Bot" else "read"
         return self.roles.get(user.login.casefold(), everybody)
 
     def may_be_assigned(self, user: User) -> bool:
-        """Whether GitHub lets `user` be assigned to an issue: who has a role, and the owner."""
+        """Whether `user` can be assigned to an issue: people with a role, and the owner."""
         has_role = self.roles.get(user.login.casefold(), "none") != "none"
         return user.type == "User" and (has_role or user.id == self.owner.id)
 
@@ -177,7 +177,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """The App on one account; it covers the account's repositories that are `installed`."""
+    """The App on one account. It covers the account's repositories that are `installed`."""
 
     id: int
     account: User
@@ -203,7 +203,7 @@ class App:
 
 
 class World:
-    """Everything there is. Logins and repository names ignore case, as GitHub's do."""
+    """The whole state. Logins and repository names ignore case, as on GitHub."""
 
     def __init__(self, clock: Callable[[], datetime]) -> None:
         self.clock = clock
@@ -212,32 +212,32 @@ class World:
         self.public_keys: dict[User, list[PublicKey]] = {}
         self.repositories: dict[str, Repository] = {}
         self.former: dict[str, Repository] = {}
-        """By the names that they had before."""
+        """Former name -> repository."""
         self.installations: dict[int, Installation] = {}
 
     def next_id(self) -> int:
-        """An id that nothing else has."""
+        """A new unique id."""
         self._last_id += 1
         return self._last_id
 
     def now(self) -> datetime:
-        """The time in UTC, in whole seconds: GitHub's times have no fraction."""
+        """The time in UTC, in whole seconds, as GitHub's times."""
         return self.clock().astimezone(UTC).replace(microsecond=0)
 
     def add_user(self, login: str, kind: str = "User") -> User:
-        """The account called `login`; it is made if there is none."""
+        """The account `login`. It is created if there is none."""
         return self.users.setdefault(login.casefold(), User(self.next_id(), login, kind))
 
     def repository(self, full_name: str) -> Repository:
-        """The repository called `full_name`; raises KeyError."""
+        """The repository `full_name`. Raises KeyError."""
         return self.repositories[full_name.casefold()]
 
     def label(self, repository: Repository, name: str) -> Label:
-        """The label of `repository` called `name`; it is made if there is none."""
+        """The label `name` of `repository`. It is created if there is none."""
         return repository.labels.setdefault(name.casefold(), Label(self.next_id(), name))
 
     def installation_on(self, account: User) -> Installation:
-        """The App's installation on `account`; it is made if there is none."""
+        """The App's installation on `account`. It is created if there is none."""
         for installation in self.installations.values():
             if installation.account == account:
                 return installation

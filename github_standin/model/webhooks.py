@@ -1,7 +1,4 @@
-"""Webhooks: signed, posted in order, recorded; never tried again unless somebody asks for it.
-
-It refuses to know what an event means: it carries payloads.
-"""
+"""Webhooks: signed, posted in order, and recorded. They are sent again only on request."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from github_standin.model.faults import Faults, WebhookFault
 from github_standin.model.state import App, World
 
 ALWAYS_SENT = frozenset({"ping"})
-"""What an App gets without having asked for it."""
+"""Events that an App receives without a subscription."""
 
 UNREACHABLE = "failed to connect to host"
 
@@ -41,7 +38,7 @@ class Delivery:
     redelivery: bool = False
     duration_s: float = 0.0
     status: str = "pending"
-    """`OK` when the answer was below 300, else what went wrong."""
+    """`OK` if the answer's status was under 300, else the failure."""
     status_code: int = 0
     request_headers: Mapping[str, str] = field(default_factory=dict)
     response_headers: Mapping[str, str] = field(default_factory=dict)
@@ -59,7 +56,7 @@ class Delivery:
 
 
 class Webhooks:
-    """The App's webhook: where it goes, what went there."""
+    """The App's webhook: its address, and its deliveries."""
 
     def __init__(self, world: World, app: App, faults: Faults) -> None:
         self._world = world
@@ -77,12 +74,12 @@ class Webhooks:
         self._client: aiohttp.ClientSession | None = None
 
     async def start(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         self._client = aiohttp.ClientSession(auto_decompress=False)
         self._sender = asyncio.create_task(self._send_forever(), name="stand-in webhooks")
 
     async def stop(self) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         tasks = [*self._late, *([self._sender] if self._sender else [])]
         for task in tasks:
             task.cancel()
@@ -100,7 +97,7 @@ class Webhooks:
         installation_id: int | None = None,
         repository_id: int | None = None,
     ) -> None:
-        """Queue an event, as it is now, if the App wants it and has a webhook."""
+        """Queue an event if the App subscribes to it and has a webhook."""
         if self.url and event in self._app.events | ALWAYS_SENT:
             body = json.dumps(payload, ensure_ascii=False).encode()
             guid, now = str(uuid.uuid4()), self._world.now()
@@ -109,7 +106,7 @@ class Webhooks:
             )
 
     def redeliver(self, guid: str) -> None:
-        """Queue the event `guid` once more, the same to the byte; raises KeyError if there was none."""
+        """Queue the event `guid` again, byte for byte. Raises KeyError if there was none."""
         sent = [delivery for delivery in self.deliveries if delivery.guid == guid]
         if not sent:
             raise KeyError(guid)
@@ -117,12 +114,12 @@ class Webhooks:
         self._queue.put_nowait(again)
 
     async def sent(self) -> None:
-        """Wait until everything in the queue has been answered, or put aside by a fault."""
+        """Wait until every queued event was answered, or held back by a fault."""
         if self._sender:
             await self._queue.join()
 
     async def settle(self) -> None:
-        """Wait until everything that was queued has been sent, also what a fault keeps back."""
+        """Wait until every queued event was sent, also those that a fault holds back."""
         await self._queue.join()
         while self._held_back or self._late:
             await self._send_held_back()

@@ -1,4 +1,4 @@
-"""Patches as people see them: by file, with line numbers and colours. Pure; it refuses to know where they come from."""
+"""Patches for people: by file, with line numbers and colours. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FILE = re.compile(r"^diff --git ", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a hunk; `old` and `new` are its numbers before and after, empty where it is not."""
+    """One line of a hunk. `old` and `new` are its numbers before and after, empty if it is not there."""
 
     kind: str
-    """`plus`, `minus`, `hunk`, or nothing."""
+    """`plus`, `minus`, `hunk`, or empty."""
     old: str
     new: str
     text: str
@@ -26,11 +26,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What changes in one file."""
+    """The changes in one file."""
 
     path: str
     facts: str
-    """What git says of it beside its lines, such as a new mode."""
+    """Other changes than lines, such as a new mode."""
     lines: tuple[Line, ...]
 
     @property
@@ -53,7 +53,7 @@ def _parse_file(section: str) -> FileDiff:
     head, at, hunks = section.partition("\n@@")
     ends, *facts = head.split("\n")
     said = [fact for fact in facts if fact and not fact.startswith(("index ", "--- ", "+++ "))]
-    # Without renames the two ends have one name, a/NAME b/NAME.
+    # Without renames both sides have the same name, a/NAME b/NAME.
     path = ends[: len(ends) // 2].strip('"').removeprefix("a/")
     return FileDiff(path, ", ".join(said), tuple(_parse_hunks(f"@@{hunks}") if at else ()))
 
@@ -73,7 +73,7 @@ def _parse_hunks(text: str) -> Iterator[Line]:
             old, new = old + (kind != "plus"), new + (kind != "minus")
 
 
-def paint_diff(patch: str) -> Markup:
+def render_diff(patch: str) -> Markup:
     """A patch with a colour for each line, as GitHub shows it in a comment."""
     lines = patch.removesuffix("\n").split("\n")
     return Markup().join(

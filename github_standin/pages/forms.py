@@ -1,6 +1,6 @@
-"""What people do in a browser: comment, label, close, open an issue, mark a pull request as ready and merge it.
+"""Actions of people in a browser: comment, label, close, open an issue, mark a pull request as ready and merge it.
 
-Each form does the same as a call of the API, so the App hears of it. It refuses to know what a page looks like.
+Each form does the same as a call of the API, so the App receives its webhook.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from github_standin.pages.pages import ISSUE, Pages
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _ThreadForm:
     """A form on the page of an issue or pull request."""
 
     repository: Repository
@@ -33,12 +33,12 @@ class _Wish:
 
     @property
     def place(self) -> str:
-        """Where the form came from."""
+        """The page that the form came from."""
         return path_to(self.repository, self.issue)
 
 
 class Forms:
-    """The handlers of every POST by people; each answers with the page that shows what was done."""
+    """The handlers of every POST by people. Each answers with the page that shows the change."""
 
     def __init__(self, frame: Frame, pages: Pages, actions: Actions, limits: Limits) -> None:
         self._frame = frame
@@ -47,7 +47,7 @@ class Forms:
         self._limits = limits
 
     def add_routes(self, app: web.Application) -> None:
-        """Put the forms into `app`."""
+        """Add the forms to `app`."""
         app.router.add_post("/{owner}/{repo}/issues", self.open_issue)
         app.router.add_post(f"{ISSUE}/comments", self.comment)
         app.router.add_post(f"{ISSUE}/label", self.label)
@@ -67,58 +67,58 @@ class Forms:
 
     async def comment(self, request: web.Request) -> web.Response:
         """Post a comment."""
-        wish = await self._read(request)
-        return _go_to(f"{wish.place}#issuecomment-{self._comment(wish).id}")
+        form = await self._read(request)
+        return _go_to(f"{form.place}#issuecomment-{self._comment(form).id}")
 
-    def _comment(self, wish: _Wish) -> Comment:
-        _insist(wish.rights.comment)
-        body = _read_text(wish.fields, "body", self._limits.body_characters)
-        return self._actions.add_comment(wish.repository, wish.issue, body, wish.person)
+    def _comment(self, form: _ThreadForm) -> Comment:
+        _require_right(form.rights.comment)
+        body = _read_text(form.fields, "body", self._limits.body_characters)
+        return self._actions.add_comment(form.repository, form.issue, body, form.person)
 
     async def label(self, request: web.Request) -> web.Response:
-        """Put a label on."""
-        wish = await self._read(request)
-        _insist(wish.rights.label)
-        name = _read_text(wish.fields, "name", MAX_LABEL_CHARACTERS).strip()
-        self._actions.add_label(wish.repository, wish.issue, name, wish.person)
-        return _go_to(wish.place)
+        """Add a label."""
+        form = await self._read(request)
+        _require_right(form.rights.label)
+        name = _read_text(form.fields, "name", MAX_LABEL_CHARACTERS).strip()
+        self._actions.add_label(form.repository, form.issue, name, form.person)
+        return _go_to(form.place)
 
     async def unlabel(self, request: web.Request) -> web.Response:
-        """Take a label off; one that is off already stays so."""
-        wish = await self._read(request)
-        _insist(wish.rights.label)
-        on = {label.name: label for label in wish.issue.labels}
-        if label := on.get(wish.fields.get("name", "")):
-            self._actions.remove_label(wish.repository, wish.issue, label, wish.person)
-        return _go_to(wish.place)
+        """Remove a label. Does nothing if the issue does not have it."""
+        form = await self._read(request)
+        _require_right(form.rights.label)
+        on = {label.name: label for label in form.issue.labels}
+        if label := on.get(form.fields.get("name", "")):
+            self._actions.remove_label(form.repository, form.issue, label, form.person)
+        return _go_to(form.place)
 
     async def set_state(self, request: web.Request) -> web.Response:
-        """Close or reopen, with the comment that stands in the same form, if any."""
-        wish = await self._read(request)
-        _insist(wish.rights.set_state)
-        if wish.fields.get("state") not in ("open", "closed"):
-            raise web.HTTPBadRequest(text="state is open or closed\n")
-        if wish.fields.get("body", "").strip():
-            self._comment(wish)
-        self._actions.set_state(wish.repository, wish.issue, wish.fields["state"], wish.person)
-        return _go_to(wish.place)
+        """Close or reopen, with the comment of the form, if there is one."""
+        form = await self._read(request)
+        _require_right(form.rights.set_state)
+        if form.fields.get("state") not in ("open", "closed"):
+            raise web.HTTPBadRequest(text="state must be open or closed\n")
+        if form.fields.get("body", "").strip():
+            self._comment(form)
+        self._actions.set_state(form.repository, form.issue, form.fields["state"], form.person)
+        return _go_to(form.place)
 
     async def mark_ready(self, request: web.Request) -> web.Response:
-        """Take a pull request out of its draft state."""
-        wish = await self._read(request)
-        _insist(wish.rights.mark_ready)
-        if isinstance(wish.issue, Pull):
-            self._actions.mark_ready(wish.repository, wish.issue, wish.person)
-        return _go_to(wish.place)
+        """End the draft state of a pull request."""
+        form = await self._read(request)
+        _require_right(form.rights.mark_ready)
+        if isinstance(form.issue, Pull):
+            self._actions.mark_ready(form.repository, form.issue, form.person)
+        return _go_to(form.place)
 
     async def merge(self, request: web.Request) -> web.Response:
-        """Merge a pull request by a commit of its own; HTTP 409 where git cannot."""
-        wish = await self._read(request)
-        _insist(wish.rights.merge)
-        git, pull = wish.repository.git, wish.issue
+        """Merge a pull request with a merge commit; HTTP 409 if git cannot."""
+        form = await self._read(request)
+        _require_right(form.rights.merge)
+        git, pull = form.repository.git, form.issue
         if isinstance(pull, Pull):
             base, now = f"refs/heads/{pull.base}", datetime.now(UTC)
-            by = Signature(wish.person.login, f"{wish.person.login}@users.noreply.example", now)
+            by = Signature(form.person.login, f"{form.person.login}@users.noreply.example", now)
             message = f"Merge pull request #{pull.number} from {pull.source.owner.login}/{pull.head}\n\n{pull.title}"
             try:
                 was = await git.read_ref(base) or ZERO
@@ -126,22 +126,22 @@ class Forms:
                 await git.move_ref(base, sha, was)
             except GitFailed as error:
                 raise web.HTTPConflict(text=f"git cannot merge this: {error}\n") from error
-            self._actions.merge(wish.repository, pull, sha, wish.person)
-        return _go_to(wish.place)
+            self._actions.merge(form.repository, pull, sha, form.person)
+        return _go_to(form.place)
 
-    async def _read(self, request: web.Request) -> _Wish:
+    async def _read(self, request: web.Request) -> _ThreadForm:
         repository, issue = self._pages.find_issue(request)
         person, fields = await self._frame.read_signed_form(request)
-        return _Wish(repository, issue, person, rights_of(repository, issue, person), fields)
+        return _ThreadForm(repository, issue, person, rights_of(repository, issue, person), fields)
 
 
-def _insist(right: bool) -> None:
+def _require_right(right: bool) -> None:
     if not right:
-        raise web.HTTPForbidden(text="GitHub lets only people with another role do this\n")
+        raise web.HTTPForbidden(text="Your role on this repository does not allow this\n")
 
 
 def _read_text(fields: Mapping[str, str], name: str, most: int, *, required: bool = True) -> str:
-    """A field as the browser sent it: its lines end with CR LF, on GitHub, too. Raises HTTP 422 as GitHub would."""
+    """A field as the browser sent it, with CR LF as on GitHub. Raises HTTP 422, as GitHub does."""
     text = fields.get(name, "")
     if (required and not text.strip()) or len(text) > most:
         raise web.HTTPUnprocessableEntity(text=f"{name} must not be blank, and have at most {most} characters\n")

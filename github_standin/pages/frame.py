@@ -1,6 +1,6 @@
-"""What every page of the stand-in has: its frame, who looks at it, and the check that a form came from a page of ours.
+"""What all pages share: the layout, the person, and the CSRF check of forms.
 
-Nobody signs in: whoever looks says who they are. It refuses to know what a page shows.
+There is no sign-in: people choose who they are.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ class Frame:
         self._templates.globals |= {"token_field": TOKEN_FIELD, "token": self._token, "path_to": path_to}
 
     def add_routes(self, app: web.Application) -> None:
-        """Put style sheet and script into `app`, and the form by which people say who they are."""
+        """Add the style sheet, the script and the form that chooses the person to `app`."""
         app.router.add_static("/-/", STATIC)
         app.router.add_post("/you", self.change_person)
 
     def person(self, request: web.Request) -> User | None:
-        """Whoever the browser says it is; None for nobody."""
+        """The person that the browser has chosen; None for nobody."""
         user = self._world.users.get(request.cookies.get(COOKIE, "").casefold())
         return user if user in self.people() else None
 
     def people(self) -> list[User]:
-        """Whom one can be."""
+        """The people to choose from."""
         return [user for user in self._world.users.values() if user.type == "User" and user != self._links.app.owner]
 
     def render(
@@ -76,37 +76,37 @@ class Frame:
 
     @web.middleware
     async def explain(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Show browsers a refusal within the frame; programs, such as git, get its text."""
+        """Show an error as a page to browsers, and as text to programs such as git."""
         try:
             return await handler(request)
         except web.HTTPClientError as refusal:
             if "text/html" not in request.headers.get("Accept", ""):
                 raise
             words = refusal.text or ""
-            if words.startswith(f"{refusal.status}: "):  # aiohttp's own, which says no more than the title.
-                words = "There is no such page, or you may not see it: say who you are, at the top of the page."
+            if words.startswith(f"{refusal.status}: "):  # aiohttp's default text
+                words = "Not found, or you don't have access. Choose who you are at the top of the page."
             words = f"{words[:1].upper()}{words[1:].strip()}"
             return self.render(request, "refused.html", status=refusal.status, title=refusal.reason, words=words)
 
     async def read_form(self, request: web.Request) -> Mapping[str, str]:
-        """The texts of a form; raises HTTP 403 for one that did not come from a page of ours."""
+        """The fields of a form. Raises HTTP 403 if it did not come from one of our pages."""
         try:
             fields = {name: value for name, value in (await request.post()).items() if isinstance(value, str)}
         except ValueError as error:
             raise web.HTTPBadRequest(text="this form cannot be read\n") from error
         if not secrets.compare_digest(fields.get(TOKEN_FIELD, "").encode(), self._token.encode()):
-            raise web.HTTPForbidden(text="this form did not come from this site as it runs now: load its page anew\n")
+            raise web.HTTPForbidden(text="this form is from another site, or from before a restart: reload its page\n")
         return fields
 
     async def read_signed_form(self, request: web.Request) -> tuple[User, Mapping[str, str]]:
-        """Who sent a form, and its texts; raises HTTP 403 for one that nobody sent."""
+        """The sender of a form, and its fields. Raises HTTP 403 if nobody is chosen."""
         fields, person = await self.read_form(request), self.person(request)
         if person is None:
-            raise web.HTTPForbidden(text="say first who you are\n")
+            raise web.HTTPForbidden(text="choose who you are first\n")
         return person, fields
 
     async def change_person(self, request: web.Request) -> web.Response:
-        """Be somebody else from now on; without a name, nobody."""
+        """Become another person, or nobody without a name."""
         fields = await self.read_form(request)
         response = web.Response(status=303, headers={"Location": _stay_here(fields.get("back", ""))})
         response.set_cookie(COOKIE, fields.get("login", ""), httponly=True, samesite="Strict")
@@ -119,7 +119,7 @@ def path_to(repository: Repository, issue: Issue) -> str:
 
 
 def _stay_here(address: str) -> str:
-    """The address, if it is a path of this site; else the start."""
+    """The address, if it is a path of this site; else the start page."""
     is_path = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
     return address if is_path else "/"
 
@@ -138,5 +138,5 @@ def _headers(forms_lead_to: str) -> dict[str, str]:
 
 
 def _choose_hue(name: str) -> str:
-    """The class that gives a name its colour, the same on every page."""
+    """The CSS class with the colour of a name, the same on every page."""
     return f"hue-{sum(name.encode()) % _HUES}"

@@ -1,7 +1,7 @@
-"""GitHub-flavoured Markdown as HTML that can do nothing: what people see of what somebody wrote.
+"""Renders GitHub-flavoured Markdown as harmless HTML.
 
-Tables, strikethrough, task lists, bare addresses, mentions, folded parts, coloured diffs; and of the HTML in between
-only harmless tags, always closed, so that no text reaches beyond its own box. It refuses to know whose text it is.
+It supports tables, strikethrough, task lists, bare addresses, mentions, collapsed parts and coloured diffs. Of embedded
+HTML only harmless tags remain, and they are always closed, so a text cannot affect the rest of the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from markdown_it.token import Token
 from markdown_it.utils import EnvType, OptionsDict
 from markupsafe import Markup, escape
 
-from github_standin.pages.diffs import paint_diff
+from github_standin.pages.diffs import render_diff
 
 _VOID = frozenset({"br", "hr"})
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -43,7 +43,7 @@ _WORDS = (
 )
 _TAGS = frozenset({*_VOID, *_HEADINGS, *_BLOCKS, *_TABLES, *_WORDS})
 _RAW = re.compile(r"<(?=/?(?:title|textarea|style|xmp|iframe|noembed|noframes|script|plaintext)\b)", re.IGNORECASE)
-"""What GitHub takes away (GFM, 6.11): tags that would change how everything behind them is read."""
+"""Tags that GitHub removes (GFM, 6.11), because they change how everything after them is parsed."""
 _HREF = re.compile(r"https?://|mailto:|[/#]", re.IGNORECASE)
 _LIVE = re.compile(
     r"(?P<url>https?://[^\s<>\"]*[^\s<>\".,:;!?'*_~)\]])|(?<![\w/#&])#(?P<number>[1-9]\d{0,8})\b"
@@ -53,7 +53,7 @@ _TASK = re.compile(r"\s*\[([ xX])\]\s")
 
 
 class _Renderer(RendererHTML):
-    """Leaves HTML as it was written, but for what the sanitizer must not meet."""
+    """Leaves HTML unchanged, except for `_RAW` tags."""
 
     def html_block(self, tokens: Sequence[Token], idx: int, options: OptionsDict, env: EnvType) -> str:
         """HTML between paragraphs."""
@@ -65,7 +65,7 @@ class _Renderer(RendererHTML):
 
 
 class _Sanitizer(HTMLParser):
-    """Writes HTML anew: known tags with known attributes, in balance; all else is text, or nothing."""
+    """Writes HTML again with known tags and attributes only, all closed. The rest becomes text or is removed."""
 
     def __init__(self, repository_path: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -76,14 +76,14 @@ class _Sanitizer(HTMLParser):
         self._is_diff = False
 
     def finish(self) -> str:
-        """All of it; what is still open is closed."""
+        """The result, with open tags closed."""
         self.close()
         while self._open:
             self._end()
         return "".join(self._parts)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """A tag opens."""
+        """Open a tag."""
         values = {name: value or "" for name, value in attrs}
         if tag == "img":
             self._link(values.get("src", ""), values.get("alt") or "image")
@@ -96,7 +96,7 @@ class _Sanitizer(HTMLParser):
                 self._open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """A tag closes, and with it what was opened since."""
+        """Close a tag, and the tags inside it."""
         if tag in self._open:
             while self._end() != tag:
                 pass
@@ -109,7 +109,7 @@ class _Sanitizer(HTMLParser):
             data = data[task.end() :]
         self._begins_item = self._begins_item and not data.strip()
         if self._is_diff and "pre" in self._open:
-            self._parts.append(paint_diff(data))
+            self._parts.append(render_diff(data))
         elif {"a", "code", "pre"}.isdisjoint(self._open):
             self._write_live(data)
         else:
@@ -122,7 +122,7 @@ class _Sanitizer(HTMLParser):
         return tag
 
     def _write_live(self, text: str) -> None:
-        """Text outside of code, where addresses, numbers and names are alive."""
+        """Write text outside code, with links for addresses, numbers and names."""
         end = 0
         for match in _LIVE.finditer(text):
             self._parts.append(escape(text[end : match.start()]))
@@ -141,7 +141,7 @@ class _Sanitizer(HTMLParser):
 
 
 def _render_attributes(tag: str, values: dict[str, str]) -> str:
-    """The few attributes that mean something and can do nothing."""
+    """The few harmless attributes."""
     if tag == "a" and _HREF.match(values.get("href", "")):
         return f' href="{escape(values["href"])}" rel="nofollow noopener"'
     if tag == "details" and "open" in values:
@@ -158,7 +158,7 @@ _MARKDOWN.enable(["table", "strikethrough"])
 
 
 def render_markdown(text: str, repository_path: str = "") -> Markup:
-    """Somebody's Markdown as HTML. With `repository_path`, such as `/octo/widgets`, `#1` leads to an issue there."""
+    """Markdown as HTML. With `repository_path`, such as `/octo/widgets`, `#1` links to an issue there."""
     sanitizer = _Sanitizer(repository_path)
     sanitizer.feed(_MARKDOWN.render(text))
     return Markup(sanitizer.finish())  # noqa: S704 - the sanitizer escapes

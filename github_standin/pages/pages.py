@@ -1,7 +1,6 @@
-"""What a person sees in a browser: repositories, issues, threads, and the commits and diff of a pull request.
+"""Pages for people: repositories, issues, threads, and the commits and diff of a pull request.
 
-Everything shown was written by somebody: templates escape it, or `markdown` makes it harmless. It refuses to know the
-API, and how anything changes.
+All content is untrusted: templates escape it, or `markdown` makes it harmless.
 """
 
 from __future__ import annotations
@@ -21,20 +20,20 @@ ISSUE = "/{owner}/{repo}/{kind:issues|pull}/{number:[0-9]{1,9}}"
 """The path of an issue or pull request."""
 
 SHOWN_FILES = 200
-"""Of a repository's; the demo's has a handful."""
+"""The most files of a repository that its page lists."""
 
 _NOSNIFF = {"X-Content-Type-Options": "nosniff"}
 
 
 class Pages:
-    """The handlers of every GET. Private repositories are there for those who have a role in them."""
+    """The handlers of every GET. Private repositories are shown only to people with a role in them."""
 
     def __init__(self, world: World, frame: Frame) -> None:
         self._world = world
         self._frame = frame
 
     def add_routes(self, app: web.Application) -> None:
-        """Put the pages into `app`."""
+        """Add the pages to `app`."""
         app.router.add_get("/", self.show_repositories)
         app.router.add_get("/{owner}/{repo}", self.show_repository)
         app.router.add_get("/{owner}/{repo}/{kind:issues|pulls}", self.show_issues)
@@ -45,13 +44,13 @@ class Pages:
         app.router.add_get("/{owner}/{repo}/blob/{sha}/{path:.+}", self.show_file)
 
     async def show_repositories(self, request: web.Request) -> web.Response:
-        """The way in."""
+        """The start page, with all repositories."""
         person = self._frame.person(request)
         found = [repository for repository in self._world.repositories.values() if may_see(repository, person)]
         return self._frame.render(request, "repositories.html", title="Repositories", repositories=found)
 
     async def show_repository(self, request: web.Request) -> web.Response:
-        """The files on the default branch, and what the README says."""
+        """The files on the default branch, and the README."""
         repository = self.find_repository(request)
         branch = repository.default_branch
         try:
@@ -67,7 +66,7 @@ class Pages:
         return self._frame.render(request, "repository.html", title=title, repository=repository, here="", **values)
 
     async def show_issues(self, request: web.Request) -> web.Response:
-        """The issues of a repository, or its pull requests; newest first, open ones unless asked otherwise."""
+        """The issues or pull requests of a repository, newest first; by default the open ones."""
         repository, kind = self.find_repository(request), request.match_info["kind"]
         state = "closed" if request.query.get("state") == "closed" else "open"
         of_kind = [issue for issue in repository.issues.values() if isinstance(issue, Pull) == (kind == "pulls")]
@@ -90,7 +89,7 @@ class Pages:
         return self._frame.render(request, "new_issue.html", title=title, repository=repository, here="issues")
 
     async def show_thread(self, request: web.Request) -> web.Response:
-        """One issue or pull request; the other kind's address leads to it, as on GitHub."""
+        """One issue or pull request. The other kind's address redirects to it, as on GitHub."""
         repository, issue = self.find_issue(request)
         if (request.match_info["kind"] == "pull") != isinstance(issue, Pull):
             raise web.HTTPFound(path_to(repository, issue))
@@ -121,7 +120,7 @@ class Pages:
         return web.Response(text=patch, headers=_NOSNIFF)
 
     async def show_commit(self, request: web.Request) -> web.Response:
-        """One commit: its message, and what it changes."""
+        """One commit: its message and its changes."""
         repository = self.find_repository(request)
         commit = await _find_commit(repository, request.match_info["sha"])
         patch = await repository.git.diff(commit.parents[0], commit.sha) if commit.parents else ""
@@ -130,7 +129,7 @@ class Pages:
         return self._frame.render(request, "commit.html", title=title, **values)
 
     async def show_file(self, request: web.Request) -> web.Response:
-        """One file, as it is at a commit."""
+        """One file at a commit."""
         repository, path = self.find_repository(request), request.match_info["path"]
         commit = await _find_commit(repository, request.match_info["sha"])
         try:
@@ -165,7 +164,7 @@ async def _find_commit(repository: Repository, sha: str) -> Commit:
 
 
 async def _read_change(repository: Repository, pull: Pull) -> tuple[list[Commit], list[FileDiff]]:
-    """The commits and files of a pull request; none where git cannot tell, such as after its base is gone."""
+    """The commits and files of a pull request; none if git cannot tell, for example because its base was deleted."""
     try:
         patch = await repository.git.diff(pull.base_sha, pull.head_sha)
         return await repository.git.list_commits(pull.base_sha, pull.head_sha), parse_patch(patch)

@@ -1,6 +1,6 @@
-"""One issue's conversation as a state machine. Pure; refuses to know rows, comments and machines.
+"""The conversation about one issue as a state machine. Pure.
 
-`awaiting_note` means that a report with a diff stands and a human note would open its pull request.
+`awaiting_note` means that there is a report with a diff, and a human note would open its pull request.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class CaseState(StrEnum):
-    """Where the conversation stands."""
+    """The state of a conversation."""
 
     IDLE = "idle"
     ACTIVE = "active"
@@ -25,7 +25,7 @@ LABELS: Mapping[CaseState, str] = {
     CaseState.AWAITING_NOTE: "ptq: awaiting note",
     CaseState.PULL_OPEN: "ptq: pull open",
 }
-"""The label by which an issue shows where its case stands, if it is to. An idle one shows none."""
+"""State -> the optional label of the issue. An idle case has none."""
 
 NEXT: dict[CaseState, frozenset[CaseState]] = {
     CaseState.IDLE: frozenset({CaseState.ACTIVE}),
@@ -37,12 +37,12 @@ NEXT: dict[CaseState, frozenset[CaseState]] = {
 
 
 class IllegalCaseMove(Exception):  # noqa: N818 - a fact about a case, not a fault of the program
-    """A case cannot go from its state to that one; nothing was changed."""
+    """A case cannot move from its state to that one. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One issue, and which job and which pull request it is about just now."""
+    """The conversation about one issue, with its current job and pull request."""
 
     key: str
     repository: str
@@ -53,7 +53,7 @@ class Case:
     changed_at: datetime
     active_job_id: str | None = None
     standing_job_id: str | None = None
-    """The job whose diff a note would approve."""
+    """The job with the current diff, which a note would approve."""
     pull_number: int | None = None
 
 
@@ -64,12 +64,12 @@ def _move(case: Case, to: CaseState, now: datetime) -> Case:
 
 
 def begin_job(case: Case, job_id: str, now: datetime) -> Case:
-    """A job of this issue was made. Raises `IllegalCaseMove` while another is active."""
+    """A job of this issue was created. Raises `IllegalCaseMove` if another one is active."""
     return replace(_move(case, CaseState.ACTIVE, now), active_job_id=job_id)
 
 
 def end_job(case: Case, job_id: str, now: datetime, *, approvable: bool) -> Case:
-    """The active job ended. An approvable diff stands from now on; a fruitless attempt leaves standing what stood."""
+    """The active job ended. An approvable diff becomes the current one; otherwise the earlier one stays."""
     if case.active_job_id != job_id:
         return case
     standing = job_id if approvable else case.standing_job_id
@@ -79,7 +79,8 @@ def end_job(case: Case, job_id: str, now: datetime, *, approvable: bool) -> Case
 
 
 def open_pull(case: Case, job_id: str, number: int, now: datetime) -> Case:
-    """The pull request for a job's report was opened; a job begun meanwhile goes on, a newer report still stands."""
+    """The pull request for a job's report was opened. A newer job continues, and a newer report stays the current
+    one."""
     case = replace(case, pull_number=number)
     if case.standing_job_id != job_id:
         return case
@@ -88,5 +89,5 @@ def open_pull(case: Case, job_id: str, number: int, now: datetime) -> Case:
 
 
 def close_issue(case: Case, now: datetime) -> Case:
-    """The issue was closed, as a merge does: nobody need look for the pull request any more. All else stays."""
+    """The issue was closed, for example by a merge: the pull request need not be watched. The rest stays."""
     return _move(case, CaseState.IDLE, now) if case.state is CaseState.PULL_OPEN else case

@@ -1,7 +1,7 @@
-"""Rows of cases, their labels, replies and pull requests. Every function takes the transaction that its caller opened.
+"""Rows of cases, their labels, replies and pull requests. Every function takes its caller's transaction.
 
-A reply is a row before it is a comment: what should stand on GitHub, and what we last put there.
-`handlers.effects.outbox` makes the second equal to the first.
+A reply's row has the text that should be on GitHub, and the text that is there. `handlers.effects.outbox` makes the
+second equal to the first.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from runner.rows import job_rows
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One comment of ours: as it should stand, and what we know of it on GitHub."""
+    """One comment of ours: the wanted text, and its state on GitHub."""
 
     id: str
     kind: str
-    """`status`, `report` or `reply`: the word in the comment's marker."""
+    """`status`, `report` or `reply`, as in the comment's marker."""
     repository: str
     issue_number: int
     body: str
@@ -43,38 +43,39 @@ class Reply:
     attempts: int = 0
     refusals: int = 0
     trouble: str | None = None
-    """Why it waits, in words."""
+    """Why it waits, for people."""
     abandoned: str | None = None
     final: bool = False
     changed_at: datetime | None = None
-    """When `body` last became another one; None while it is the first."""
+    """When `body` last changed; None if it never did."""
     quiet_since: datetime | None = None
-    """Since when nobody sends it, so that an unanswered attempt settles; None: whoever sent it may have died at it."""
+    """Since when no replica sends it, so that an unanswered attempt is over some time later. None: unknown, because the
+    sender may have crashed."""
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether an attempt to post it has had no answer, not even a refusal."""
+        """Whether an attempt to post it had no answer, not even a refusal."""
         return self.comment_id is None and self.attempts > self.refusals
 
     @property
     def marker(self) -> str:
-        """What our comment carries, so that we find it again after a lost answer."""
+        """The hidden line with which we find our comment again after a lost answer."""
         name = "job" if self.kind == "status" else self.kind
         return f"<!-- ptq:{name}={self.id} -->"
 
     def log_context(self) -> dict[str, object]:
-        """The ids that every log line about this comment carries."""
+        """The ids in every log line about this comment."""
         case = f"{self.repository}#{self.issue_number}"
         return {"repository": self.repository, "issue": self.issue_number, "case": case, "job": self.job_id}
 
     @property
     def worth(self) -> Worth:
-        """How much bringing it to GitHub is worth to people now."""
+        """The priority of writing it to GitHub now."""
         return find_worth(self.kind, is_posted=self.comment_id is not None, final=self.final)
 
 
 def find_worth(kind: str, *, is_posted: bool, final: bool) -> Worth:
-    """How much it is worth to bring the next text of a comment to GitHub; `is_posted` says that its first is there."""
+    """The priority of a comment's next text. `is_posted` says that the comment exists."""
     if kind == "status" and is_posted:
         return Worth.STATUS if final else Worth.LIVE
     return Worth.REPLY if kind == "reply" else Worth.REPORT
@@ -82,7 +83,7 @@ def find_worth(kind: str, *, is_posted: bool, final: bool) -> Worth:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """One approved report on its way to being a draft pull request."""
+    """A draft pull request to open for an approved report."""
 
     job_id: str
     digest: str
@@ -93,36 +94,36 @@ class Pull:
     created_at: datetime
     next_attempt_at: datetime
     title: str | None = None
-    """As the approver typed it; None leaves it to the report."""
+    """The approver's title; None uses that of the report."""
     commit_sha: str | None = None
     number: int | None = None
     url: str | None = None
     attempts: int = 0
     refusals: int = 0
     trouble: str | None = None
-    """Why it waits, in words."""
+    """Why it waits, for people."""
     abandoned: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CaseLabel:
-    """The label by which an issue shows where its case stands: what we know of it on GitHub."""
+    """The state of a case's label on GitHub."""
 
     key: str
     next_attempt_at: datetime
     standing: str | None = None
-    """The one that stands there by our doing, or may: it is written down before it is put on."""
+    """Our label that is on the issue, or may be: it is stored before it is added."""
     settled: bool = True
-    """Whether GitHub has said so."""
+    """Whether GitHub has confirmed it."""
     attempts: int = 0
     refusals: int = 0
     trouble: str | None = None
-    """Why it waits, in words."""
+    """Why it waits, for people."""
     abandoned: str | None = None
 
 
 async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
-    """The case of an issue, by `owner/name#number`."""
+    """The case of an issue, `owner/name#number`."""
     row = (await connection.execute(select(cases).where(cases.c.key == key))).one_or_none()
     return _case(row) if row else None
 
@@ -132,7 +133,7 @@ def _case(row: Row[Any]) -> Case:
 
 
 async def fetch_case_of_pull(connection: AsyncConnection, repository: str, number: int) -> Case | None:
-    """The case that a pull request of ours came from."""
+    """The case of a pull request of ours."""
     of_pull = select(pulls.c.job_id).where(pulls.c.number == number)
     issue = select(jobs.c.thread).where(jobs.c.repository == repository, jobs.c.id.in_(of_pull)).limit(1)
     found = (await connection.execute(issue)).scalar_one_or_none()
@@ -140,39 +141,39 @@ async def fetch_case_of_pull(connection: AsyncConnection, repository: str, numbe
 
 
 async def fetch_queued_job(connection: AsyncConnection, key: str) -> Job | None:
-    """The job of a case that waits for its slot."""
+    """The queued job of a case."""
     case = await fetch_case(connection, key)
     job = await job_rows.fetch_job(connection, case.active_job_id) if case and case.active_job_id else None
     return job if job and job.state is JobState.QUEUED else None
 
 
 async def save_case(connection: AsyncConnection, case: Case) -> None:
-    """Write a case as it now is."""
+    """Store a case."""
     await upsert(connection, cases, asdict(case), keep=["created_at"])
 
 
 def derive_reply_id(what: str) -> str:
-    """The id of the reply that `what` calls for: asked for twice, it is one reply."""
+    """The id of the reply to `what`: the same for a repeated request."""
     return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
 def draft_reply(reply_id: str, kind: str, job: Job, body: str, now: datetime) -> Reply:
-    """A job's status comment or report, before it is written down."""
+    """A job's status comment or report, not stored yet."""
     return Reply(reply_id, kind, job.repository, job.issue_number, body, now, now, job_id=job.id)
 
 
 async def insert_reply(connection: AsyncConnection, reply: Reply) -> bool:
-    """Write down a reply to be posted; False when it was written down before."""
+    """Store a reply to post; False if it exists."""
     return await insert_new(connection, replies, asdict(reply))
 
 
 def read_reply(row: Row[Any]) -> Reply:
-    """The reply of a whole row."""
+    """The reply in a row."""
     return Reply(**row._mapping)
 
 
 async def has_reply(connection: AsyncConnection, reply_id: str) -> bool:
-    """Whether a reply with this id was written down."""
+    """Whether a reply with this id exists."""
     found = await connection.execute(select(replies.c.id).where(replies.c.id == reply_id))
     return found.one_or_none() is not None
 
@@ -185,7 +186,7 @@ async def fetch_job_reply(connection: AsyncConnection, job_id: str, kind: str) -
 
 
 async def fetch_reports_of(connection: AsyncConnection, repository: str, issue_number: int) -> list[Reply]:
-    """The reports that stand on an issue, newest first by GitHub's clock."""
+    """The posted reports of an issue, newest first by GitHub's clock."""
     query = (
         select(replies)
         .where(
@@ -200,13 +201,13 @@ async def fetch_reports_of(connection: AsyncConnection, repository: str, issue_n
 
 
 async def fetch_replies_of_job(connection: AsyncConnection, job_id: str) -> list[Reply]:
-    """The status comment and the report of a job, as far as they are written down."""
+    """The status comment and the report of a job, if they exist."""
     query = select(replies).where(replies.c.job_id == job_id).order_by(replies.c.kind.desc())
     return [read_reply(row) for row in await connection.execute(query)]
 
 
 async def fetch_unposted(connection: AsyncConnection) -> list[tuple[str, str | None, str | None, int]]:
-    """Replies that GitHub does not show as they should stand: repository, trouble, why abandoned, and how many."""
+    """Replies that are not on GitHub as wanted: repository, why they wait, why they were abandoned, and how many."""
     unposted = or_(replies.c.comment_id.is_(None), replies.c.posted_body != replies.c.body)
     kinds = (replies.c.repository, replies.c.trouble, replies.c.abandoned)
     query = select(*kinds, func.count()).where(or_(unposted, replies.c.abandoned.is_not(None))).group_by(*kinds)
@@ -214,7 +215,7 @@ async def fetch_unposted(connection: AsyncConnection) -> list[tuple[str, str | N
 
 
 async def change_reply(connection: AsyncConnection, reply: Reply, **changes: Any) -> Reply:
-    """Change a reply's row and return it as it now is."""
+    """Change a reply's row, and return it."""
     await connection.execute(update(replies).where(replies.c.id == reply.id).values(**changes))
     return replace(reply, **changes)
 
@@ -222,9 +223,9 @@ async def change_reply(connection: AsyncConnection, reply: Reply, **changes: Any
 async def fetch_mislabelled_cases(
     connection: AsyncConnection, showing: Collection[str], hiding: Collection[str], now: datetime
 ) -> list[Case]:
-    """Cases of these repositories whose label is due, for it is not as it should be: as the case stands, or off.
+    """Cases of these repositories whose label is wrong and due: it should show the state, or be removed.
 
-    While a job is active of which the thread is to hear nothing, the label tells nothing of it either.
+    An active job that posts nothing in the thread does not change the label.
     """
     shown = case({str(state): label for state, label in LABELS.items()}, value=cases.c.state, else_="")
     wanted = case((cases.c.repository.in_(showing), shown), else_="")
@@ -243,21 +244,21 @@ async def fetch_mislabelled_cases(
 
 
 async def fetch_case_label(connection: AsyncConnection, key: str) -> CaseLabel | None:
-    """What we know of the label of a case; None where it never had one."""
+    """The label of a case; None if it never had one."""
     row = (await connection.execute(select(case_labels).where(case_labels.c.key == key))).one_or_none()
     return CaseLabel(**row._mapping) if row else None
 
 
 async def change_case_label(connection: AsyncConnection, label: CaseLabel, **changes: Any) -> None:
-    """Change the row of a case's label; without one, `label` with the changes becomes it."""
+    """Change the row of a case's label, or insert `label` with the changes."""
     values = asdict(label)
     await upsert(connection, case_labels, values | changes, keep=values.keys() - changes.keys())
 
 
 async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
-    """Jobs of issues that have ended and have no report yet, nor another job in their place that will have it.
+    """Ended jobs of issues without a report comment, and without a replacement that will have one.
 
-    Of those without any report they are such that their case still has.
+    Jobs without any report count only while their case still has them as the active job.
     """
     reported = select(replies.c.job_id).where(replies.c.kind == "report", replies.c.job_id.is_not(None))
     replaced = select(jobs.c.replaces).where(jobs.c.replaces.is_not(None))
@@ -269,13 +270,13 @@ async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
 
 
 async def fetch_open_statuses(connection: AsyncConnection) -> list[Reply]:
-    """Status comments that still follow their job."""
+    """Status comments that are still updated."""
     query = select(replies).where(replies.c.kind == "status", replies.c.final.is_(False))
     return [read_reply(row) for row in await connection.execute(query)]
 
 
 async def save_pull(connection: AsyncConnection, pull: Pull) -> None:
-    """Write down a pull request to be opened, in place of one that was given up."""
+    """Store a pull request to open. It replaces an abandoned one."""
     await upsert(connection, pulls, asdict(pull))
 
 
@@ -286,33 +287,33 @@ async def fetch_pull(connection: AsyncConnection, job_id: str) -> Pull | None:
 
 
 async def is_accepted(connection: AsyncConnection, note_url: str) -> bool:
-    """Whether the comment at this address has been taken for a note, whatever came of it."""
+    """Whether the comment at this address was accepted as a note before."""
     found = await connection.execute(select(pulls.c.job_id).where(pulls.c.note_url == note_url).limit(1))
     return found.one_or_none() is not None
 
 
 def _pulls_of(repository: str, issue_number: int) -> Select[Any]:
-    """The pull requests that notes on an issue asked for and that were not given up, newest first."""
+    """The pull requests of an issue that were not abandoned, newest first."""
     of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.thread == issue_number)
     standing = (pulls.c.job_id.in_(of_issue), pulls.c.abandoned.is_(None))
     return select(pulls).where(*standing).order_by(pulls.c.created_at.desc()).limit(1)
 
 
 async def fetch_newest_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
-    """The newest pull request that a note on this issue asked for, open or on its way."""
+    """The newest pull request of an issue, open or still to be opened."""
     row = (await connection.execute(_pulls_of(repository, issue_number))).one_or_none()
     return Pull(**row._mapping) if row else None
 
 
 async def fetch_brought_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
-    """What the last note on this issue that was carried out has left on GitHub."""
+    """The newest pull request of an issue that was opened or updated on GitHub."""
     query = _pulls_of(repository, issue_number).where(pulls.c.number.is_not(None))
     row = (await connection.execute(query)).one_or_none()
     return Pull(**row._mapping) if row else None
 
 
 async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pull]:
-    """Approved pull requests that are not brought to GitHub yet, oldest first, and of each issue only the first."""
+    """Approved pull requests that are not on GitHub yet, oldest first, and only the first of each issue."""
     waiting = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
     query = select(pulls, jobs.c.repository, jobs.c.thread).join(jobs, jobs.c.id == pulls.c.job_id)
     firsts: dict[tuple[str, int], Pull] = {}
@@ -324,6 +325,6 @@ async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pu
 
 
 async def change_pull(connection: AsyncConnection, pull: Pull, **changes: Any) -> Pull:
-    """Change a pull request's row and return it as it now is."""
+    """Change a pull request's row, and return it."""
     await connection.execute(update(pulls).where(pulls.c.job_id == pull.job_id).values(**changes))
     return replace(pull, **changes)

@@ -1,7 +1,7 @@
-"""What is deleted in the end: deliveries, which hold private data, and logs, which are large. Never what a case needs.
+"""Deletes old deliveries, which hold private data, and old logs, which are large, but nothing that a case needs.
 
-Reports, changes, pull requests, replies, meters and sessions stay for good; the jobs to which a case points, and the
-last one of each issue, keep their logs too.
+Reports, changes, pull requests, replies, meters and sessions are kept forever. Jobs that a case refers to, and the last
+job of each issue, also keep their logs.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from runner.steps.spool import Spool
 log = structlog.get_logger()
 
 REDELIVERED_DAYS = 3
-"""For so long GitHub can send a delivery again, and its row is what tells that it was here.
+"""For so long GitHub can send a delivery again, and its row shows that it was received.
 https://docs.github.com/en/webhooks/testing-and-troubleshooting-webhooks/redelivering-webhooks"""
 
 BATCH = 50
-"""Rows that one transaction looks at, so that none is long."""
+"""The rows of one transaction, so that none is long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """For how many days things are kept."""
+    """The number of days that rows are kept."""
 
     deliveries_days: int = 30
     logs_days: int = 180
@@ -40,39 +40,39 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class OldJob:
-    """A job, and what its case still needs."""
+    """A job, and the jobs that its case needs."""
 
     id: str
     ended_at: datetime | None
-    """None while it is under way."""
+    """None while it is active."""
     is_last: bool
-    """Whether its issue has had no job after it."""
+    """Whether it is the last job of its issue."""
     needed: frozenset[str]
-    """The jobs to which its case points: the one under way, and the one whose report stands."""
+    """The jobs that its case refers to: the active one, and the one with the current report."""
 
 
 def is_delivery_due(state: str, received_at: datetime, retention: Retention, now: datetime) -> bool:
-    """Whether a delivery may go: worked or set aside, and old. Pure."""
+    """Whether a delivery can be deleted: processed or set aside, and old. Pure."""
     return state != "pending" and received_at < now - timedelta(days=retention.deliveries_days)
 
 
 def are_logs_due(job: OldJob, retention: Retention, now: datetime) -> bool:
-    """Whether the logs of a job may go. Pure."""
+    """Whether the logs of a job can be deleted. Pure."""
     if job.ended_at is None or job.is_last or job.id in job.needed:
         return False
     return job.ended_at < now - timedelta(days=retention.logs_days)
 
 
 async def clean_database(db: Database, retention: Retention, now: Callable[[], datetime]) -> None:
-    """One pass over all that may go, in transactions that hold nobody up."""
+    """Delete everything that is due, in short transactions."""
     gone = await _clean_deliveries(db, retention, now()), await _clean_logs(db, retention, now())
     if any(gone):
         log.info("retention.cleaned", deliveries=gone[0], jobs_without_logs=gone[1])
 
 
 async def clean_spool(db: Database, spool: Spool) -> None:
-    """Remove the live logs of jobs that are no longer under way: a killed service leaves such behind."""
-    # Listed before the jobs are asked for: a job has no log before it has its row.
+    """Remove the live logs of ended jobs, which a killed service leaves behind."""
+    # Listed before the jobs are read, because a job has its row before its log.
     listed = spool.list_jobs()
     async with db.read() as connection:
         active = {job.id for job in await job_rows.fetch_active_jobs(connection)}
@@ -82,7 +82,7 @@ async def clean_spool(db: Database, spool: Spool) -> None:
 
 
 async def _clean_deliveries(db: Database, retention: Retention, now: datetime) -> int:
-    """Delete the deliveries that are due, the oldest first. How many they were."""
+    """Delete the deliveries that are due, oldest first. Returns their number."""
     last, gone = 0, 0
     columns = deliveries.c.sequence, deliveries.c.state, deliveries.c.received_at
     while True:
@@ -92,14 +92,14 @@ async def _clean_deliveries(db: Database, retention: Retention, now: datetime) -
             due = [row.sequence for row in rows if is_delivery_due(row.state, row.received_at, retention, now)]
             await connection.execute(delete(deliveries).where(deliveries.c.sequence.in_(due)))
         gone += len(due)
-        # They came in their order: behind one that is too young there is none that is old enough.
+        # They are in the order of arrival: after one that is too new, all are too new.
         if len(rows) < BATCH or not is_delivery_due("done", rows[-1].received_at, retention, now):
             return gone
         last = rows[-1].sequence
 
 
 async def _clean_logs(db: Database, retention: Retention, now: datetime) -> int:
-    """Delete the logs of jobs that are due, with the single calls of their models. How many jobs they were."""
+    """Delete the logs and model calls of jobs that are due. Returns the number of jobs."""
     last, gone = "", 0
     while True:
         async with db.write() as connection:
@@ -113,13 +113,13 @@ async def _clean_logs(db: Database, retention: Retention, now: datetime) -> int:
 
 
 async def delete_logs(connection: AsyncConnection, job_ids: Collection[str]) -> None:
-    """Delete the logs of jobs, with the single calls of their models."""
+    """Delete the logs and model calls of jobs."""
     for table in (job_logs, model_calls):
         await connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
 
 
 def _select_logged_jobs(after: str) -> Select[Any]:
-    """The next jobs that have logs, in the order of their ids."""
+    """The next jobs with logs, in the order of their ids."""
     later = jobs.alias("later")
     is_later = and_(later.c.repository == jobs.c.repository, later.c.attempt > jobs.c.attempt)
     in_thread = later.c.thread == jobs.c.thread

@@ -1,4 +1,4 @@
-"""Whether only the operator may see what a stored job has found. `handlers.text.report` decides it."""
+"""Whether only the operator may see the result of a stored job. `handlers.text.report` decides it."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from runner.rows import job_rows
 
 
 async def fetch_withheld(connection: AsyncConnection, job_id: str) -> bool:
-    """Whether nothing that a job wrote may be shown, given to another job, or opened to anybody else."""
+    """Whether a job's result must not be shown, given to another job, or opened to other people."""
     return is_withheld(await job_rows.fetch_report(connection, job_id))

@@ -1,7 +1,7 @@
-"""Lets issues show by a label where their cases stand, in repositories that want it; elsewhere takes ours off.
+"""Labels that show the state of a case on its issue, in repositories that enable them. In others, ours are removed.
 
-Level-triggered: only the newest state is written, and not too often. A label is written down before it is put on, so
-that a repeat after a crash or a lost answer knows what may stand there; no other label is ever taken off.
+Level-triggered: only the newest state is written, and not too often. A label is stored before it is added, so that a
+retry after a crash or a lost answer knows which label may be there. Other labels are never removed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class DueLabel(Due[CaseLabel]):
-    """The label of a case that is not as it should be."""
+    """A label that is not as wanted."""
 
     case: Case
     wanted: str | None
 
 
 class CaseLabels(Effect[DueLabel]):
-    """Labels that are not as they should be. One that has changed rests for a while."""
+    """Labels that are not as wanted. After a change, a label is not changed again for a while."""
 
     waits = "label.waits_for_github"
     waits_for_turn = "label.waits_for_turn"

@@ -1,7 +1,7 @@
-"""The loop that carries out effects: it takes what is due in its order, and stores what becomes of each attempt.
+"""The loop that carries out effects in order, and stores the result of each attempt.
 
-A kind of effect is a class in a file of its own: which row is next, its steps, and what is said when it is given up.
-The attempt is stored before the steps begin, so that after a crash they know that an earlier attempt may have worked.
+A kind of effect is a class in its own file: which row is next, its steps, and what happens when it is given up. The
+attempt is stored before the steps begin, so that after a crash they know that an earlier attempt may have worked.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from runner.rows.claims import ClaimLost
 log = structlog.get_logger()
 
 FRESH: Mapping[str, object] = {"attempts": 0, "refusals": 0, "trouble": None}
-"""What a row says of its attempts once the effect is there."""
+"""A row's columns about attempts after success."""
 
 
 class Tries(Protocol):
-    """What the row of any effect says of its attempts."""
+    """The columns about attempts in the row of any effect."""
 
     @property
     def attempts(self) -> int:
-        """How many there were in a row."""
+        """The number of attempts in a row."""
 
     @property
     def refusals(self) -> int:
-        """How many of them were refused."""
+        """The number of refused attempts."""
 
 
 Row = TypeVar("Row", bound=Tries)
@@ -42,19 +42,19 @@ Row = TypeVar("Row", bound=Tries)
 
 @dataclass(frozen=True, slots=True)
 class Due(Generic[Row]):
-    """A row whose turn it is. A kind may add what its steps need."""
+    """The next row to carry out. A kind may add what its steps need."""
 
     key: str
     row: Row
     log_context: Mapping[str, object]
-    """The ids that every log line about it carries."""
+    """The ids in every log line about it."""
 
 
 Item = TypeVar("Item", bound=Due[Any])
 
 
 class NotSent(Exception):  # noqa: N818 - what is the case
-    """Nothing was sent, so this was no attempt. `changes` are stored instead."""
+    """Nothing was sent, so this does not count as an attempt. `changes` are stored instead."""
 
     def __init__(self, **changes: object) -> None:
         super().__init__("nothing was sent")
@@ -67,54 +67,54 @@ class Effect(ABC, Generic[Item]):
     store: ClassVar[Callable[..., Awaitable[object]]]
     """Changes columns of a row: `(connection, row, **changes)`."""
     waits: ClassVar[str]
-    """The event in the log of one that waits."""
+    """The log event of an effect that waits."""
     waits_for_turn: ClassVar[str] = "effect.waits_for_turn"
-    """The same where nothing was sent."""
+    """The log event if nothing was sent."""
     marks: ClassVar[Mapping[str, object]] = {}
-    """What else is stored with an attempt. It is taken back where nothing was sent."""
+    """Other columns that are stored with an attempt, and reverted if nothing was sent."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
 
     @abstractmethod
     async def fetch_next(self, connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Item | None:
-        """What is due and goes first, but for the keys that this pass has `tried`."""
+        """The next due row, except for the keys that this pass has `tried`."""
 
     @abstractmethod
     async def carry_out(self, due: Item) -> None:
-        """Look for what an earlier attempt has left, write what is missing, and store that it is there.
+        """Look for the result of an earlier attempt, write what is missing, and store that it exists.
 
-        The row is as it was before this attempt. Raises `NotSent`, `Abandoned`, or what the other side says.
+        The row is in its state before this attempt. Raises `NotSent`, `Abandoned`, or the error of the other side.
         """
 
     @abstractmethod
     def judge(self, due: Item, attempts: int, error: Exception) -> Verdict:
-        """What the failure of an attempt means, the `attempts`-th in a row."""
+        """Judge a failed attempt, the `attempts`-th in a row."""
 
     def after_failure(self) -> Mapping[str, object]:
-        """What else is stored after an attempt that failed."""
+        """Other columns that are stored after a failed attempt."""
         return {}
 
     async def replace_text(self, connection: AsyncConnection, due: Item, verdict: Verdict) -> bool:
-        """Store another text that may be taken; False where there is none."""
+        """Store another text that may be accepted; False if there is none."""
         return False
 
     async def give_up(self, connection: AsyncConnection, due: Item, verdict: Verdict, error: Exception) -> None:
-        """Store that this will never be there, and why, and log it."""
+        """Store and log that the effect is abandoned, and why."""
         await self.store(connection, due.row, abandoned=verdict.trouble, trouble=None)
         log.error("effect.abandoned", **due.log_context, reason=str(error))
 
     async def save(self, due: Item, **changes: Any) -> None:
-        """`store` in a transaction of its own."""
+        """`store` in its own transaction."""
         async with self.context.db.write() as connection:
             await self.store(connection, due.row, **changes)
 
 
 async def drain(effect: Effect[Item]) -> None:
-    """Carry out everything of one kind that is due. One that fails waits; the others go on."""
+    """Carry out all due effects of one kind. A failed one waits; the others continue."""
     tried: set[str] = set()
     while True:
-        # Looked up again each time: writes are slow by GitHub's own rules, and something worthier may have come.
+        # Looked up each time: GitHub requires slow writes, and a more important one may have been added.
         async with effect.context.db.read() as connection:
             due = await effect.fetch_next(connection, effect.context.now(), tried)
         if due is None:
@@ -142,7 +142,7 @@ async def _attempt(effect: Effect[Item], due: Item) -> None:
 async def _apply(
     effect: Effect[Item], due: Item, verdict: Verdict, error: Exception, changes: Mapping[str, Any]
 ) -> None:
-    """Store what becomes of a failed attempt: another text, an end, or a wait."""
+    """Store the consequence of a failed attempt: another text, the end, or a wait."""
     if verdict.wait_s is not None:
         at = effect.context.now() + timedelta(seconds=verdict.wait_s)
         tries = {"refusals": verdict.refusals, "trouble": verdict.trouble, "next_attempt_at": at}

@@ -1,9 +1,8 @@
-"""Puts our replies on GitHub and keeps them as they should stand: looks before it posts, then only edits.
+"""Posts our replies on GitHub, and edits them when their text changes.
 
-A comment is posted at most once however often this runs: the attempt is committed before the request, and after a
-lost answer our own marker is looked for (and honoured only in a comment of ours) before anything is posted again. The
-process that sent a request may have died, or given up, while GitHub was still at it, so a comment is missing only when
-`SETTLES` after that it is not there.
+A comment is posted at most once: the attempt is committed before the request, and after a lost answer our marker is
+searched (only in our own comments) before anything is posted again. The process that sent a request may have crashed
+while GitHub still worked on it, so a comment counts as missing only if it is not there `SETTLES` later.
 """
 
 from __future__ import annotations
@@ -33,18 +32,18 @@ from runner.model.job import Job
 log = structlog.get_logger()
 
 CLOCK_SKEW = timedelta(minutes=10)
-"""How far our clock and GitHub's may be apart when we look for a comment of ours."""
+"""The most clock skew with GitHub when we search for a comment of ours."""
 
 
 SETTLES = timedelta(seconds=15)
-"""Until GitHub has certainly stored what it was sent, or never will. It ends each request after 10 seconds:
+"""The time after which GitHub has either worked on a request or never will. It ends each request after 10 seconds:
 https://docs.github.com/en/rest/using-the-rest-api/troubleshooting-the-rest-api#timeouts"""
 
 
 async def write_reply(
     connection: AsyncConnection, context: Context, repository: str, issue_number: int, occasion: str, body: str
 ) -> None:
-    """Write down a reply to be posted. The same occasion in the same repository is answered once, ever."""
+    """Store a reply to post. The same occasion in the same repository is answered only once."""
     now = context.now()
     reply_id = casebook.derive_reply_id(f"{repository} {occasion}")
     reply = Reply(reply_id, "reply", repository, issue_number, body, now, now, final=True)
@@ -52,37 +51,37 @@ async def write_reply(
 
 
 async def was_answered(connection: AsyncConnection, repository: str, occasion: str) -> bool:
-    """Whether a reply to this occasion was written down before."""
+    """Whether there is a reply to this occasion."""
     return await casebook.has_reply(connection, casebook.derive_reply_id(f"{repository} {occasion}"))
 
 
 async def reply_once(context: Context, repository: str, issue_number: int, occasion: str, body: str) -> None:
-    """`write_reply` in a transaction of its own."""
+    """`write_reply` in its own transaction."""
     async with context.db.write() as connection:
         await write_reply(connection, context, repository, issue_number, occasion, body)
     context.ring()
 
 
 async def is_as_posted(context: Context, reply: Reply) -> bool:
-    """Whether GitHub shows our comment as we last posted it. Everybody who may write there can edit it.
+    """Whether our comment on GitHub is unchanged. Everybody with write access can edit it.
 
-    Raises `NotFound` where it was deleted.
+    Raises `NotFound` if it was deleted.
     """
     if reply.comment_id is None:
         return True
     shown = (await context.github.fetch_comment(reply.repository, reply.comment_id)).body
-    # An edit of ours may be on its way.
+    # Our own edit may be in progress.
     texts = {reply.body, reply.posted_body or reply.body}
     return _even_out(shown) in {_even_out(_render(reply, text)) for text in texts}
 
 
 def _even_out(text: str) -> str:
-    """The text without what editors and GitHub change by themselves: line ends, and blanks at both ends."""
+    """Remove differences that editors and GitHub make: line ends, and whitespace at both ends."""
     return text.replace("\r\n", "\n").strip()
 
 
 async def write_again(connection: AsyncConnection, context: Context, reply: Reply, *, is_gone: bool) -> None:
-    """Have a comment written once more that others changed, or posted once more that they deleted (`is_gone`)."""
+    """Write a comment again that others changed, or post it again if they deleted it (`is_gone`)."""
     changes: dict[str, object] = {"comment_id": None, "comment_url": None, "commented_at": None} if is_gone else {}
     fresh = {**FRESH, "abandoned": None, "quiet_since": None}
     await casebook.change_reply(connection, reply, posted_body="", next_attempt_at=context.now(), **changes, **fresh)
@@ -90,16 +89,16 @@ async def write_again(connection: AsyncConnection, context: Context, reply: Repl
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Replies that GitHub does not show as they should stand."""
+    """Replies that are not on GitHub as wanted."""
 
     waiting: int
     abandoned: int
     reasons: Mapping[str, Mapping[str, int]]
-    """By account, and by reason: how many."""
+    """Account -> reason -> number."""
 
 
 async def count_backlog(db: Database) -> Backlog:
-    """How many replies wait or were given up, and why. No repository is named: some are private."""
+    """Count the replies that wait or were given up, and why. Repositories are not named, because some are private."""
     async with db.read() as connection:
         rows = await casebook.fetch_unposted(connection)
     reasons: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -112,7 +111,7 @@ async def count_backlog(db: Database) -> Backlog:
 
 
 async def list_troubles(connection: AsyncConnection, job: Job) -> list[str]:
-    """What of a job's comments, its pull request and its issue's label did not reach GitHub, and why, in sentences."""
+    """Which of a job's comments, pull request and label are not on GitHub, and why, as sentences."""
     names = {"status": "Its status comment", "report": "Its report"}
     things: list[tuple[str, Reply | Pull | CaseLabel]] = [
         (names[reply.kind], reply) for reply in await casebook.fetch_replies_of_job(connection, job.id)
@@ -126,12 +125,12 @@ async def list_troubles(connection: AsyncConnection, job: Job) -> list[str]:
 
 
 class Comments(Effect[Due[Reply]]):
-    """Replies that GitHub does not show as they should be. The worthiest goes first."""
+    """Replies that are not on GitHub as wanted, by priority."""
 
     waits = "reply.waits_for_github"
     waits_for_turn = "reply.waits_for_turn"
     store = staticmethod(casebook.change_reply)
-    marks: ClassVar[Mapping[str, object]] = {"quiet_since": None}  # This attempt may get lost like the last one.
+    marks: ClassVar[Mapping[str, object]] = {"quiet_since": None}  # This attempt's answer may be lost, too.
 
     def __init__(self, context: Context, settles: timedelta = SETTLES) -> None:
         super().__init__(context)
@@ -152,7 +151,7 @@ class Comments(Effect[Due[Reply]]):
         self.context.ring()
 
     async def _find(self, reply: Reply) -> Comment | None:
-        """The comment that an earlier attempt left, if it got through. Raises `NotSent` while it still may."""
+        """The comment of an earlier attempt, if that worked. Raises `NotSent` while it may still work."""
         github, now = self.context.github, self.context.now()
         comments = await github.list_comments(reply.repository, reply.issue_number, since=reply.created_at - CLOCK_SKEW)
         login = await github.own_login()
@@ -179,7 +178,7 @@ class Comments(Effect[Due[Reply]]):
         )
         if is_edit or not verdict.was_sent or verdict.wait_s is None or isinstance(error, GitHubError):
             return verdict
-        # It may have been posted: nobody looks before that is settled.
+        # It may have been posted: wait until that is certain.
         return replace(verdict, wait_s=max(verdict.wait_s, self._settles.total_seconds()))
 
     def after_failure(self) -> Mapping[str, object]:
@@ -187,7 +186,7 @@ class Comments(Effect[Due[Reply]]):
         return {"quiet_since": self.context.now()}
 
     async def replace_text(self, connection: AsyncConnection, due: Due[Reply], verdict: Verdict) -> bool:
-        """A short text with a link, unless this was it."""
+        """Store a short text with a link, unless this was already that text."""
         short = replies.render_shortened(self.context.public_url, due.row.job_id)
         if due.row.body == short:
             return False
@@ -203,14 +202,14 @@ class Comments(Effect[Due[Reply]]):
 
 
 def _render(reply: Reply, body: str) -> str:
-    """The comment as GitHub gets it."""
+    """The comment with its marker, as posted."""
     return f"{reply.marker}\n{body}"
 
 
 async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Reply | None:
-    """The reply whose turn it is, of those that GitHub does not show as they should stand; those `tried` are left out.
+    """The next reply that is not on GitHub as wanted, except for those `tried`.
 
-    Only the one is read whole: this is asked again after every write, and reports are long.
+    Only this one is read completely, because this is called after every write, and reports are long.
     """
     unposted = or_(reply_rows.c.comment_id.is_(None), reply_rows.c.posted_body != reply_rows.c.body)
     is_due = (unposted, reply_rows.c.abandoned.is_(None), reply_rows.c.next_attempt_at <= now)

@@ -1,9 +1,11 @@
-"""How fast an installation may write on GitHub, and which write goes next: the worthier it is, the more it may use.
+"""Limits how fast an installation writes on GitHub, and decides which write is next.
+
+A write with a higher priority may use a larger share of the budget.
 
 GitHub allows an installation to create content 80 times a minute and 500 times an hour:
 https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#about-secondary-rate-limits
 
-`plan_write` and `take_turns` decide. `SharedBudget` keeps the turns in the database, for all replicas together.
+`plan_write` and `take_turns` decide. `SharedBudget` keeps the turns in the database, shared by all replicas.
 """
 
 from __future__ import annotations
@@ -29,19 +31,19 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What GitHub takes from one installation, and how long we wait for our turn."""
+    """GitHub's limits for one installation, and our longest waits."""
 
     per_minute: int = 80
     per_hour: int = 500
     longest_wait_s: float = 10.0
-    """Who would have to wait longer is told so instead."""
+    """A write that would wait longer is refused instead."""
     longest_write_s: float = 160.0
-    """Until a write that began has certainly ended, whatever becomes of it."""
+    """The longest time that a write can take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of a write: it goes after `wait_s` seconds; or not at all for now, where it is `dropped`."""
+    """The decision about a write: send it after `wait_s` seconds, or drop it for now."""
 
     wait_s: float
     dropped: bool
@@ -49,7 +51,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A write's place in the budget: it may go after `wait_s` seconds. `number` is the account's own count."""
+    """A reserved place in the budget: send the write after `wait_s` seconds. `number` counts the account's turns."""
 
     account: str
     number: int
@@ -58,7 +60,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Something that is to be written. `case` is the issue that it is about."""
+    """Something to write. `case` is its issue."""
 
     id: str
     case: str
@@ -67,20 +69,20 @@ class Waiting:
 
 
 class WriteBudget(Protocol):
-    """Where every write of an account gets its turn first. One is shared by all who write as the same App."""
+    """Reserves the turns of an account's writes. Everybody who writes as the same App shares one."""
 
     async def reserve(self, account: str, worth: Worth) -> Turn:
-        """A turn within the budget. Raises `OverBudget` when it would be long in coming."""
+        """Reserve a turn. Raises `OverBudget` if the wait would be long."""
 
     async def settle(self, turn: Turn) -> None:
-        """The write has ended, whatever came of it. Never raises: a turn that is not settled counts for longer."""
+        """Record that the write has ended. Never raises: a turn that is not settled only counts for longer."""
 
 
 def plan_write(ages_s: Sequence[float], worth: Worth, budget: Budget) -> Plan:
-    """When a write of this worth may go.
+    """Decide when a write of this priority is sent.
 
-    `ages_s` are the seconds since each earlier write counted; negative for one that is under way and may yet count so
-    late. No minute and no hour sees more writes than its budget, and each kind leaves the rest to the worthier ones.
+    `ages_s` are the seconds since each earlier write counted; negative for a write in progress, which may count later.
+    No minute and no hour has more writes than its budget, and each priority leaves a share to higher ones.
     """
     newest_first = sorted(ages_s)
     wait_s = 0.0
@@ -88,21 +90,21 @@ def plan_write(ages_s: Sequence[float], worth: Worth, budget: Budget) -> Plan:
         share = count_share(most, worth)
         if len(newest_first) >= share:
             wait_s = max(wait_s, period_s - newest_first[share - 1])
-    # A live edit never queues: the next one says what is so then.
+    # A live edit never waits, because the next one will be newer.
     patience_s = 0.0 if worth is Worth.LIVE else budget.longest_wait_s
     return Plan(wait_s, dropped=wait_s > patience_s)
 
 
 def count_share(most: int, worth: Worth) -> int:
-    """How many of `most` writes may have been made when one of this worth still goes; at least 1."""
+    """How many of `most` writes may be used when a write of this priority is still sent; at least 1."""
     return max(1, -(-most * worth.percent // 100))
 
 
 def take_turns(waiting: Iterable[Waiting]) -> list[Waiting]:
-    """In which order they are written: what is worth more goes first.
+    """The order of writes, by priority.
 
-    Within one worth every case gets a turn before any case gets a second one, and what came first goes first. So a
-    case with much to say holds up no other, and none of them starves.
+    Within a priority, every case gets a turn before any case gets a second one, and the oldest write goes first. So no
+    case delays others with many writes, and none starves.
     """
     places: list[tuple[int, int, datetime, str, Waiting]] = []
     turns: Counter[tuple[str, Worth]] = Counter()
@@ -113,12 +115,11 @@ def take_turns(waiting: Iterable[Waiting]) -> list[Waiting]:
 
 
 class SharedBudget:
-    """`WriteBudget` in the database. `now` is the service's clock; replicas keep theirs in step (NTP).
+    """`WriteBudget` in the database. `now` is the service's clock; replicas synchronize theirs (NTP).
 
-    A turn is reserved in one short transaction. It counts from the latest moment at which GitHub can have counted the
-    write. When the write has ended it counts from then, which the replica's next reservation stores. Everybody waits
-    for the one turn to write to the database, and so each write on GitHub takes only one. A replica that dies in
-    between leaves a turn that counts longer, and never none.
+    A turn is reserved in one short transaction, and counts from the latest moment at which GitHub may count the write.
+    After the write has ended, it counts from then; the replica's next reservation stores this, so that each write on
+    GitHub needs only one transaction. If a replica crashes in between, its turn counts for longer.
     """
 
     def __init__(self, db: Database, budget: Budget, now: Callable[[], datetime]) -> None:
@@ -126,10 +127,10 @@ class SharedBudget:
         self._budget = budget
         self._now = now
         self._ended: dict[tuple[str, int], datetime] = {}
-        """When turns ended that the rows still call open."""
+        """The ends of turns that are still open in the database."""
 
     async def reserve(self, account: str, worth: Worth) -> Turn:
-        """A turn within the budget. Raises `OverBudget`, and `GitHubUnavailable` while the database cannot be used."""
+        """Reserve a turn. Raises `OverBudget`, and `GitHubUnavailable` if the database cannot be used."""
         try:
             async with self._db.write() as connection:
                 ended = dict(self._ended)
@@ -145,15 +146,15 @@ class SharedBudget:
         return turn
 
     async def settle(self, turn: Turn) -> None:
-        """The write has ended: it counts from now on."""
+        """Record that the write has ended: it counts from now."""
         self._ended[turn.account, turn.number] = self._now()
 
     async def _reserve(
         self, connection: AsyncConnection, account: str, worth: Worth
     ) -> tuple[Turn, float] | tuple[None, float]:
-        """A turn, or none where it would be long in coming; and in how many seconds there is one."""
+        """A turn, or None if the wait would be long; and the wait in seconds."""
         number = await _count_up(connection, account)
-        # Only now: any other replica that reserves waits for our transaction to end.
+        # Read the clock after the lock, which may have waited for another replica.
         now = self._now()
         await self._sweep(connection, account, now)
         ours = select(github_writes.c.counts_at).where(github_writes.c.account == account)
@@ -166,7 +167,7 @@ class SharedBudget:
         return Turn(account, number, plan.wait_s), plan.wait_s
 
     async def _sweep(self, connection: AsyncConnection, account: str, now: datetime) -> None:
-        """Forget what no longer counts, and what stands further ahead than any turn can: a clock was set back."""
+        """Delete turns that no longer count, and turns too far in the future, which remain if a clock is set back."""
         latest = now + timedelta(seconds=self._budget.longest_wait_s + self._budget.longest_write_s)
         past = github_writes.c.counts_at <= now - timedelta(seconds=HOUR_S)
         stale = or_(past, github_writes.c.counts_at > latest)
@@ -180,11 +181,11 @@ async def _settle_all(connection: AsyncConnection, ended: Mapping[tuple[str, int
 
 
 async def _count_up(connection: AsyncConnection, account: str) -> int:
-    """The account's next number. The row that this changes is locked until the transaction ends."""
+    """The account's next number. The changed row is locked until the transaction ends."""
     this_account = github_accounts.c.account == account
     count = update(github_accounts).where(this_account).values(turns=github_accounts.c.turns + 1)
     if (await connection.execute(count)).rowcount == 0:
-        # Another replica may be the first at the same moment.
+        # Another replica may insert the first row at the same moment.
         with suppress(IntegrityError):
             async with connection.begin_nested():
                 await connection.execute(insert(github_accounts).values(account=account, turns=0))

@@ -126,7 +126,7 @@ async def start_collecting(
     origin = await find_origin(connection, held)
     case = await casebook.fetch_case(connection, origin.case_key)
     if case and case.active_job_id:
-        raise HoldRefused("another job on this issue is under way; release this one when that has ended")
+        raise HoldRefused("another job on this issue is running; release this one when that has ended")
     wanted = ask_again(
         origin,
         id=_derive_id(held, "by hand", secret),

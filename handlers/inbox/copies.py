@@ -1,4 +1,4 @@
-"""Copies of a delivery that come under other ids: they are not taken in, so that they fill no inbox.
+"""Rejects copies of a delivery with other ids, so that they cannot fill the inbox.
 
 GitHub signs no delivery id, so anyone who has seen one signed body can send it again and again under new ids. What is
 remembered is in memory: a restart or another replica costs one more copy of each content, which the inbox then tells
@@ -18,23 +18,23 @@ from runner.db.database import Database
 from runner.db.schema import deliveries
 
 REMEMBERED = 20_000
-"""Contents that are remembered, the latest: some megabytes."""
+"""The number of newest contents in memory: a few megabytes."""
 
 Receive = Callable[[Arrival], Awaitable[bool]]
 
 
 class Copies:
-    """Receives each content under one id, for as long as its delivery is not set aside."""
+    """Receives each content only under one id, unless that delivery was set aside."""
 
     def __init__(self, db: Database, receive: Receive) -> None:
         self._db = db
         self._receive = receive
         self._stored: dict[str, None] = {}
-        """The digests of contents that came, oldest first."""
+        """The digests of received contents, oldest first."""
         self._under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def receive(self, arrival: Arrival) -> bool:
-        """Receive a delivery; False where it or its content is here already. Raises `NotStored`."""
+        """Receive a delivery; False if it or its content was received before. Raises `NotStored`."""
         content = arrival.digest
         lock = self._under_way.setdefault(content, asyncio.Lock())
         async with lock:
@@ -49,7 +49,7 @@ class Copies:
             return is_new
 
     async def _is_kept(self, digest: str) -> bool:
-        """Whether a content is to be worked, or was. One that was set aside keeps no later one out."""
+        """Whether a content is pending or processed. One that was set aside does not reject later ones."""
         query = select(deliveries.c.id).where(deliveries.c.digest == digest, deliveries.c.state != "failed")
         async with self._db.read() as connection:
             return (await connection.execute(query.limit(1))).one_or_none() is not None

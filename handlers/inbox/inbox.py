@@ -1,13 +1,14 @@
-"""The durable inbox: a delivery is a committed row before GitHub gets its answer, and is worked afterwards.
+"""The durable inbox: a delivery is committed before GitHub gets its answer, and processed afterwards.
 
-Deliveries of one lane (one issue) are worked one after the other in the order in which they came, lanes side by side.
-A delivery that keeps failing is set aside with its error and blocks nobody else.
+Deliveries of one lane (one issue) are processed one after the other in the order of arrival; lanes are independent. A
+delivery that keeps failing is set aside with its error, and does not block others.
 
-What came before under another id is not worked again: ids are not signed, so only the content tells what a delivery is.
+A delivery whose content came before under another id is not processed again: ids are not signed, so only the content
+identifies a delivery.
 
-A cancel has a lane beside its issue's, so that nothing slow delays it, and yet keeps its place in the order: what came
-after it on its issue waits for it, and as long as something that came before it is not done, its handler may say
-`TooEarly` to be called again. So it ends what runs at once, and also what an earlier delivery starts meanwhile.
+A cancel has a separate lane, so that nothing slow delays it. It still keeps its place in the order: later deliveries of
+its issue wait for it, and while earlier ones are not done, its handler may raise `TooEarly` to be called again. So it
+ends a running job at once, and also a job that an earlier delivery starts meanwhile.
 """
 
 from __future__ import annotations
@@ -43,24 +44,24 @@ log = structlog.get_logger()
 
 LANES_AT_ONCE = 8
 IDS_AT_ONCE = 500
-"""In one query: databases limit their parameters."""
+"""The most ids in one query, because databases limit parameters."""
 
 CANCELS_AT_ONCE = 4
-"""Lanes for cancels are no part of the others: eight slow issues must not delay one."""
+"""The most lanes for cancels. They are not part of the other lanes, so slow issues cannot delay a cancel."""
 
 MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_IN_OUTAGES = 18
-"""With `WAITS`, GitHub or the database may be away for more than an hour."""
+"""With `WAITS`, this bridges an outage of more than an hour."""
 
 WAITS = BackOff(1.0, 600.0)
-"""Before a delivery that failed is worked again."""
+"""The waits before a failed delivery is retried."""
 
 SUSPECT_DEATHS, MAX_LONE_DEATHS = 2, 3
-"""The service dies, or loses its claim, while it works a delivery. After this many deaths it works the delivery alone:
-another one in hand may have been the cause. After this many more it sets the delivery aside: no other was in hand."""
+"""The service crashes, or loses its claim, while it processes a delivery. After this many crashes it processes the
+delivery alone, because another one may have been the cause. After this many more it sets the delivery aside."""
 
 POSTPONED = BackOff(0.5, 30.0)
-"""How long a delivery that came too early waits before it is worked again."""
+"""The waits of a delivery that came too early."""
 
 
 _FIELDS = ("sequence", "id", "event", "lane", "body", "digest", "attempts", "begun", "received_at")
@@ -72,7 +73,7 @@ _TAKEN = (
 
 
 class TooEarly(Exception):  # noqa: N818 - what is the case
-    """Raised by a handler whose delivery has to be worked again, after those that came before it on its issue."""
+    """Raised by a handler whose delivery must be processed again after earlier ones of its issue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,20 +86,20 @@ class Delivery:
     lane: str
     body: bytes
     digest: str | None
-    """The same for copies under other ids; None for a delivery from before an upgrade."""
+    """The same for copies with other ids; None for a delivery from before an upgrade."""
     attempts: int
     begun: int
-    """How often its work was begun, and nobody has seen the end of it."""
+    """How often its processing was started without an end."""
     received_at: datetime
 
     @property
     def case(self) -> str:
-        """The issue that it is about."""
+        """Its issue."""
         return self.lane.removesuffix(CANCEL_LANE)
 
 
 class Inbox:
-    """Takes deliveries in, and works them through the router."""
+    """Stores deliveries, and processes them through the router."""
 
     def __init__(
         self,
@@ -116,35 +117,35 @@ class Inbox:
         self._copies = Copies(db, self._receiver.receive)
         self._records = Batches(self._write_down, LANES_AT_ONCE + CANCELS_AT_ONCE)
         self._busy: dict[str, tuple[int, asyncio.Task[None]]] = {}
-        """The lanes in which a delivery is being worked, with its sequence."""
+        """Lane -> sequence and task of the delivery in progress."""
         self._alone = ""
-        """The lane of a delivery that is to be worked while no other is; empty when there is none."""
+        """The lane of a delivery that must be processed alone; empty if there is none."""
         self._last_before = 0
-        """The newest delivery that was there before us."""
+        """The newest delivery from before this process."""
 
     async def begin(self) -> None:
-        """Take notice of what is there already: any of it may have ended the service that worked it."""
+        """Note the existing deliveries: any of them may have crashed the service."""
         async with self._db.read() as connection:
             newest = await connection.execute(select(func.max(deliveries.c.sequence)))
             self._last_before = newest.scalar_one() or 0
 
     async def receive(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
-        """Commit a delivery; False when it is here already. Only after this may GitHub be answered.
+        """Commit a delivery; False if it exists. GitHub may be answered only after this.
 
         Raises `handlers.inbox.receiving.NotStored`.
         """
         return await self._receiver.receive(Arrival(delivery_id, event, lane, body))
 
     async def receive_once(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
-        """As `receive`, for what anyone may send again under another id: False also where its content is here."""
+        """Like `receive`, but also False if its content exists under another id."""
         return await self._copies.receive(Arrival(delivery_id, event, lane, body))
 
     def wants(self, event: str, payload: Mapping[str, Any]) -> bool:
-        """Whether a handler works such a delivery. No other delivery is stored."""
+        """Whether there is a handler for the delivery. Others are not stored."""
         return is_routed(self._router, event, payload.get("action")) and fits(event, payload)
 
     async def holds(self, delivery_id: str, event: str, body: bytes) -> bool:
-        """Whether this delivery is here with this content. An id alone says nothing, for no signature covers it."""
+        """Whether this delivery exists with this content. The id alone is not signed, so it proves nothing."""
         arrival = Arrival(delivery_id, event, "", body)
         query = select(deliveries.c.digest).where(deliveries.c.id.in_((delivery_id, arrival.other_id)))
         async with self._db.read() as connection:
@@ -153,11 +154,11 @@ class Inbox:
 
     @property
     def calm_in_s(self) -> float:
-        """For how many seconds more whatever can wait should: deliveries come in a crowd."""
+        """How many more seconds less urgent work should wait, because many deliveries are arriving."""
         return self._receiver.calm_in_s()
 
     async def step(self, context: Context) -> None:
-        """Begin work on the first delivery of every free lane, and in a crowd on cancels alone."""
+        """Start the first delivery of every free lane; while many arrive, only cancels."""
         await self._begin(context, CANCELS_AT_ONCE, cancels=True)
         if calm_in_s := self.calm_in_s:
             await asyncio.sleep(calm_in_s)
@@ -173,11 +174,11 @@ class Inbox:
             task.add_done_callback(partial(self._leave, delivery.lane))
 
     async def stop(self) -> None:
-        """Finish what is in hand."""
+        """Wait for the deliveries in progress."""
         await asyncio.gather(*(task for _, task in self._busy.values()), return_exceptions=True)
 
     async def abandon(self) -> None:
-        """Let go of what is in hand: it stays pending, and is worked again."""
+        """Cancel the deliveries in progress. They stay pending, and are processed again."""
         for _, task in self._busy.values():
             task.cancel()
         await self._records.cancel()
@@ -187,7 +188,7 @@ class Inbox:
         del self._busy[lane]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, ClaimLost):
-            # Nobody is rung: whoever has the claim by now looks anyway, and so do we at the next sweep.
+            # No notification: the new holder of the claim looks anyway, and so do we at the next pass.
             log.warning("delivery.passed_on", lane=lane, reason=str(error))
             return
         if error:
@@ -195,9 +196,9 @@ class Inbox:
         self._ring()
 
     async def _take(self, limit: int, *, cancels: bool) -> list[Delivery]:
-        """The oldest pending delivery of each lane that nobody works on, if its time has come.
+        """The oldest pending delivery of each free lane, if it is due.
 
-        One amid which the service has died more than once is worked alone: no other is to be blamed for its next death.
+        If the service crashed more than once during one, it is processed alone, so that no other can be the cause.
         """
         if limit <= 0 or self._alone in self._busy:
             return []
@@ -226,42 +227,42 @@ class Inbox:
             except TooEarly:
                 await self._postpone(delivery)
             except (GitHubUnavailable, GitHubError) as error:
-                # A refusal may end as well: a suspended App, an organisation that asks for a new consent.
+                # A refusal may end, too: a suspended App, an organization that requires new consent.
                 asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
                 wait_s = WAITS.after(delivery.attempts + 1, asked_s=asked_s)
                 log.warning("delivery.waits_for_github", reason=str(error), wait_s=wait_s)
                 await self._retry(delivery, str(error), wait_s, MAX_ATTEMPTS_IN_OUTAGES)
             except ValidationError as error:
-                # The same bytes will never parse better; field names say enough, values may be secret.
+                # The same bytes will never be valid. Only field names are shown, because values may be secret.
                 fields = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors(include_input=False))
                 log.error("delivery.malformed", fields=fields)
-                await self._retry(delivery, f"the payload lacks or garbles: {fields}", 0, 0)
+                await self._retry(delivery, f"missing or invalid fields in the payload: {fields}", 0, 0)
             except ClaimLost:
-                raise  # No fault of the delivery: it was no attempt.
+                raise  # Not a failure of the delivery: it does not count as an attempt.
             except Exception as error:
                 log.exception("delivery.failed", attempt=delivery.attempts + 1)
-                # An outage of the database is no more a fault of the delivery than one of GitHub.
+                # Like an outage of GitHub, an outage of the database is not a failure of the delivery.
                 attempts = MAX_ATTEMPTS_IN_OUTAGES if self._db.is_transient(error) else MAX_ATTEMPTS
                 await self._retry(delivery, repr(error), WAITS.after(delivery.attempts + 1), attempts)
             else:
                 await self._record(delivery, state="done", finished_at=self._now())
 
     async def _is_deadly(self, delivery: Delivery) -> bool:
-        """Set a delivery aside if the service keeps dying while it works this one alone; count that its work begins.
+        """Set a delivery aside if the service keeps crashing while it processes only this one; count its starts.
 
-        `_take` sees to it that a delivery is alone from its third death on, so one number tells both counts.
+        After `SUSPECT_DEATHS`, `_take` makes sure that a delivery is alone, so one number is enough for both counts.
         """
         if delivery.begun >= SUSPECT_DEATHS + MAX_LONE_DEATHS:
-            reason = f"the service ended {MAX_LONE_DEATHS} times while this was the only delivery being worked"
+            reason = f"the service ended {MAX_LONE_DEATHS} times while it processed only this delivery"
             log.error("delivery.set_aside", reason=reason, attempts=delivery.attempts)
             await self._record(delivery, state="failed", finished_at=self._now(), error=reason)
             return True
-        if delivery.sequence <= self._last_before:  # What came later has not ended us, and needs no other commit.
+        if delivery.sequence <= self._last_before:  # Newer deliveries have not crashed us, and need no commit.
             await self._record(delivery, begun=delivery.begun + 1)
         return False
 
     async def _find_original(self, delivery: Delivery) -> str | None:
-        """The id under which the same event came before. GitHub signs no ids, so anyone who has read a delivery can
+        """The id under which the same event came before. Ids are not signed, so anybody who has seen a delivery can
         send it again under a new one."""
         if delivery.digest is None:
             return None
@@ -280,14 +281,14 @@ class Inbox:
             await self._router.dispatch(event, context)
 
     async def _postpone(self, delivery: Delivery) -> None:
-        """Work it again soon: the less soon, the longer it waits already."""
+        """Process it again soon; the wait grows with its age."""
         waited_s = (self._now() - delivery.received_at).total_seconds()
         wait_s = POSTPONED.since(waited_s / 8)
         await self._record(delivery, next_attempt_at=self._now() + timedelta(seconds=wait_s))
         asyncio.get_running_loop().call_later(wait_s, self._ring)
 
     async def _retry(self, delivery: Delivery, error: str, wait_s: float, attempts: int) -> None:
-        """Try again after `wait_s` seconds, or set the delivery aside after that many attempts."""
+        """Retry after `wait_s` seconds, or set the delivery aside after `attempts` attempts."""
         if delivery.attempts + 1 >= attempts:
             log.error("delivery.set_aside", reason=error, attempts=delivery.attempts + 1)
             counted = {"attempts": delivery.attempts + 1, "error": error}
@@ -297,7 +298,7 @@ class Inbox:
             await self._record(delivery, attempts=delivery.attempts + 1, error=error, next_attempt_at=at)
 
     async def _record(self, delivery: Delivery, **changes: Any) -> None:
-        """Write down how it stands: that its work has come to an end, unless that it begins."""
+        """Store the delivery's state: by default, that its processing has ended."""
         await self._records.add((delivery, {"begun": 0, **changes}))
 
     async def _write_down(self, records: Sequence[tuple[Delivery, dict[str, Any]]]) -> Sequence[None]:
@@ -309,7 +310,7 @@ class Inbox:
 
 
 async def has_earlier(connection: AsyncConnection, delivery_id: str) -> bool:
-    """Whether something that came before this delivery, on the same issue, is still to be worked."""
+    """Whether an earlier delivery of the same issue is still pending."""
     query = select(deliveries.c.sequence, deliveries.c.lane).where(deliveries.c.id == delivery_id)
     this = (await connection.execute(query)).one_or_none()
     if this is None:
@@ -322,7 +323,7 @@ async def has_earlier(connection: AsyncConnection, delivery_id: str) -> bool:
 
 
 async def count_deliveries(db: Database, states: Collection[str]) -> dict[str, int]:
-    """How many deliveries are in each of these states."""
+    """State -> number of deliveries, for these states."""
     query = select(deliveries.c.state, func.count()).where(deliveries.c.state.in_(states)).group_by(deliveries.c.state)
     async with db.read() as connection:
         counted = {row[0]: row[1] for row in await connection.execute(query)}
@@ -330,7 +331,7 @@ async def count_deliveries(db: Database, states: Collection[str]) -> dict[str, i
 
 
 async def fetch_known(db: Database, delivery_ids: Collection[str]) -> dict[str, datetime]:
-    """Which of these deliveries have been received, whatever came of them, and when."""
+    """Id -> time of arrival, for those of these deliveries that were received."""
     ids, known = list(delivery_ids), dict[str, datetime]()
     async with db.read() as connection:
         for start in range(0, len(ids), IDS_AT_ONCE):
@@ -341,9 +342,9 @@ async def fetch_known(db: Database, delivery_ids: Collection[str]) -> dict[str, 
 
 
 async def fetch_doubtful(db: Database, events: Mapping[str, str]) -> set[str]:
-    """Of deliveries that have been received, those whose ids somebody else may have used first.
+    """The received deliveries whose ids somebody else may have used first.
 
-    `events` has the true event of each id. Such an id holds another event, or a content that is here twice.
+    `events` has the true event of each id. A doubtful id has another event, or a content that exists twice.
     """
     ids, doubtful, other = list(events), set[str](), deliveries.alias()
     is_twice = exists().where(other.c.digest == deliveries.c.digest, other.c.sequence != deliveries.c.sequence)
@@ -356,7 +357,7 @@ async def fetch_doubtful(db: Database, events: Mapping[str, str]) -> set[str]:
 
 
 async def is_waiting(db: Database, lane: str) -> bool:
-    """Whether a delivery of this lane is still to be worked."""
+    """Whether a delivery of this lane is pending."""
     query = select(func.count()).where(deliveries.c.lane == lane, deliveries.c.state == "pending")
     async with db.read() as connection:
         return (await connection.execute(query)).scalar_one() > 0

@@ -1,6 +1,6 @@
 """Which deliveries may be worked now: a decision over those that wait, oldest first, and the query that brings them.
 
-What came earlier on an issue goes first. A cancel overtakes that, and yet what came after it waits for it.
+Earlier deliveries of an issue go first. A cancel overtakes them, but later deliveries wait for it.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from handlers.events import CANCEL_LANE
 from runner.db.schema import PENDING, deliveries
 
 PAGE = 100
-"""How many that wait are looked at in one query; most often the first of them are due."""
+"""The deliveries that one query reads. Usually the first of them are due."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingDelivery:
-    """A delivery that is to be worked."""
+    """A pending delivery."""
 
     sequence: int
     lane: str
@@ -31,20 +31,20 @@ class WaitingDelivery:
 
 @dataclass
 class LanePicker:
-    """Picks the first of each lane among those that wait, which are shown to it oldest first, in one part or many."""
+    """Picks the first pending delivery of each lane. It is given them oldest first, in one or more parts."""
 
     busy: Mapping[str, int]
-    """Lanes in which one is being worked, each with its sequence."""
+    """Lane -> sequence of the delivery in progress."""
     now: datetime
     cancels: bool
-    """Whether cancels are looked for, or everything else."""
+    """Whether to pick cancels, or all others."""
     most: int
     chosen: list[int] = field(default_factory=list)
     closed: set[str] = field(default_factory=set)
-    """Lanes of which the first has been seen."""
+    """Lanes whose first delivery was seen."""
 
     def look_at(self, waiting: Iterable[WaitingDelivery]) -> None:
-        """Choose among these, which are younger than all before."""
+        """Pick from these, which are newer than all before."""
         for one in waiting:
             if one.lane in self.closed or self._is_held_up(one):
                 continue
@@ -56,16 +56,16 @@ class LanePicker:
 
     @property
     def is_done(self) -> bool:
-        """Whether no more are wanted."""
+        """Whether enough are picked."""
         return len(self.chosen) >= self.most
 
     def _is_held_up(self, one: WaitingDelivery) -> bool:
-        """Whether something that came before it on its issue is being worked."""
+        """Whether an earlier delivery of its issue is in progress."""
         return one.lane in self.busy or self.busy.get(one.lane + CANCEL_LANE, one.sequence) < one.sequence
 
 
 def _find_oldest(*, cancels: bool) -> Select[Any]:
-    """Find what waits, oldest first; only cancels, if wanted, because many others may have come before them."""
+    """Query pending deliveries, oldest first; or only cancels, because there may be many others before them."""
     query = (
         select(deliveries.c.sequence, deliveries.c.lane, deliveries.c.next_attempt_at)
         .where(PENDING, deliveries.c.sequence > bindparam("after", type_=Integer()))
@@ -77,13 +77,13 @@ def _find_oldest(*, cancels: bool) -> Select[Any]:
 
 
 _OLDEST = {cancels: _find_oldest(cancels=cancels) for cancels in (True, False)}
-"""Made once: making one costs more than asking it."""
+"""Built once, because building a query is slower than running it."""
 
 
 async def find_due(
     connection: AsyncConnection, busy: Mapping[str, int], now: datetime, *, cancels: bool, most: int
 ) -> Collection[int]:
-    """The sequences of at most so many deliveries that may be worked now: cancels, or all others."""
+    """The sequences of up to `most` deliveries that can be processed now: cancels, or all others."""
     choice, after = LanePicker(busy, now, cancels, most), 0
     while not choice.is_done:
         rows = (await connection.execute(_OLDEST[cancels], {"busy": [*busy], "after": after})).all()

@@ -1,7 +1,7 @@
-"""How deliveries get into the database: all that arrive while one commit is under way share the next one.
+"""Stores deliveries with group commits: all that arrive during one commit share the next one.
 
-A commit that reaches the disk takes as long for a hundred rows as for one. Whoever asked is answered after the commit
-that holds their delivery, and never before. This file refuses to know what a delivery is about.
+A commit to the disk takes as long for a hundred rows as for one. A request is answered only after the commit of its
+delivery.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from runner.db.schema import deliveries
 log = structlog.get_logger()
 
 MAX_PENDING = 10_000
-"""Deliveries that may wait to be worked before no more are taken, unless the operator says otherwise."""
+"""The default for the most pending deliveries. More are refused."""
 
 MAX_BATCH = 200
-"""Deliveries that share one commit."""
+"""The most deliveries in one commit."""
 
 ID_KEPT, DIGEST_KEPT = 83, 16
-"""Characters of an id and of a digest that together make another id, within what the column holds."""
+"""The characters of an id and of a digest that form another id, within the size of the column."""
 
 RECOUNT_S = 1.0
-"""For how many seconds a count of what waits is good: what is stored is added to it, and nothing taken off."""
+"""How long a count of pending deliveries is used, in seconds. New ones are added to it, and none subtracted."""
 
 
 CROWD = 8
-"""Deliveries in one commit from which on they count as a crowd."""
+"""With this many deliveries in one commit, less urgent work waits."""
 
 CALM_S, MAX_CALM_S = 0.25, 2.0
-"""How many seconds after a crowd it is calm again, and for how long at most somebody waits for that."""
+"""The seconds after a crowd until other work continues, and the longest wait for that."""
 
 
 class NotStored(Exception):  # noqa: N818 - what is the case
-    """The delivery is not in the database, so GitHub must not be told that it is. The message is one plain line."""
+    """The delivery is not in the database, so GitHub must not get a positive answer. The message is one line."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A delivery as it came in."""
+    """A received delivery."""
 
     id: str
-    """`X-GitHub-Delivery`: a redelivery carries the same one. No signature covers it, so a copy may carry another."""
+    """`X-GitHub-Delivery`. A redelivery has the same one. It is not signed, so a copy may have another one."""
     event: str
     lane: str
     body: bytes
@@ -62,7 +62,7 @@ class Arrival:
 
     @cached_property
     def digest(self) -> str:
-        """The same for the same event and payload, whatever the id, the order of keys and the spaces between them."""
+        """The same for the same event and payload, independent of the id, the order of keys and whitespace."""
         try:
             content = msgspec.json.encode(msgspec.json.decode(self.body), order="sorted")
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
@@ -71,30 +71,30 @@ class Arrival:
 
     @property
     def other_id(self) -> str:
-        """The id that it is stored under where its own holds another content. The webhook takes no id with a `+`."""
+        """The id to use if its own already has another content. The webhook accepts no id with a `+`."""
         return f"{self.id[:ID_KEPT]}+{self.digest[:DIGEST_KEPT]}"
 
 
 @dataclass
 class Crowd:
-    """Whether deliveries come in a crowd; all times are seconds of one clock."""
+    """Detects that many deliveries arrive at the same time. All times are seconds of one clock."""
 
     began_at: float = -math.inf
     ends_at: float = -math.inf
 
     def note(self, at: float, stored: int) -> None:
-        """Take notice of a commit of so many deliveries."""
+        """Record a commit of this many deliveries."""
         if stored >= CROWD:
             self.began_at = at if at > self.ends_at else self.began_at
             self.ends_at = at + CALM_S
 
     def calm_in_s(self, at: float) -> float:
-        """How many seconds from then it is calm, or has been a crowd for as long as anybody waits: 0 when it is so."""
+        """The seconds until other work continues; 0 if it can continue now."""
         return max(0.0, min(self.ends_at, self.began_at + MAX_CALM_S) - at)
 
 
 class Receiver:
-    """Commits arrivals, each once. Needs neither start nor stop: it writes as long as somebody waits for it."""
+    """Commits arrivals, each once. It needs no start and no stop: it writes while somebody waits."""
 
     def __init__(self, db: Database, now: Callable[[], datetime], max_pending: int = MAX_PENDING) -> None:
         self._db = db
@@ -106,14 +106,14 @@ class Receiver:
         self._crowd = Crowd()
 
     async def receive(self, arrival: Arrival) -> bool:
-        """Commit a delivery; False when it is here already. Raises `NotStored`."""
+        """Commit a delivery; False if it exists. Raises `NotStored`."""
         try:
             return await self._batches.add(arrival)
         except Stopped:
             raise NotStored("the service is stopping: send it again later") from None
 
     def calm_in_s(self) -> float:
-        """For how many seconds more everything else should wait: GitHub waits for answers, and it does not."""
+        """How many more seconds other work should wait, because GitHub waits for answers."""
         return self._crowd.calm_in_s(time.monotonic())
 
     async def _write(self, batch: Sequence[Arrival]) -> Sequence[bool | Exception]:
@@ -121,11 +121,11 @@ class Receiver:
             return await self._store(batch)
         except Exception as error:
             log.exception("deliveries.not_stored", count=len(batch))
-            reason = f"the database took no delivery ({type(error).__name__}): send it again later"
+            reason = f"the database could not store the delivery ({type(error).__name__}): send it again later"
             raise NotStored(reason) from error
 
     async def _store(self, batch: Sequence[Arrival]) -> list[bool | Exception]:
-        """One transaction for all of them. What finds no room is refused, the rest is stored."""
+        """Store all in one transaction. If the inbox becomes full, the rest is refused."""
         now = self._now()
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
         room = await self._find_room()
@@ -138,13 +138,13 @@ class Receiver:
         stored = [delivery_id for delivery_id, is_new in zip(ids, taken, strict=True) if is_new]
         self._room -= len(stored)
         self._crowd.note(time.monotonic(), len(stored))
-        # One line and one text for all of them: a line for each would cost as much as storing it.
+        # One log line for all of them: one for each would cost as much as storing it.
         log.info("deliveries.stored", deliveries=" ".join(stored))
         full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
         return [*taken, *(NotStored(full) for _ in batch[room:])]
 
     async def _append(self, batch: Sequence[Arrival], ids: Sequence[str], common: Mapping[str, Any]) -> list[bool]:
-        """Store arrivals under these ids: for each, whether nothing has its id yet."""
+        """Store arrivals under these ids. Returns for each whether its id was new."""
         rows = [
             {"id": delivery_id, "event": one.event, "lane": one.lane, "body": one.body, "digest": one.digest}
             for one, delivery_id in zip(batch, ids, strict=True)
@@ -152,8 +152,8 @@ class Receiver:
         return await self._db.append(deliveries, rows, "id", common) if rows else []
 
     async def _find_squatted(self, batch: Sequence[Arrival], repeated: Sequence[int]) -> list[int]:
-        """Of arrivals whose ids are taken, those whose ids hold another content. No signature covers an id, so
-        somebody else may have used it first."""
+        """The arrivals whose ids exist with another content: ids are not signed, so somebody else may have used them
+        first."""
         query = select(deliveries.c.id, deliveries.c.digest)
         async with self._db.read() as connection:
             rows = await connection.execute(query.where(deliveries.c.id.in_({batch[number].id for number in repeated})))
@@ -164,7 +164,7 @@ class Receiver:
         return squatted
 
     async def _find_room(self) -> int:
-        """How many more may wait. Other replicas work and store too, so that it is counted again and again."""
+        """How many more can be stored. Counted regularly, because other replicas also store and process deliveries."""
         if self._room < MAX_BATCH or time.monotonic() - self._counted_at > RECOUNT_S:
             query = select(func.count()).where(deliveries.c.state == "pending")
             async with self._db.read() as connection:

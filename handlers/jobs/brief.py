@@ -1,7 +1,7 @@
-"""Renders the prompt that an agent works from, out of the frozen issue and the templates in `prompts/`.
+"""Renders an agent's prompt from the frozen issue and the templates in `prompts/`.
 
-Pure but for reading the templates. Refuses to let a stranger's text into a prompt except between fences, and to know
-any machine: a brief speaks of relative paths and environment variables only.
+Pure except for reading the templates. Untrusted text is put into a prompt only between fences. A brief depends on no
+machine: it has only relative paths and environment variables.
 """
 
 from __future__ import annotations
@@ -34,21 +34,18 @@ TASK_OUTCOMES: Mapping[str, str] = {
     "not done": "it is not, or only in part: say what is left",
     SECURITY_CONCERN: OUTCOMES[SECURITY_CONCERN],
 }
-"""What a task can come to that a person worded."""
+"""The outcomes of a person's task."""
 
 _FORGED_MARKER = re.compile(r"<(?=\s*+/?\s*+(?:untrusted|steering)\b)", re.IGNORECASE)
 _UNFIT_FOR_MARKER = re.compile(r"[^\w .,:#()\[\]-]", re.ASCII)
 
 
 class RawTextRefused(TypeError):  # noqa: N818
-    """Untrusted text was about to become part of a prompt, a log line or a message without a fence around it."""
+    """Untrusted text was about to be used in a prompt, a log line or a message without a fence."""
 
 
 class Untrusted:
-    """Text that a stranger may have written. It can be fenced, and tested for being empty; nothing else.
-
-    `source` says in our words where it is from.
-    """
+    """Untrusted text. It can only be fenced, and tested for being empty. `source` describes its origin in our words."""
 
     __slots__ = ("_text", "source")
 
@@ -82,10 +79,10 @@ def render_brief(
     skills: Sequence[str] = (),
     earlier: EarlierAttempt | None = None,
 ) -> str:
-    """The prompt for one job.
+    """The prompt of one job.
 
-    `nonce` names the fences, and must be unpredictable to whoever wrote the issue. `steering` is the advice of the
-    maintainer who asked; it may be empty. `skills` are names; `earlier` is what a retry carries on from.
+    `nonce` is part of the fences, and must be unpredictable for the authors of the issue. `steering` is the requester's
+    advice, possibly empty. `skills` are names; `earlier` is the attempt that a retry continues.
     """
     advice = reveal(steering)[:MAX_STEERING]
     values = {
@@ -103,14 +100,14 @@ def render_brief(
 
 
 def render_task(worktree: str, rules: RepositoryRules, task: str, nonce: str) -> str:
-    """The prompt for an agent that goes on in a worktree as a person left it, by that person's own words."""
+    """The prompt for an agent that continues in a person's worktree, with that person's instructions."""
     preset = Preset("task", True, "do the task below, in a worktree that they began")
     more = {"worktree": worktree, "outcomes": TASK_OUTCOMES}
     return _render_words("task.md.j2", preset, rules, task, nonce, more)
 
 
 def render_off_thread(preset: Preset, rules: RepositoryRules, task: str, nonce: str) -> str:
-    """The prompt for an agent that works as a preset says, by a person's own words in place of an issue."""
+    """The prompt for an agent with a preset and a person's instructions instead of an issue."""
     more = {"parent": _choose_template(preset), "worktree": None, "outcomes": _choose_outcomes(preset)}
     goal = "do the task below" if preset.needs_advice else preset.goal
     return _render_words("off_thread.md.j2", replace(preset, goal=goal), rules, task, nonce, more)
@@ -119,7 +116,7 @@ def render_off_thread(preset: Preset, rules: RepositoryRules, task: str, nonce: 
 def _render_words(
     template: str, preset: Preset, rules: RepositoryRules, task: str, nonce: str, more: Mapping[str, object]
 ) -> str:
-    """A template that knows no issue."""
+    """Render a template without an issue."""
     words = reveal(task)[:MAX_STEERING]
     values = {
         "preset": preset,
@@ -135,7 +132,7 @@ def _render_words(
 
 
 def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:
-    """The nonce itself, or, while any text contains it, another one derived from it."""
+    """The nonce, or another one derived from it if a text contains it."""
     while any(nonce.casefold() in text.casefold() for text in texts):
         nonce = hashlib.sha256(nonce.encode()).hexdigest()[:16]
     return nonce
@@ -152,19 +149,19 @@ def _texts_of(snapshot: Snapshot, earlier: EarlierAttempt | None) -> Iterator[st
 
 
 def _choose_outcomes(preset: Preset) -> Mapping[str, str]:
-    """The outcomes that a run of this preset can have."""
+    """The possible outcomes of this preset."""
     excluded = {"reproduced"} if preset.may_change else {"fix staged", "unable to fix"}
     fitting = {outcome: meaning for outcome, meaning in OUTCOMES.items() if outcome not in excluded}
     return fitting if preset.name in COMMANDED else {**TASK_OUTCOMES, **fitting}
 
 
 def _choose_template(preset: Preset) -> str:
-    """One of its own for each preset that is a command; of the others only their words differ."""
+    """A template for each preset that is a command; the others share one."""
     return f"{preset.name if preset.name in COMMANDED else 'free'}.md.j2"
 
 
 def _describe(snapshot: Snapshot) -> dict[str, object]:
-    """What is known of the issue, as the templates name it."""
+    """The issue's values for the templates."""
     return {
         "number": snapshot.issue_number,
         "opened_at": _render_time(snapshot.created_at),
@@ -180,7 +177,7 @@ def _describe(snapshot: Snapshot) -> dict[str, object]:
 
 
 def _describe_earlier(earlier: EarlierAttempt) -> dict[str, object]:
-    """What is known of the attempt before, as the templates name it."""
+    """The earlier attempt's values for the templates."""
     return {
         "number": earlier.job.attempt,
         "preset": earlier.job.preset,
@@ -204,7 +201,7 @@ def _render_time(at: datetime) -> str:
 
 @pass_context
 def _fenced(context: Context, untrusted: Untrusted, kind: str = "untrusted") -> str:
-    """The filter that lets a text in, between markers that it cannot contain. `kind` is their first word."""
+    """The template filter that adds an untrusted text between markers that it cannot contain."""
     text = _FORGED_MARKER.sub("‹", untrusted._text).strip("\n")
     marker = f"{kind}-{context['nonce']}"
     return f'<{marker} source="{untrusted.source}">\n{text}\n</{marker}>'
@@ -212,10 +209,10 @@ def _fenced(context: Context, untrusted: Untrusted, kind: str = "untrusted") -> 
 
 @cache
 def _templates() -> ImmutableSandboxedEnvironment:
-    """The templates: beside this package in a checkout, inside of it in an installed wheel.
+    """Load the templates: next to this package in a checkout, inside it in an installed wheel.
 
-    They make Markdown for a model, so nothing is escaped as HTML. Sandboxed, so that not even a template of ours can
-    reach into an `Untrusted`.
+    They produce Markdown for a model, so nothing is escaped as HTML. The sandbox keeps even our templates from reading
+    the text inside an `Untrusted`.
     """
     here = Path(__file__).parents[1]
     environment = ImmutableSandboxedEnvironment(

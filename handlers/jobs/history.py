@@ -1,7 +1,7 @@
-"""What GitHub says of a repository's history: whether a commit is really on a branch.
+"""Asks GitHub whether a commit is really on a branch.
 
-GitHub serves the commits of every fork out of the repository that they were forked from, so that a commit which can be
-fetched there may belong to anybody. It is on a branch only where the branch's newest commit comes after it.
+GitHub also serves the commits of forks from the parent repository, so a commit that can be fetched there may be
+anybody's. It is on a branch only if it is an ancestor of the branch's newest commit.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound
 from runner.model.history import HistoryError
 
 REST = timedelta(seconds=10)
-"""How long GitHub is left alone after it did not answer: jobs that wait would ask at each of their steps."""
+"""How long not to ask again after GitHub did not answer, because waiting jobs would ask at each step."""
 
 
 async def leads_to(github: GitHub, repository: str, commit: str, newest: str) -> bool:
-    """Whether `newest` is this commit or comes after it. `commit` may be any name, also of nothing that exists."""
+    """Whether `newest` is this commit or a descendant. `commit` may be any text."""
     if commit == newest:
         return True
     try:
@@ -27,13 +27,13 @@ async def leads_to(github: GitHub, repository: str, commit: str, newest: str) ->
 
 
 async def is_on_branch(github: GitHub, repository: str, branch: str, commit: str) -> bool:
-    """Whether a branch has a commit just now. False for an empty name, and where there is no such branch."""
+    """Whether a commit is on a branch now. False for an empty text, and if there is no such branch."""
     newest = await github.fetch_branch_sha(repository, branch) if commit else None
     return newest is not None and await leads_to(github, repository, commit, newest)
 
 
 class GitHubHistory:
-    """`runner.model.history.History`, by GitHub's word."""
+    """`runner.model.history.History` on GitHub."""
 
     def __init__(self, github: GitHub, now: Callable[[], datetime]) -> None:
         self._github = github
@@ -63,7 +63,7 @@ class GitHubHistory:
 
     def _note(self, error: GitHubError | GitHubUnavailable) -> HistoryError:
         if isinstance(error, GitHubError):
-            return HistoryError(f"GitHub does not say which commit to begin from: {error}", permanent=True)
-        self._reason = f"GitHub cannot be asked just now which commit to begin from: {error}"
+            return HistoryError(f"GitHub did not return the base commit: {error}", permanent=True)
+        self._reason = f"GitHub cannot be asked for the base commit at the moment: {error}"
         self._rests_until = self._now() + max(REST, timedelta(seconds=error.retry_after_s))
         return HistoryError(self._reason)

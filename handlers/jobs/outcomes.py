@@ -1,9 +1,9 @@
-"""Jobs as people see them: keeps each status comment true, and writes exactly one report for every job that ended.
+"""Updates each status comment, and writes exactly one report for every ended job.
 
-One of which the thread is to hear nothing, or only what was found, is brought to its end all the same.
+Jobs that post nothing, or only a finding, are finished in the same way.
 
-Level-triggered: looks at the rows as they are, so a crash between any two of them costs nothing. It only writes down
-what should be posted; `handlers.effects.outbox` posts it.
+Level-triggered: it looks at the current rows, so a crash does no harm. It only stores what should be posted;
+`handlers.effects.outbox` posts it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from runner.rows.notifications import insert_notification
 log = structlog.get_logger()
 
 MIN_PROGRESS = timedelta(minutes=2)
-"""How long a status comment keeps its numbers: GitHub counts every edit, and people need them no fresher."""
+"""The shortest time between updates that only change numbers, because GitHub counts every edit."""
 
 
 async def report_jobs(context: Context) -> None:
-    """One pass: reports for the jobs that ended, then every status comment that no longer says how things stand.
+    """One pass: reports for ended jobs, then outdated status comments.
 
-    What fails is tried again in the next pass, and holds up nothing else.
+    A failure is retried in the next pass, and does not delay others.
     """
     async with context.db.read() as connection:
         unreported = await casebook.fetch_unreported_job_ids(connection)
@@ -70,7 +70,7 @@ async def report_jobs(context: Context) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A job that has ended and all that is said of it, as it was read together. Only the job can still change."""
+    """An ended job with everything for its report, read in one transaction. Only the job's row can still change."""
 
     job: Job
     report: Report | None
@@ -79,7 +79,7 @@ class _Ended:
 
     @property
     def size(self) -> int:
-        """Characters of all that its agent wrote."""
+        """The characters of all texts of its agent."""
         return self.report.size if self.report else 0
 
 
@@ -90,10 +90,10 @@ async def _read_ended(context: Context, job: Job) -> _Ended:
 
 
 async def _report(context: Context, job_id: str) -> None:
-    """Write the report, move the case, and tell the operator what is for them alone, in one transaction.
+    """Store the report, move the case, and notify the operator of a confidential report, in one transaction.
 
-    What costs time is done before that: nobody else can write meanwhile. Where the job has changed since, the next
-    pass starts again. There is no report of a rebase that left conflicts and is tried again: the last one tells of all.
+    Slow work is done before, because nobody else can write meanwhile. If the job has changed since, the next pass
+    starts again. A rebase that left conflicts and is tried again gets no report: the last one has everything.
     """
     async with context.db.read() as connection:
         job = await job_rows.fetch_job(connection, job_id)
@@ -127,7 +127,7 @@ async def _report(context: Context, job_id: str) -> None:
 
 
 async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
-    """Whether the thread gets the report of a job that has ended."""
+    """Whether the report of an ended job is posted in the thread."""
     job = ended.job
     has_failed = job.state is JobState.FAILED
     if job.kind is JobKind.REBASE and has_failed and await job_rows.fetch_successor(connection, job.id):
@@ -140,7 +140,7 @@ async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
 async def _follow_up(
     connection: AsyncConnection, context: Context, ended: _Ended, draft: Draft, title: str
 ) -> str | None:
-    """Start a job again that was lost, or left conflicts, and say so, or say why not; None after any other end."""
+    """Restart a job that was lost or left conflicts. Returns a sentence about it; None after any other end."""
     job = ended.job
     if job.state is not JobState.LOST and not await is_to_be_tried_again(connection, job, ended.report):
         return None
@@ -153,13 +153,13 @@ async def _follow_up(
 
 
 async def render_report(context: Context, job: Job) -> str:
-    """The report of a job that has ended, as it is now."""
+    """The current report of an ended job."""
     ended = await _read_ended(context, job)
     return (await run_aside(ended.size, _render, context, ended)).finish()
 
 
 def _render(context: Context, ended: _Ended) -> Draft:
-    """The report; or, whatever an agent wrote that makes us stumble, a few words in its place."""
+    """The report; if an agent's text makes rendering fail, a short text instead."""
     job = ended.job
     try:
         return draft_report(
@@ -179,7 +179,7 @@ def _render(context: Context, ended: _Ended) -> Draft:
 
 
 async def _refresh(context: Context, status: Reply) -> None:
-    """Let the status comment say what is so now; its last word is the link to the report."""
+    """Update a status comment. Its final text links to the report."""
     async with context.db.read() as connection:
         job = await job_rows.fetch_job(connection, status.job_id or "")
         if job is None:
@@ -189,13 +189,13 @@ async def _refresh(context: Context, status: Reply) -> None:
         return
     async with context.db.write() as connection:
         if await job_rows.fetch_job(connection, job.id) != job:
-            return  # The next pass says how things stand then.
+            return  # The next pass continues.
         await casebook.change_reply(connection, status, body=body, final=final, changed_at=context.now())
     context.ring()
 
 
 def _is_early(context: Context, status: Reply, body: str) -> bool:
-    """Whether only numbers would change, and that too soon after the last change."""
+    """Whether only numbers would change, too soon after the last update."""
     if status_comment.drop_progress(body) != status_comment.drop_progress(status.body):
         return False
     return context.now() - (status.changed_at or status.created_at) < MIN_PROGRESS
@@ -212,7 +212,7 @@ async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple
     if again:
         return status_comment.render_tried_again(job, again, pages), True
     if report is None or not (report.comment_url or report.abandoned):
-        # The moment between the end and the posted report: the report is what people should see first.
+        # The report is not posted yet, and people should see it first.
         return status_comment.render_reporting(job, pages), False
     confidential = await fetch_withheld(connection, job.id)
     url = report.comment_url

@@ -1,6 +1,6 @@
-"""What can stand in the way of a new job: another one, nothing to carry on from, a cap, or people at work already.
+"""The preconditions of a new job: no active job, something to continue from, caps, and nobody working on the issue.
 
-What looks into the database takes the transaction in which the job is to be made.
+Functions that read the database take the transaction in which the job is created.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from runner.rows.pauses import fetch_pauses, find_pause
 log = structlog.get_logger()
 
 MAX_NAMED = 5
-"""People or pull requests that a sentence names."""
+"""The most people or pull requests that a sentence names."""
 
 
 class NotStarted(Exception):  # noqa: N818
-    """No job is to be made; `reply` tells people why."""
+    """No job is started. `reply` says why."""
 
     def __init__(self, reply: str) -> None:
         super().__init__(reply)
@@ -42,7 +42,7 @@ class NotStarted(Exception):  # noqa: N818
 
 
 class NothingStarts(NotStarted):
-    """The same, and none of any other issue that the same person could ask for."""
+    """The same for every issue that this person could ask for."""
 
 
 class Busy(NotStarted):
@@ -50,7 +50,7 @@ class Busy(NotStarted):
 
 
 class NothingToVerify(NotStarted):
-    """No script of the issue is known."""
+    """There is no script for the issue."""
 
 
 _CLOSES = re.compile(
@@ -58,18 +58,18 @@ _CLOSES = re.compile(
     r"(?:(?:https?://[^\s/]+/)?(?P<repository>[\w.-]+/[\w.-]+)(?:#|/issues/)|#|GH-)(?P<number>[0-9]{1,10})(?![0-9])",
     re.IGNORECASE,
 )
-"""GitHub's words by which a pull request says what it closes.
+"""GitHub's keywords with which a pull request closes issues.
 https://docs.github.com/en/issues/tracking-your-work-with-issues/using-issues/linking-a-pull-request-to-an-issue"""
 
 
 def closes(pull: MentioningPull, repository: str, number: int) -> bool:
-    """Whether a pull request says that it closes an issue. Pure."""
+    """Whether a pull request closes an issue. Pure."""
     named = ((found["repository"] or pull.repository, int(found["number"])) for found in _CLOSES.finditer(pull.body))
     return any((name.casefold(), which) == (repository.casefold(), number) for name, which in named)
 
 
 def find_objections(issue: Issue, pulls: Iterable[MentioningPull], repository: str, own_login: str) -> list[str]:
-    """What speaks against a job on an issue, as clauses that are safe to post. Pure."""
+    """The reasons against a job on an issue, as clauses that are safe to post. Pure."""
     found = ["this issue is closed"] if issue.state == "closed" else []
     people = [user.login for user in issue.assignees if not user.is_bot]
     if people:
@@ -80,9 +80,9 @@ def find_objections(issue: Issue, pulls: Iterable[MentioningPull], repository: s
 
 
 async def check_unopposed(context: Context, repository: str, issue: Issue, command: str) -> None:
-    """Raise `NotStarted` where people may be at work on the issue, or have ended that. Nothing is asked twice.
+    """Raise `NotStarted` if people may be working on the issue, or have closed it.
 
-    Where GitHub does not say which pull requests name it, only what the issue says of itself counts.
+    If GitHub does not list the pull requests that mention it, only the issue itself counts.
     """
     pulls: list[MentioningPull] = []
     try:
@@ -95,7 +95,7 @@ async def check_unopposed(context: Context, repository: str, issue: Issue, comma
 
 
 def find_preset(context: Context, rules: RepositoryRules, name: str, steering: str) -> Preset:
-    """The preset of that name. Raises `NotStarted` where it may not be asked for, or lacks the advice that it needs."""
+    """The preset of that name. Raises `NotStarted` if it is not allowed, or needs advice and has none."""
     if rules.fault:
         raise NotStarted(replies.render_broken_rules(rules.fault))
     offered = [preset for preset in context.presets.values() if rules.presets is None or preset.name in rules.presets]
@@ -108,7 +108,7 @@ def find_preset(context: Context, rules: RepositoryRules, name: str, steering: s
 
 
 async def check_not_paused(connection: AsyncConnection, repository: str) -> None:
-    """Raise `NotStarted` while nothing new is to begin."""
+    """Raise `NotStarted` while new jobs are paused."""
     if pause := find_pause(await fetch_pauses(connection), repository):
         raise NothingStarts(replies.render_paused(pause))
 
@@ -116,9 +116,9 @@ async def check_not_paused(connection: AsyncConnection, repository: str) -> None
 async def check_free(
     connection: AsyncConnection, context: Context, repository: str, number: int, posts: Posts = Posts.ALL
 ) -> Job | None:
-    """The job of the issue that is to give way to one that posts so much. Raises `Busy` while another is active.
+    """The queued job that the new one replaces, if any. Raises `Busy` while another job is active.
 
-    Who asks in the thread comes before a sweep that nobody there knows of, as long as that waits for its slot.
+    A request in the thread replaces a sweep's job that is still queued, because nobody there knows of the sweep.
     """
     case = await casebook.fetch_case(connection, f"{repository}#{number}")
     if case and case.active_job_id:
@@ -134,7 +134,7 @@ async def check_free(
 async def check_caps(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, thread: int | None, requested_by: str
 ) -> None:
-    """Raise `NotStarted` while a cap on this issue, if there is one, this person or this repository is used up."""
+    """Raise `NotStarted` if a cap of this issue, person or repository is used up."""
     if use := await _find_used_up(connection, context, rules, thread, requested_by):
         refused = NotStarted if use.scope is Scope.ISSUE else NothingStarts
         raise refused(replies.render_capped(use, requested_by))
@@ -152,30 +152,30 @@ async def _find_used_up(
 
 
 async def check_may_replace(connection: AsyncConnection, context: Context, lost: Job) -> None:
-    """Raise `NotStarted`, with a sentence for the report, when a job that was lost, or left conflicts, is not to be
-    started again by itself."""
+    """Raise `NotStarted`, with a sentence for the report, if a job that was lost or left conflicts must not be
+    restarted automatically."""
     before = await job_rows.fetch_job(connection, lost.replaces) if lost.replaces else None
     if before and before.state is lost.state is JobState.LOST:
         raise NotStarted(replies.render_lost_twice(lost))
     if lost.by_hand:
-        raise NotStarted(replies.render_not_again("it only collected what a person had done by hand"))
+        raise NotStarted(replies.render_not_again("it only collected a person's edits"))
     if lost.cancel_requested_at:
-        raise NotStarted(replies.render_not_again(f"{lost.canceller} had asked for its end"))
+        raise NotStarted(replies.render_not_again(f"{lost.canceller} had cancelled it"))
     rules = context.rules_for(lost.repository)
     offers = list_offers(rules, context.agents) if rules else {}
     if lost.agent not in offers or (lost.model and lost.model not in offers[lost.agent]):
-        raise NotStarted(replies.render_not_again("its agent or its model is no longer offered here"))
+        raise NotStarted(replies.render_not_again("its agent or its model is no longer available here"))
     case = await casebook.fetch_case(connection, lost.case_key)
     if case is None or case.active_job_id:
-        raise NotStarted(replies.render_not_again("another job on this issue is under way"))
+        raise NotStarted(replies.render_not_again("another job on this issue is running"))
     assert rules
     if use := await _find_used_up(connection, context, rules, lost.thread, lost.requested_by):
         raise NotStarted(replies.render_not_again(f"{use.describe(lost.requested_by)} is used up"))
 
 
 async def find_earlier(connection: AsyncConnection, context: Context, repository: str, number: int) -> EarlierAttempt:
-    """The last attempt on an issue that has no active one. Raises `NotStarted` when nobody may carry on from it."""
-    # One that failed before anything came of it leaves nothing: its predecessor's work is what people mean.
+    """The last attempt on an issue without an active job. Raises `NotStarted` if it cannot be continued."""
+    # An attempt that failed without any result does not count: people mean the work before it.
     reported = await job_rows.fetch_last_job(connection, repository, number, reported=True)
     job = reported or await job_rows.fetch_last_job(connection, repository, number)
     if job is None:
@@ -189,7 +189,7 @@ async def find_earlier(connection: AsyncConnection, context: Context, repository
 async def find_simplifiable(
     connection: AsyncConnection, context: Context, repository: str, number: int
 ) -> EarlierAttempt:
-    """The same, of an attempt that left edits. Raises `NotStarted`."""
+    """The last attempt with edits. Raises `NotStarted`."""
     earlier = await find_earlier(connection, context, repository, number)
     if not earlier.edited:
         raise NotStarted(replies.render_nothing_to_simplify())
@@ -199,9 +199,9 @@ async def find_simplifiable(
 async def find_earlier_repro(
     connection: AsyncConnection, repository: str, number: int
 ) -> list[tuple[CheckKind, str, str]]:
-    """The repro that the last attempt on an issue has left, as a check, for the thread shows what comes of it.
+    """The repro of the last attempt on an issue, as a check. Its result is shown in the thread.
 
-    None where that attempt left no report, or one for the operator alone.
+    Empty if that attempt has no report, or a confidential one.
     """
     job = await job_rows.fetch_last_job(connection, repository, number, reported=True)
     report = await job_rows.fetch_report(connection, job.id) if job else None

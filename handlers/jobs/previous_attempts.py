@@ -1,6 +1,6 @@
-"""The attempt that a retry carries on from, as far as the next agent should know of it. Pure.
+"""What the next agent is told about the attempt that it continues. Pure.
 
-Its texts were written by an agent, or quote what a machine said: secrets are taken out, the rest stays data.
+The texts come from an agent or a machine: secrets are removed, and the rest stays untrusted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from runner.characters import show_invisible
 from runner.model.job import Job, Report
 
 MAX_FAILURE = 1_000
-"""Characters, as are the other bounds. Together they make a brief longer by no more than 52,000."""
+"""The most characters, as for the other limits. Together they add at most 52,000 to a brief."""
 
 MAX_REPORT = 20_000
 MAX_WORKLOG = 30_000
@@ -22,22 +22,22 @@ MAX_WORKLOG = 30_000
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempt:
-    """A job that has ended, and what it left."""
+    """An ended job, and its results."""
 
     job: Job
     failure: str
-    """Why it did not succeed; empty when it did."""
+    """Why it did not succeed; empty if it did."""
     report: str
     worklog: str
-    """Its newest end, where it was too long."""
+    """Only its end if it is too long."""
     edited: bool
-    """Whether it left edits that are in the worktree again."""
+    """Whether its edits are in the worktree again."""
     configured: bool
-    """Whether it wrote configuration of coding agents, which is held back from the worktree."""
+    """Whether it changed configuration of coding agents, which is not applied to the worktree."""
 
 
 def recall(job: Job, report: Report | None, secrets: Collection[str]) -> EarlierAttempt:
-    """What is worth knowing about a job that has ended; `report` is None when nothing was collected."""
+    """Summarize an ended job; `report` is None if nothing was collected."""
     changes = report.changes if report else ()
     return EarlierAttempt(
         job=job,
@@ -50,7 +50,7 @@ def recall(job: Job, report: Report | None, secrets: Collection[str]) -> Earlier
 
 
 def _keep_start(text: str, limit: int) -> str:
-    """The text as a reader sees it, and cut to `limit` characters with a notice."""
+    """The revealed text, cut to `limit` characters with a notice."""
     shown = show_invisible(text)
     if len(shown) <= limit:
         return shown

@@ -1,4 +1,4 @@
-"""`/ptq rebase`: what there is to rebase, onto what, and whether one that left conflicts is tried again."""
+"""`/ptq rebase`: what to rebase, onto which commit, and whether to try again after conflicts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.model.meter import Meter
 from runner.rows import job_rows
 
 MAX_TRIES = 3
-"""Agents that try to resolve the conflicts of one rebase, one after the other."""
+"""The most agents that try to resolve the conflicts of one rebase, one after the other."""
 
 MAX_REF = 200
 """Characters."""
@@ -30,22 +30,22 @@ MAX_REF = 200
 _ONTO = re.compile(r"onto(?:\s+(?P<ref>(?!--|[–—])\S+))?(?:\s+|$)", re.IGNORECASE)
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
-"""Narrower than git itself (git-check-ref-format(1)): every character means nothing but itself, wherever it stands."""
+"""Stricter than git (git-check-ref-format(1)): no character has a special meaning anywhere."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a change is to be rebased onto."""
+    """The target of a rebase."""
 
     branch: str
     commit: str | None = None
-    """None means the newest of the branch, once a machine begins."""
+    """None means the branch's newest commit when a machine begins."""
     objection: str | None = None
-    """Why it cannot be, as a reply."""
+    """Why this target is not possible, as a reply."""
 
 
 def read_onto(argument: str) -> tuple[str | None, str]:
-    """What stands behind `onto` at the start of a command's argument, and the rest; None without that word. Pure."""
+    """The word after `onto` at the start of a command's argument, and the rest; None without `onto`. Pure."""
     found = _ONTO.match(argument)
     if not found:
         return None, argument
@@ -53,15 +53,15 @@ def read_onto(argument: str) -> tuple[str | None, str]:
 
 
 def is_branch(ref: str) -> bool:
-    """Whether this may be a branch's name. Pure."""
+    """Whether this can be the name of a branch. Pure."""
     odd = ("..", "//", "/.", "./", ".lock/")
     return len(ref) <= MAX_REF and _BRANCH.fullmatch(ref) is not None and not any(part in f"{ref}/" for part in odd)
 
 
 async def find_rebasable(connection: AsyncConnection, context: Context, repository: str, number: int) -> EarlierAttempt:
-    """The attempt whose diff a note could approve, or else has brought to GitHub last. Raises `NotStarted`.
+    """The attempt whose diff a note could approve, or else the one in the newest pull request. Raises `NotStarted`.
 
-    No other: a rebase adds nothing to what a change is worth, so that nothing becomes approvable by it.
+    No other attempt: a rebase must not make a diff approvable that was not.
     """
     case = await casebook.fetch_case(connection, f"{repository}#{number}")
     pull = await casebook.fetch_brought_pull(connection, repository, number)
@@ -74,7 +74,7 @@ async def find_rebasable(connection: AsyncConnection, context: Context, reposito
 
 
 async def find_target(context: Context, rules: RepositoryRules, number: int, onto: str | None) -> Target | None:
-    """What the change of an issue is to be rebased onto, as GitHub has it now; None where there is no change."""
+    """The target for an issue's change, as it is on GitHub now; None if there is no change."""
     try:
         async with context.db.read() as connection:
             job = (await find_rebasable(connection, context, rules.name, number)).job
@@ -94,14 +94,14 @@ async def find_target(context: Context, rules: RepositoryRules, number: int, ont
 
 
 async def find_task(connection: AsyncConnection, job: Job) -> str:
-    """The preset by which a retry goes on from a job: a rebase has the task of what it has rebased."""
+    """The preset for a retry of a job: a rebase has the preset of the attempt that it rebased."""
     while job.preset == REBASE and job.follows and (before := await job_rows.fetch_job(connection, job.follows)):
         job = before
     return job.preset
 
 
 def left_conflicts(job: Job, report: Report | None, meter: Meter | None) -> bool:
-    """Whether an agent came to its own end and left conflicts. What else ends one is no matter of another try. Pure."""
+    """Whether an agent finished and left conflicts. After any other end there is no new try. Pure."""
     if job.kind is not JobKind.REBASE or job.state is not JobState.FAILED or report is None or meter is None:
         return False
     by_itself = meter.ending == Ending.FINISHED and has_words(report) and not is_withheld(report)
@@ -109,7 +109,7 @@ def left_conflicts(job: Job, report: Report | None, meter: Meter | None) -> bool
 
 
 async def is_to_be_tried_again(connection: AsyncConnection, job: Job, report: Report | None) -> bool:
-    """Whether another agent should resolve what this rebase has left in conflict."""
+    """Whether another agent should resolve the conflicts of this rebase."""
     if not left_conflicts(job, report, await job_rows.fetch_meter(connection, job.id)):
         return False
     tries, before = 1, job

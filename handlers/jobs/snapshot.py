@@ -1,6 +1,6 @@
-"""The issue frozen as it was at the trigger: what an agent may know of it, and nothing that came later. Pure.
+"""The issue as it was at the trigger. An agent learns nothing that came later. Pure.
 
-Every text in here was written by strangers, and is as a reader of the page saw it: `reveal`ed, and bounded.
+Every text is untrusted, and as a reader of the page saw it: `reveal`ed and shortened.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from handlers.text.repros import THE_ISSUE, ReproScript, extract_repros
 from runner.characters import show_invisible
 
 MAX_TITLE = 300
-"""Characters, as are the other bounds. Together they keep a brief below 200,000."""
+"""The most characters, as for the other limits. Together they keep a brief under 200,000."""
 
 MAX_BODY = 40_000
 MAX_COMMENT = 10_000
 MAX_ALL_COMMENTS = 60_000
 MAX_COMMENTS = 50
 MAX_READ = 200_000
-"""Characters of all comments, the newest first, that are looked at, however little of them readers see."""
+"""The most characters of all comments that are read, newest first, even if readers see only little of them."""
 
 MAX_LABELS = 50
 MAX_LABEL = 100
 
 _HIDING = (("<!--", "-->"), ("<", ">"), ("![", ")"))
-"""How comments, tags and images begin and end."""
+"""The delimiters of comments, tags and images."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotComment:
-    """A comment as it stood at the trigger."""
+    """A comment at the trigger."""
 
     author: str
     created_at: datetime
@@ -44,7 +44,7 @@ class SnapshotComment:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """An issue as it stood at `frozen_at`. Comments are oldest first."""
+    """An issue at `frozen_at`. Comments are oldest first."""
 
     repository: str
     issue_number: int
@@ -57,9 +57,9 @@ class Snapshot:
     comments: tuple[SnapshotComment, ...]
     repros: tuple[ReproScript, ...]
     links: tuple[str, ...] = ()
-    """Where images and links of the texts above lead, each with what it is."""
+    """The targets of images and links in the texts above, each with its kind."""
     comments_left_out: int = 0
-    """How many older comments were too much."""
+    """The number of older comments that did not fit."""
 
 
 def freeze_issue(
@@ -79,8 +79,8 @@ def freeze_issue(
 ) -> Snapshot:
     """Freeze an issue at `frozen_at`.
 
-    Title and body are those that came with the trigger. Of the comments those are left out that were written or edited
-    later, our own, and the one that asked (its words are steering). Where there are too many, the newest win.
+    Title and body come with the trigger. Comments are omitted if they were written or edited later, if they are our
+    own, or if they are the request itself (its text is the advice). If there are too many, the newest are kept.
     """
     known = [
         comment
@@ -128,9 +128,9 @@ def _one_line(text: str, limit: int) -> str:
 
 
 def _bound(text: str, limit: int) -> str:
-    """The text revealed, and cut to `limit` characters with a notice."""
-    # Revealing costs time: what is beyond twice the limit is not even looked at. What this would leave open, and so
-    # make visible, goes with it.
+    """The revealed text, cut to `limit` characters with a notice."""
+    # Revealing is slow, so text beyond twice the limit is cut first. A construct that the cut leaves open, and so would
+    # make visible, is cut, too.
     near = text[: 2 * limit]
     for opener, closer in _HIDING if len(near) < len(text) else ():
         if (opened := near.rfind(opener)) > near.rfind(closer):

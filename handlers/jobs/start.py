@@ -1,7 +1,7 @@
-"""Creates the jobs of issues: freezes the issue, writes the brief, and commits case, job and first reply.
+"""Starts the jobs of issues: freezes the issue, renders the brief, and commits case, job and first reply.
 
-Two others ask for jobs: `handlers.holds.manual_jobs` for people who work in an environment themselves, and
-`handlers.jobs.tasks` for tasks without an issue. `runner.rows.job_rows.create_job` creates all of them.
+`handlers.holds.manual_jobs` starts jobs of people who work in an environment, and `handlers.jobs.tasks` starts tasks
+without an issue. `runner.rows.job_rows.create_job` creates all of them.
 """
 
 from __future__ import annotations
@@ -49,47 +49,47 @@ from runner.rows.check_rows import add_checks, copy_checks
 log = structlog.get_logger()
 
 RETRY = "retry"
-"""In place of a preset: carry on from the issue's last attempt, with its preset."""
+"""Instead of a preset: continue the issue's last attempt, with its preset."""
 
 
 CLOCK_SKEW = timedelta(seconds=60)
-"""How far our clock may be ahead of GitHub's: GitHub refuses our App's signature when it is further ahead."""
+"""The most that our clock can be ahead of GitHub's: otherwise GitHub refuses our App's signature."""
 
 AT_ONCE = timedelta(seconds=5)
-"""How long after a label what else happens to its issue may be of the same doing, such as another label."""
+"""How long after a label other changes of its issue may belong to the same action, such as another label."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """What somebody asked for on an issue, before anything was looked at."""
+    """A request for a job on an issue, before any check."""
 
     person: Person
     repository: Repository
     issue: Issue
     preset: str
-    """What is to be done, or `RETRY`."""
+    """A preset, or `RETRY`."""
     triggered_at: datetime
     trigger: str
-    """What asked for it, in words that no other request shares: a redelivery derives the same job from it."""
+    """A unique text for the request. A redelivery has the same one, and so leads to the same job."""
     options: Options = field(default_factory=Options)
     onto: str | None = None
-    """What a change is to be rebased onto, as somebody typed it; None where they said nothing."""
+    """The target of a rebase as typed; None if there is none."""
     target: Target | None = None
-    """The same, as GitHub has it."""
+    """The target on GitHub."""
     steering: str = ""
     comment_id: int | None = None
-    """The comment that asked, when a comment did."""
+    """The comment with the request, if any."""
     pull_number: int | None = None
-    """The pull request of ours in which that was, when it was not on the issue."""
+    """Our pull request with that comment, if it was not on the issue."""
     as_found: bool = False
-    """Whether the issue is as we found it afterwards, for nobody told us of the label."""
+    """Whether the label was found later, without its event, so that the issue is as we found it."""
     by_our_clock: bool = False
-    """Whether `triggered_at` is the service's time, because nothing on GitHub asked."""
+    """Whether `triggered_at` is the service's time, because the request is not from GitHub."""
     posts: Posts = Posts.ALL
 
     @property
     def requested_at(self) -> datetime:
-        """When it was asked for, by GitHub's clock. From our own clock, the earliest time that this can be."""
+        """The time of the request by GitHub's clock; for our own clock, the earliest possible time."""
         return self.triggered_at - CLOCK_SKEW if self.by_our_clock else self.triggered_at
 
     @property
@@ -99,23 +99,23 @@ class StartRequest:
 
     @property
     def command(self) -> str:
-        """What somebody types to ask for the same."""
+        """The command for the same request."""
         return "/ptq retry" if self.preset == RETRY else find_command(self.preset)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a request comes to, after all that was before it."""
+    """A request after all checks."""
 
     preset: Preset
     choice: Choice
     earlier: EarlierAttempt | None
     gives_way: Job | None
-    """What waits on the issue until now, and ends for this."""
+    """The queued job that this one replaces."""
 
 
 async def start_job(context: Context, request: StartRequest) -> None:
-    """Create the job that was asked for, or say why there is none: once, however often the same trigger comes.
+    """Create the requested job, or reply why there is none: once, even if the same trigger comes again.
 
     Raises `NotPermitted`.
     """
@@ -125,7 +125,7 @@ async def start_job(context: Context, request: StartRequest) -> None:
         decided = await was_decided(connection, context, rules.name, request.issue.number, request.trigger)
     if not decided:
         await _decide(context, rules, request)
-    # Whoever decided may have been killed before this, and to react twice is to react once.
+    # The process may have crashed before the reaction. Reacting twice does no harm.
     await _react(context, rules.name, request)
 
 
@@ -145,11 +145,10 @@ async def _decide(context: Context, rules: RepositoryRules, request: StartReques
 
 
 async def start_unheard(context: Context, request: StartRequest, *, unopposed: bool = False) -> Job:
-    """The job that was asked for outside of its thread, made now or before. Raises `NotStarted`; nobody else hears why.
-    Raises `NotPermitted`.
+    """The job of a request from outside its thread, created now or before. Raises `NotPermitted`, and `NotStarted`
+    without a reply.
 
-    That people may be at work on the issue matters only if it is to be `unopposed`: where no agent comes between them,
-    nothing is asked of them.
+    With `unopposed`, it is refused if people may be working on the issue.
     """
     request.person.require(Operation.START)
     rules = request.rules
@@ -167,19 +166,19 @@ async def start_unheard(context: Context, request: StartRequest, *, unopposed: b
 
 
 async def _aim(context: Context, rules: RepositoryRules, request: StartRequest) -> StartRequest:
-    """The request with the commit that a rebase is for, as GitHub has it."""
+    """The request with the target of a rebase on GitHub."""
     if request.preset != REBASE:
         return request
     return replace(request, target=await find_target(context, rules, request.issue.number, request.onto))
 
 
 async def _check(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
-    """Raise `NotStarted` for what GitHub says against a job."""
+    """Raise `NotStarted` if something on GitHub speaks against the job."""
     if request.pull_number and request.issue.updated_at >= request.triggered_at:
-        # From there the issue is seen as it is now, which is not what its maintainer has read. Seconds are whole.
+        # The issue is read as it is now, which may not be what the maintainer read. Times are whole seconds.
         raise NotStarted(replies.render_issue_changed(request.issue.number))
     if request.as_found and request.issue.updated_at > request.triggered_at + AT_ONCE:
-        # GitHub does not say what was edited when: what whoever put the label on had read may be there no more.
+        # GitHub has no times of single edits, so the text that the maintainer read may be gone.
         raise NotStarted(replies.render_label_too_late())
     if not request.options.anyway:
         await check_unopposed(context, rules.name, request.issue, request.command)
@@ -193,9 +192,9 @@ async def _answer(
     snapshot: Snapshot,
     objection: NotStarted | None,
 ) -> Job | None:
-    """Write down the job, or the reply that says why there is none; nothing when one of the two was written before.
+    """Store the job, or the reply why there is none; nothing if either exists.
 
-    A request that was turned down stays so, also where what stood in its way is gone when it comes again.
+    A refused request stays refused when it comes again, even if the reason is gone.
     """
     number = request.issue.number
     if await was_decided(connection, context, rules.name, number, request.trigger):
@@ -213,7 +212,7 @@ async def _answer(
 async def _create(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot
 ) -> Job:
-    """Write down the job and its scripts. Raises `NotStarted` before anything is written."""
+    """Store the job and its scripts. Raises `NotStarted` before anything is stored."""
     plan = await _plan(connection, context, rules, request)
     scripts = await list_scripts(connection, snapshot, with_earlier=not plan.preset.has_agent)
     if not plan.preset.has_agent and not scripts:
@@ -229,7 +228,7 @@ async def _create(
 async def list_scripts(
     connection: AsyncConnection, snapshot: Snapshot, *, with_earlier: bool
 ) -> list[tuple[CheckKind, str, str]]:
-    """The scripts that are known of an issue: kind, origin and code. With that of the last attempt, if it left one."""
+    """The known scripts of an issue: kind, origin and code; `with_earlier` adds the last attempt's repro."""
     scripts = [(CheckKind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
     if with_earlier:
         scripts += await find_earlier_repro(connection, snapshot.repository, snapshot.issue_number)
@@ -237,9 +236,9 @@ async def list_scripts(
 
 
 async def _give_way(connection: AsyncConnection, context: Context, waiting: Job, by: str) -> None:
-    """End a job that waits, and of which its thread has heard nothing."""
+    """Cancel a queued job that its thread does not know of."""
     now = context.now()
-    await job_rows.move_job(connection, waiting, JobState.CANCELLED, now, f"it gave way to a job that @{by} asked for")
+    await job_rows.move_job(connection, waiting, JobState.CANCELLED, now, f"replaced by a job that @{by} requested")
     if case := await casebook.fetch_case(connection, waiting.case_key):
         await casebook.save_case(connection, end_job(case, waiting.id, now, approvable=False))
 
@@ -247,7 +246,7 @@ async def _give_way(connection: AsyncConnection, context: Context, waiting: Job,
 async def was_decided(
     connection: AsyncConnection, context: Context, repository: str, issue_number: int, trigger: str
 ) -> bool:
-    """Whether this trigger has had its job, or the reply that says why there is none."""
+    """Whether this trigger has its job, or the reply why there is none."""
     if await job_rows.fetch_job(connection, name_job(context, repository, issue_number, trigger)):
         return True
     return await was_answered(connection, repository, _name_refusal(issue_number, trigger))
@@ -259,12 +258,12 @@ def name_job(context: Context, repository: str, issue_number: int, trigger: str)
 
 
 def _name_refusal(issue_number: int, trigger: str) -> str:
-    """The occasion of the reply that stands in its place."""
+    """The occasion of the reply to a refused request."""
     return f"#{issue_number} not started {trigger}"
 
 
 async def _plan(connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest) -> _Plan:
-    """Raise `NotStarted` when something is in the way."""
+    """Check the preconditions. Raises `NotStarted`."""
     number, private = request.issue.number, request.repository.private
     await check_not_paused(connection, rules.name)
     gives_way = await check_free(connection, context, rules.name, number, request.posts)
@@ -291,11 +290,9 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
 
 
 async def start_again(connection: AsyncConnection, context: Context, lost: Job, title: str) -> Job:
-    """Create the one job that takes the place of a lost one, in the transaction that reports that; or that of a rebase
-    which left conflicts.
+    """Create the one replacement of a lost job, or of a rebase that left conflicts, in the transaction of its report.
 
-    Raises `NotStarted`, with a sentence for the report, when there is to be none. The brief is the same to the letter:
-    what was frozen at the trigger is still what was asked for.
+    Raises `NotStarted` with a sentence for the report. The brief stays the same, because the request is the same.
     """
     await check_may_replace(connection, context, lost)
     wanted = ask_again(
@@ -303,7 +300,7 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
         id=derive_job_id(f"{lost.case_key} in place of {lost.id}", context.db.secret),
         base_commit=lost.base_commit if lost.kind is JobKind.REBASE else None,
         conflicts=None,
-        # A machine that was lost is no place to insist on.
+        # A lost machine is not requested again.
         pinned_to=None if lost.state is JobState.LOST else lost.pinned_to,
         replaces=lost.id,
     )
@@ -313,7 +310,7 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
 
 
 async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, title: str, now: datetime) -> Job:
-    """Create the job of an issue that has no active one, and let its case and its thread know."""
+    """Create the job of an issue without an active one, and update its case and thread."""
     job = await job_rows.create_job(connection, request, now)
     assert job
     await open_case(connection, public_url, job, title)
@@ -321,7 +318,7 @@ async def open_job(connection: AsyncConnection, public_url: str, request: JobReq
 
 
 async def open_case(connection: AsyncConnection, public_url: str, job: Job, title: str) -> None:
-    """Make a new job the active one of its case and, where the thread hears of it, write its status comment."""
+    """Make a new job the active one of its case, and store its status comment if it posts one."""
     case = await casebook.fetch_case(connection, job.case_key) or Case(
         job.case_key, job.repository, job.issue_number, title, CaseState.IDLE, job.created_at, job.created_at
     )
@@ -334,9 +331,9 @@ async def open_case(connection: AsyncConnection, public_url: str, job: Job, titl
 
 
 async def freeze(context: Context, rules: RepositoryRules, request: StartRequest) -> Snapshot:
-    """The issue as it stood when somebody asked, with its comments as GitHub has them. Raises what the port raises."""
+    """The issue at the time of the request, with its comments from GitHub. Raises what the port raises."""
     issue = request.issue
-    # In a thread, because a hostile issue takes its time, and all else goes on meanwhile.
+    # In a thread, because a hostile issue may take long.
     return await asyncio.to_thread(
         freeze_issue,
         repository=rules.name,
@@ -396,5 +393,5 @@ async def _react(context: Context, name: str, request: StartRequest) -> None:
 
 
 def was_requested_before(job: Job, written_at: datetime) -> bool:
-    """Whether what somebody said then can be about a job. GitHub's times are whole seconds: the same one counts."""
+    """Whether a text written at that time can be about a job. Times are whole seconds, so the same second counts."""
     return job.requested_at.replace(microsecond=0) <= written_at

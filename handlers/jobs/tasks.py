@@ -1,6 +1,6 @@
-"""Creates the jobs of tasks that belong to no issue: a person's own words are all that an agent is told.
+"""Creates the jobs of tasks without an issue: the agent only gets a person's instructions.
 
-Nobody reads of them on GitHub: what comes of one is on its page.
+They post nothing on GitHub. The result is on the job's page.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Refused(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
-    """What somebody asks for, before anything was looked at."""
+    """A request for a task, before any check."""
 
     words: str
     preset: str
     ref: str | None = None
-    """A branch, or whatever else git fetches by its name, or a commit; None means the newest of the base branch."""
+    """Any ref that git can fetch, or a commit; None means the newest commit of the base branch."""
     options: Options = field(default_factory=Options)
     occasion: str = ""
-    """What names this task among all, where it may be given twice by mistake; empty where it cannot."""
+    """A unique key, if the task may be sent twice by mistake; otherwise empty."""
 
 
 async def start_off_thread(context: Context, person: Person, repository: Repository, request: TaskRequest) -> Job:
@@ -66,7 +66,7 @@ async def start_off_thread(context: Context, person: Person, repository: Reposit
 def check_rules(rules: RepositoryRules) -> None:
     """Raise `Refused` where a repository's own rules are broken. Pure."""
     if rules.fault:
-        raise Refused(f"its .github/ptq.toml cannot be understood, so nothing starts: {one_line(rules.fault, 300)}")
+        raise Refused(f"invalid .github/ptq.toml: {one_line(rules.fault, 300)}")
 
 
 def _choose(context: Context, rules: RepositoryRules, repository: Repository, options: Options) -> Choice:
@@ -79,7 +79,7 @@ def _choose(context: Context, rules: RepositoryRules, repository: Repository, op
 
 
 def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Preset]) -> Preset:
-    """The preset of that name. Raises `Refused` for one that may not be asked for, or lives by an issue. Pure."""
+    """The preset of that name. Raises `Refused` if it is not allowed, or needs an issue. Pure."""
     offered = {
         known.name: known
         for known in presets.values()
@@ -87,13 +87,13 @@ def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Prese
     }
     if name in offered:
         return offered[name]
-    there_are = f"there are: {', '.join(offered) or 'none'}"
+    there_are = f"available: {', '.join(offered) or 'none'}"
     known = presets.get(name)
     if name == RETRY or (known and (known.carries_on or not known.has_agent)):
-        raise Refused(f"{name} goes by an issue and what was done on it, and a task has none; {there_are}")
+        raise Refused(f"{name} needs an issue; {there_are}")
     if known:
         raise Refused(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}")
-    raise Refused(f"there is no preset {name[:50]!r}; {there_are}")
+    raise Refused(f"unknown preset {name[:50]!r}; {there_are}")
 
 
 def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:
@@ -142,5 +142,5 @@ async def _create(
     )
     job = await job_rows.create_job(connection, wanted, now)
     if job is None:
-        raise Refused("somebody else is giving a task just now: try again")
+        raise Refused("somebody else is starting a task at the moment: try again")
     return job

@@ -1,7 +1,6 @@
-"""The steps from an approved diff to its draft pull request, through the Git Data API.
+"""The steps from an approved diff to its draft pull request, with the Git Data API.
 
-Each is looked for before it is made, so that a repeat after a crash or a lost answer finds what was done before.
-Refuses to know who decides that there is to be one, and what is said of it afterwards.
+Each step first looks for its result, so that a repeat after a crash or a lost answer finds what exists.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
 
 MAX_FOLDERS = 1_000
-"""Folders that changed files may lie in: GitHub is asked about each of them."""
+"""The most folders of changed files, because each needs a request to GitHub."""
 
 MAX_NAMED = 10
-"""Pull requests that are named where there are too many."""
+"""The most pull requests that are named if there are too many."""
 
 
 _COMMENT = re.compile(r"#issuecomment-([0-9]{1,18})\Z")
-"""How the address of a comment ends, on an issue and on a pull request alike."""
+"""The end of a comment's address, on issues and pull requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """Where an approved diff is now; `updated` says that this pull request was there before."""
+    """The pull request of an approved diff; `updated` says that it existed before."""
 
     request: PullRequest
     updated: bool
@@ -60,7 +59,7 @@ class Brought:
 
 @dataclass(frozen=True, slots=True)
 class _Earlier:
-    """The pull request that an earlier note on the issue has brought, and what it was made of."""
+    """The pull request of an earlier note on the issue, and its job."""
 
     pull: Pull
     job: Job
@@ -69,46 +68,46 @@ class _Earlier:
 
 @dataclass(frozen=True, slots=True)
 class _Approved:
-    """What is to be brought to GitHub."""
+    """An approved diff that is being brought to GitHub."""
 
     rules: RepositoryRules
     job: Job
     report: Report
     title: str
     where: str
-    """The repository that branch and commit go to: this one, or a fork of it."""
+    """The repository for branch and commit: this one, or a fork."""
 
 
 def name_branch(issue_number: int, job_id: str) -> str:
-    """The branch of a pull request that is new."""
+    """The branch of a new pull request."""
     return f"ptq/issue-{issue_number}-{job_id}"
 
 
 async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Case) -> Brought:
-    """Commit, branch and pull request: that of an earlier note on the issue while it is open, else a new one.
+    """Create commit and branch, and update the open pull request of an earlier note, or open a new one.
 
     Raises `Abandoned`, `GitHubError` and `GitHubUnavailable`.
     """
     rules = context.rules_for(job.repository)
     if rules is None:
-        raise Abandoned("the operator of this App no longer has this repository set up")
+        raise Abandoned("this repository is no longer configured")
     has_page = bool(context.find_page_root(job))
     is_approvable = await run_aside(report.size, approvable, job, report, context.secrets, has_page=has_page)
     if report.digest != pull.digest or not is_approvable:
-        raise Abandoned("the diff is no longer the one that the note approves, or may not be proposed")
+        raise Abandoned("the diff is no longer the one that the note approves, or must not be proposed")
     title = render_pull_title(pull, report, case.title, context.secrets)
     approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
     earlier = await _find_earlier(context, pull, job)
     if earlier:
         return Brought(await _update(context, pull, approved, earlier), updated=True)
     if pull.branch != name_branch(job.issue_number, job.id):
-        # What it was about to update was closed meanwhile.
+        # The pull request was closed meanwhile.
         pull = await change(context, pull, branch=name_branch(job.issue_number, job.id), commit_sha=None)
     return Brought(await _open(context, pull, approved), updated=False)
 
 
 async def _find_earlier(context: Context, pull: Pull, job: Job) -> _Earlier | None:
-    """What this note is to update; None where it opens a pull request of its own, or has begun to."""
+    """The pull request to update; None if this note opens a new one, or has begun to."""
     async with context.db.read() as connection:
         earlier = await casebook.fetch_brought_pull(connection, job.repository, job.issue_number)
         made_of = await job_rows.fetch_job(connection, earlier.job_id) if earlier else None
@@ -123,7 +122,7 @@ async def _find_earlier(context: Context, pull: Pull, job: Job) -> _Earlier | No
 
 
 async def _open(context: Context, pull: Pull, approved: _Approved) -> PullRequest:
-    """A pull request of its own, each part looked for before it is made."""
+    """Open a new pull request. Each part is looked for before it is created."""
     job, where = approved.job, approved.where
     if pull.commit_sha is None:
         pull = await _commit(context, pull, approved, [job.base_commit or ""])
@@ -136,7 +135,7 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
     if not await context.github.create_branch(where, pull.branch, sha):
         at = await context.github.fetch_branch_sha(where, pull.branch)
         if at != sha:
-            raise Abandoned(f"the branch `{pull.branch}` exists and points at something else: delete it first")
+            raise Abandoned(f"the branch `{pull.branch}` exists with another commit: delete it first")
     body = await _render_body(context, pull, approved)
     request = await context.github.create_draft_pull_request(
         job.repository,
@@ -152,11 +151,11 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
 
 
 async def _find_opened(context: Context, pull: Pull, job: Job, where: str) -> PullRequest | None:
-    """The pull request that an earlier attempt opened, after the last checks, and whose answer was lost.
+    """The pull request that an earlier attempt opened and whose answer was lost.
 
-    The name of our branch is no secret, and whoever may push can open a pull request from it. So only what our App
-    opened for this job, with the commit that we recorded, counts as ours. Raises `Abandoned` where another pull
-    request is open from the branch.
+    Our branch's name is not secret, and people with push access can open pull requests from it. So only one that our
+    App opened for this job, with the stored commit, is ours. Raises `Abandoned` if another pull request is open from
+    the branch.
     """
     requests = await context.github.list_pull_requests(job.repository, pull.branch, where)
     login, marker = await context.github.own_login(), render_marker(job.id)
@@ -173,10 +172,10 @@ async def _find_opened(context: Context, pull: Pull, job: Job, where: str) -> Pu
 
 
 def _describe_obstacle(request: PullRequest, branch: str, *, is_ours: bool) -> str:
-    """Why a pull request that is open is not the one that the note asks for, and what to do."""
+    """Why an open pull request is not ours, and what to do."""
     if is_ours:
         return (
-            f"somebody else has pushed to pull request #{request.number}, so it holds more than the approved diff: "
+            f"somebody else has pushed to pull request #{request.number}, so it has more than the approved diff: "
             "close it and delete its branch first"
         )
     return (
@@ -186,12 +185,12 @@ def _describe_obstacle(request: PullRequest, branch: str, *, is_ours: bool) -> s
 
 
 async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _Earlier) -> PullRequest:
-    """A commit on top of the branch, by which its whole change becomes the approved one; then body and title."""
+    """Add a commit to the branch, so that its whole change is the approved one; then update body and title."""
     job, branch, number = approved.job, earlier.pull.branch, earlier.request.number
     approved = replace(approved, where=earlier.request.head_repository or job.repository)
     moved = Abandoned(
-        f"somebody else has pushed to pull request #{number}, so nothing was pushed to it: "
-        "once that one is merged or closed, a note opens another"
+        f"somebody else has pushed to pull request #{number}, so it was not changed. "
+        "After it is merged or closed, a note opens a new one"
     )
     at = await context.github.fetch_branch_sha(approved.where, branch)
     if at is None or at not in (earlier.pull.commit_sha, pull.commit_sha):
@@ -203,7 +202,7 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
         await _check_may_open(context, approved, pull)
         if not await context.github.move_branch(approved.where, branch, pull.commit_sha or ""):
             raise moved
-    # Read as late as can be: people may edit it at any time.
+    # Read as late as possible, because people may edit it at any time.
     written = (await context.github.fetch_pull_request(job.repository, number)).body
     edits = find_edits(written, (pull.note, earlier.pull.note), context.secrets)
     body = await _render_body(context, pull, approved, edits)
@@ -213,9 +212,9 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
 
 
 async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list[str]:
-    """The branch as it is; and where the change began from a newer commit of the base branch, that one as well.
+    """The branch's commit, and if the change begins from a newer base commit, that one, too.
 
-    Then a pull request shows just what lies between that commit and the new one: the approved diff.
+    The pull request then shows the difference from that base commit, which is the approved diff.
     """
     head, base, base_before = earlier.pull.commit_sha or "", job.base_commit or "", earlier.job.base_commit or ""
     if base == base_before:
@@ -223,48 +222,48 @@ async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list
     if await context.github.contains(job.repository, base, base_before):
         return [head, base]
     raise Abandoned(
-        f"this diff begins from `{base[:10]}`, which does not come after `{base_before[:10]}`, from which pull request "
-        f"#{earlier.request.number} begins: `/ptq fix` makes one from the newest commit"
+        f"this diff is based on `{base[:10]}`, which does not come after `{base_before[:10]}`, the base of "
+        f"pull request #{earlier.request.number}: `/ptq fix` makes a diff on the newest commit"
     )
 
 
 async def _check_base(context: Context, job: Job) -> None:
-    """That the base branch has the base commit just now: a pull request brings in all that the commit comes from."""
+    """Check that the base commit is on the base branch now: a pull request includes all ancestors of its commit."""
     commit = job.base_commit or ""
     if not await is_on_branch(context.github, job.repository, job.base_branch, commit):
         raise Abandoned(
-            f"commit `{commit[:10]}`, which the diff begins from, is not on {show_code(job.base_branch, ())}, so "
-            "a pull request would hold more than the diff: `/ptq rebase` brings the diff onto the newest commit"
+            f"the diff's base commit `{commit[:10]}` is not on {show_code(job.base_branch, ())}, so a pull request "
+            "would contain more than the diff: `/ptq rebase` moves the diff to the newest commit"
         )
 
 
 async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> None:
-    """That the note still stands, the approver still may, also by the repository's own rules, and the base is the same.
+    """Check again the note, the approver's permission, the repository's own rules, and the base.
 
-    Since the note, and since the commit was made, hours may have passed.
+    Hours may have passed since the note and the commit.
     """
     await _check_note(context, approved.job, pull)
     await _check_base(context, approved.job)
     rules = approved.rules
     rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
     if rules.fault:
-        raise Abandoned(f"`{PATH}` on the default branch cannot be understood: {rules.fault}")
+        raise Abandoned(f"invalid `{PATH}` on the default branch: {rules.fault}")
     least = rules.who_may_open
     if await context.github.fetch_role(rules.name, pull.approver) < least:
-        raise Abandoned(f"{pull.approver} has no {least.word} access any more, so the note approves nothing")
+        raise Abandoned(f"{pull.approver} no longer has {least.word} access, so the note is not valid")
 
 
 async def _check_note(context: Context, job: Job, pull: Pull) -> None:
-    """That the comment still says what was read there: people withdraw a note by deleting or editing it."""
+    """Check that the comment is unchanged: people withdraw a note by deleting or editing it."""
     place = _COMMENT.search(pull.note_url)
     if place is None:
         return
     try:
         comment = await context.github.fetch_comment(job.repository, int(place[1]))
     except NotFound:
-        raise Abandoned("the comment with the note was deleted, so the note approves nothing") from None
+        raise Abandoned("the comment with the note was deleted, so the note is not valid") from None
     if not has_note(comment.body, pull.note, pull.title, pull.digest):
-        raise Abandoned("the comment with the note was edited after it was read, so the note approves nothing")
+        raise Abandoned("the comment with the note was edited later, so the note is not valid")
 
 
 async def _render_body(context: Context, pull: Pull, approved: _Approved, edits: str = "") -> str:
@@ -291,7 +290,7 @@ async def _render_body(context: Context, pull: Pull, approved: _Approved, edits:
 
 
 async def _fetch_template(context: Context, job: Job) -> str:
-    """What the repository wants in pull requests, as of the base commit; empty where it says nothing."""
+    """The repository's pull request template at the base commit; empty if there is none."""
     commit = job.base_commit or ""
     path = choose_template(await context.github.list_files(job.repository, FOLDERS, commit))
     content = await context.github.fetch_file(job.repository, path, commit) if path else None
@@ -299,21 +298,21 @@ async def _fetch_template(context: Context, job: Job) -> str:
 
 
 async def _check_room(context: Context, rules: RepositoryRules) -> None:
-    """That reviewers have no more of our pull requests open before them than the operator wants."""
+    """Check that there are not too many open pull requests of ours."""
     numbers = await context.github.list_own_open_pulls(rules.name)
     if len(numbers) >= rules.max_open_pulls:
         names = ", ".join(f"#{number}" for number in sorted(numbers)[:MAX_NAMED])
         raise Abandoned(
-            f"{len(numbers)} of our pull requests are open here ({names}), and {rules.max_open_pulls} are the most: "
-            "one of them has to be merged or closed first"
+            f"ptq-bot has {len(numbers)} open pull requests here ({names}), and the limit is {rules.max_open_pulls}: "
+            "merge or close one of them first"
         )
 
 
 async def _check(context: Context, job: Job, report: Report) -> None:
-    """That the diff which the note approves is the whole change, on what GitHub has at the base commit."""
+    """Check that the approved diff is the whole change, applied to GitHub's files at the base commit."""
     paths = [change.path for change in report.changes]
     if len({folder for path in paths for folder in list_folders(path)}) > MAX_FOLDERS:
-        raise Abandoned(f"the changed files lie in more than {MAX_FOLDERS} folders")
+        raise Abandoned(f"the changed files are in more than {MAX_FOLDERS} folders")
     found = await context.github.find_base_files(job.repository, paths, job.base_commit or "")
     try:
         check_base(report.changes, found)
@@ -323,13 +322,13 @@ async def _check(context: Context, job: Job, report: Report) -> None:
         await run_aside(size, check_patch, report.patch, report.changes, files)
         returns = await run_aside(size, list_bare_returns, report.patch)
     except PatchMismatch as error:
-        raise Abandoned(f"the diff in the report is not the change: {error}") from None
+        raise Abandoned(f"the diff in the report differs from the change: {error}") from None
     if returns:
         raise Abandoned(describe_bare_return(returns[0]))
 
 
 async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Sequence[str]) -> Pull:
-    """Make the commit and record its SHA before any ref names it: a repeat then finds the branch to be its own."""
+    """Create the commit, and store its SHA before any ref, so that a repeat recognizes its own branch."""
     rules, job, where = approved.rules, approved.job, approved.where
     await _check_base(context, job)
     await _check(context, job, approved.report)
@@ -346,7 +345,7 @@ async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Se
 
 
 async def _entry(context: Context, repository: str, change: FileChange) -> TreeEntry:
-    """Text goes inline into the tree request; only what is no text needs a blob of its own."""
+    """Text is sent inline in the tree request; only binary files need a blob."""
     if change.mode is None:
         return TreeEntry(change.path, change.old_mode or "100644")
     content = change.content or b""
@@ -356,6 +355,6 @@ async def _entry(context: Context, repository: str, change: FileChange) -> TreeE
 
 
 async def change(context: Context, pull: Pull, **changes: object) -> Pull:
-    """`casebook.change_pull` in a transaction of its own."""
+    """`casebook.change_pull` in its own transaction."""
     async with context.db.write() as connection:
         return await casebook.change_pull(connection, pull, **changes)

@@ -1,6 +1,7 @@
-"""Until when the service was alive, and since when it answers for each repository: rows that replicas share.
+"""Rows with the last time that the service was alive, and the time since which each repository is configured.
 
-No time in them goes back, so the newest of all replicas counts. A transaction is always the one that the caller opened.
+Replicas share them. No time goes back, so the newest of all replicas counts. Every function takes its caller's
+transaction.
 """
 
 from __future__ import annotations
@@ -16,37 +17,37 @@ from runner.db.schema import enabled_repositories, heartbeats
 from runner.db.sql import insert_new
 
 ALIVE = "alive"
-"""When some replica last ran."""
+"""When a replica last ran."""
 
 LOOKED = "looked"
-"""Every delivery before this was looked for in GitHub's record."""
+"""Deliveries before this time were compared with GitHub's record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Enabled:
-    """Since when labels of a repository count, and when it was last looked for those that nobody told us of."""
+    """Since when labels of a repository count, and when missed labels were last searched."""
 
     enabled_at: datetime
     looked_at: datetime
 
 
 async def beat(connection: AsyncConnection, name: str, at: datetime) -> None:
-    """Note a time, unless a later one stands there."""
+    """Store a time, unless a later one is stored."""
     await insert_new(connection, heartbeats, {"name": name, "at": at})
     earlier = (heartbeats.c.name == name, heartbeats.c.at < at)
     await connection.execute(update(heartbeats).where(*earlier).values(at=at))
 
 
 async def fetch_beat(connection: AsyncConnection, name: str) -> datetime | None:
-    """The latest time that was noted; None when there was none."""
+    """The stored time; None if there is none."""
     query = select(heartbeats.c.at).where(heartbeats.c.name == name)
     return (await connection.execute(query)).scalar_one_or_none()
 
 
 async def enable_repositories(connection: AsyncConnection, names: Collection[str], now: datetime) -> None:
-    """Let the repositories that were not configured before begin now; one that no longer is may begin again later.
+    """Store that newly configured repositories begin now. Repositories that are no longer configured can begin again.
 
-    GitHub's times are whole seconds: what happens later in this second is told as having happened at its start.
+    GitHub's times are whole seconds, so an event later in this second has the time of its start.
     """
     now = now.replace(microsecond=0)
     keys = [name.lower() for name in names]
@@ -57,12 +58,12 @@ async def enable_repositories(connection: AsyncConnection, names: Collection[str
 
 
 async def fetch_enabled(connection: AsyncConnection) -> Mapping[str, Enabled]:
-    """Every repository that counts, by its name in lower case."""
+    """Name in lower case -> configured repository."""
     rows = await connection.execute(select(enabled_repositories))
     return {row.name: Enabled(row.enabled_at, row.looked_at) for row in rows}
 
 
 async def note_look(connection: AsyncConnection, name: str, at: datetime) -> None:
-    """Every label that was put on in this repository before `at` has been seen to."""
+    """Record that all labels added in this repository before `at` are handled."""
     earlier = (enabled_repositories.c.name == name.lower(), enabled_repositories.c.looked_at < at)
     await connection.execute(update(enabled_repositories).where(*earlier).values(looked_at=at))

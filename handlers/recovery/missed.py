@@ -1,4 +1,4 @@
-"""What happened on GitHub and never reached us: which deliveries to take, and which labels are due.
+"""Decides which missed deliveries to process, and which labels are due.
 
 Pure functions; `recovery` asks GitHub and acts.
 
@@ -18,29 +18,29 @@ from handlers.ports import DeliveryAttempt, Labelling
 from handlers.triggers.labels import CLOSE
 
 KEPT = timedelta(days=3)
-"""How long GitHub can redeliver, and we look back."""
+"""How long GitHub can redeliver, and how far we look back."""
 
 OVERLAP = timedelta(minutes=10)
-"""How far a pass looks behind the end of the one before: clocks differ, and GitHub's records come late."""
+"""How far a pass overlaps the one before, because clocks differ and GitHub's records appear late."""
 
 
 @dataclass(frozen=True, slots=True)
 class MissedDelivery:
-    """A delivery that never arrived, with what it carried."""
+    """A delivery that never arrived, with its payload."""
 
     attempt: DeliveryAttempt
     payload: Mapping[str, Any]
 
     @property
     def repository(self) -> str:
-        """Where it happened, in lower case; empty where it says nothing of that."""
+        """Its repository in lower case; empty if it has none."""
         repository = self.payload.get("repository")
         return str(repository.get("full_name", "")).lower() if isinstance(repository, Mapping) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class UnansweredLabel:
-    """A label on an open issue, put there by somebody who may start jobs, that no job has answered."""
+    """A label on an open issue, added by somebody who may start jobs, without a job or a reply."""
 
     labeled: IssueLabeled
     person: Person
@@ -53,7 +53,7 @@ class UnansweredLabel:
         return f"{self.labeled.repository.full_name}#{self.labeled.issue.number}"
 
     def tells(self, labeled: IssueLabeled) -> bool:
-        """Whether a delivery is about this labelling. It only says when the issue was last updated."""
+        """Whether a delivery is about this labelling. Its only time is the issue's last update."""
         ours = self.labeled
         return (
             ours.repository.full_name.lower() == labeled.repository.full_name.lower()
@@ -64,17 +64,17 @@ class UnansweredLabel:
 
 
 def find_start(looked_at: datetime, now: datetime) -> datetime:
-    """From when on deliveries are looked for, after a pass that looked at everything before `looked_at`."""
+    """The start of the search for deliveries, after a pass that covered everything before `looked_at`."""
     return max(looked_at - OVERLAP, now - KEPT)
 
 
 def choose_missed(
     attempts: Iterable[DeliveryAttempt], wanted: Callable[[DeliveryAttempt], bool], doubted_until: datetime | None
 ) -> list[DeliveryAttempt]:
-    """The newest attempt at each wanted delivery that may not be here, in the order of their first attempts.
+    """The newest attempt at each wanted delivery that may be missing, in the order of their first attempts.
 
-    One that succeeded is here, or was. But where somebody else answers GitHub for us, a success until `doubted_until`
-    says nothing, and a later one that it may still be under way; None where nobody does.
+    A successful one was received. But if a forwarder answers GitHub, a success until `doubted_until` proves nothing,
+    and a later one may still be in progress. None: there is no forwarder.
     """
 
     def is_settled(attempt: DeliveryAttempt) -> bool:
@@ -88,14 +88,14 @@ def choose_missed(
 
 
 def find_labels_start(enabled_at: datetime, looked_at: datetime) -> datetime:
-    """From when on labels count: an old backlog is not ours, and what was there at the last look has been seen to."""
+    """The time since which labels count: neither older than the configuration, nor before the last pass."""
     return max(enabled_at, looked_at - OVERLAP)
 
 
 def choose_due(labellings: Sequence[Labelling], since: datetime, until: datetime) -> Labelling | None:
-    """The labelling that asks for a job: the last, when it is a person's and from that time.
+    """The labelling that requests a job: the last one, if it is by a person and since then.
 
-    `until` is when a webhook may still have been under way.
+    After `until`, its webhook may still be in progress.
     """
     last = labellings[-1] if labellings else None
     return last if last and not last.by.is_bot and since <= last.at <= until else None

@@ -1,7 +1,7 @@
-"""Finds what GitHub could not tell us: deliveries that never arrived, labels that nobody answered, and pauses.
+"""Finds events that GitHub could not deliver: missed deliveries, unanswered labels, and pauses.
 
-Labels are a state, so they are read from the issues: one that was taken off, or whose issue was closed, asks for
-nothing. Its delivery, where GitHub still has it, is worked all the same, for it holds the issue as it was then.
+Labels are a state, so they are read from the issues: a removed label, or one on a closed issue, requests nothing. If
+GitHub still has the label's delivery, that is processed, because it has the issue as it was then.
 Everything else that was missed goes through the inbox as the webhook would have stored it, oldest first. Job ids come
 from triggers, so it does no harm when a webhook, another replica or another pass finds the same.
 """
@@ -60,15 +60,15 @@ from runner.rows.pauses import OPERATOR, fetch_pauses
 log = structlog.get_logger()
 
 SKEW_S = 5
-"""How far a payload's time and the timeline's may be apart for the same labelling, in seconds."""
+"""The most seconds between the times in payload and timeline for the same labelling."""
 
 AWAY = timedelta(minutes=5)
-"""From so long an absence of the service on, the operator hears of its end, whatever was missed."""
+"""After a longer absence of the service, the operator is notified, even if nothing was missed."""
 
 
 @dataclass(slots=True)
 class _Pass:
-    """What one pass has found and done by now."""
+    """The state of one pass."""
 
     until: datetime
     enabled: Mapping[str, Enabled]
@@ -76,7 +76,7 @@ class _Pass:
     deliveries: list[MissedDelivery] = field(default_factory=list)
     due: list[UnansweredLabel] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
-    """The repositories, in lower case, of which nothing is left for the next pass."""
+    """The repositories, in lower case, that are completely handled."""
     has_read_deliveries: bool = False
     recovered: int = 0
     lost: int = 0
@@ -84,7 +84,7 @@ class _Pass:
 
 
 class Recovery:
-    """`begin` once, then `beat` every minute and `step` every few: each is a pass of a loop."""
+    """Call `begin` once, then `beat` every minute and `step` every few minutes: each is a pass of a loop."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class Recovery:
         in_flight_s: float,
         is_relayed: bool,
     ) -> None:
-        """`sweep_max` is how many labels one pass may answer; one younger than `in_flight_s` is left to the webhook.
+        """`sweep_max` limits the labels that one pass answers. Labels newer than `in_flight_s` are left to the webhook.
 
-        `is_relayed` says that somebody in between answers GitHub for us: the inbox alone then tells what came.
+        `is_relayed` says that a forwarder answers GitHub, so that only the inbox shows what was received.
         """
         self._context = context
         self._inbox = inbox
@@ -110,14 +110,14 @@ class Recovery:
         self._was_away = False
         self._has_reported = False
         self._settled: set[str] = set()
-        """Deliveries that GitHub lists and that we leave."""
+        """Deliveries in GitHub's list that are handled."""
         self._complaints: dict[str, str] = {}
         self._told: frozenset[str] = frozenset()
         self.held = 0
-        """How many labels wait for the operator, because they are too many."""
+        """The number of labels that wait for the operator, because there are too many."""
 
     async def begin(self) -> None:
-        """Find out since when the service was away, and from now on answer for what is configured."""
+        """Find out how long the service was away, and store the configured repositories."""
         now, context = self._context.now(), self._context
         async with context.db.write() as connection:
             self._since = await fetch_beat(connection, ALIVE)
@@ -128,12 +128,12 @@ class Recovery:
             await enable_repositories(connection, context.repositories, now)
 
     async def beat(self) -> None:
-        """Write down that the service is alive."""
+        """Store that the service is alive."""
         async with self._context.db.write() as connection:
             await beat(connection, ALIVE, self._context.now())
 
     async def step(self) -> None:
-        """One pass: what GitHub lists is looked for here, and what is missing is done."""
+        """One pass: compare GitHub's records with ours, and handle what is missing."""
         async with self._context.db.read() as connection:
             looked_at = await fetch_beat(connection, LOOKED)
             enabled = await fetch_enabled(connection)
@@ -142,7 +142,7 @@ class Recovery:
         try:
             await self._read_deliveries(this, find_start(looked_at or now, now))
         except GitHubUnavailable as error:
-            # The next pass does it all: labels would now be answered out of turn, and without their deliveries.
+            # The next pass does everything. Labels would now be answered too early, and without their deliveries.
             self._complain("deliveries", error)
             return
         for rules in self._context.repositories.values():
@@ -157,7 +157,7 @@ class Recovery:
         await self._finish(this)
 
     async def _read_deliveries(self, this: _Pass, since: datetime) -> None:
-        """Fetch what was missed, with its payload. Raises `GitHubUnavailable`."""
+        """Fetch missed deliveries with their payloads. Raises `GitHubUnavailable`."""
         try:
             attempts = await self._context.github.list_deliveries(since)
         except GitHubError as error:
@@ -168,8 +168,8 @@ class Recovery:
         missed = choose_missed(attempts, self._wants, this.until - self._in_flight if self._is_relayed else None)
         known = await fetch_known(self._context.db, [attempt.guid for attempt in missed])
         this.has_read_deliveries = True
-        # No signature covers an id, so somebody else may have used it first. A forwarder's successes say nothing, and
-        # to compare all that came with what GitHub sent would cost a call for each.
+        # Ids are not signed, so somebody else may have used one first. A forwarder's successes prove nothing, and
+        # comparing every received delivery with GitHub's would cost a request each.
         doubtful: Collection[str] = known
         if self._is_relayed:
             doubtful = await fetch_doubtful(self._context.db, {one.guid: one.event for one in missed})
@@ -179,7 +179,7 @@ class Recovery:
                 await self._read_payload(this, attempt, is_known=is_known)
 
     async def _read_payload(self, this: _Pass, attempt: DeliveryAttempt, *, is_known: bool) -> None:
-        """Fetch one, and leave it if its content is here."""
+        """Fetch one, unless its content was received."""
         try:
             payload = await self._context.github.fetch_payload(attempt.id)
         except GitHubError as error:
@@ -197,11 +197,11 @@ class Recovery:
                 this.deliveries.append(MissedDelivery(attempt, payload))
 
     def _wants(self, attempt: DeliveryAttempt) -> bool:
-        """Whether some handler works such events."""
+        """Whether there is a handler for the event."""
         return is_routed(self._router, attempt.event, attempt.action)
 
     async def _search_labels(self, this: _Pass, rules: RepositoryRules) -> None:
-        """Find the labels of one repository that are due. One that GitHub does not show us stops no other."""
+        """Find the due labels of one repository. A failure in one repository does not affect others."""
         key = rules.name.lower()
         enabled = this.enabled.get(key)
         if enabled is None:
@@ -218,7 +218,8 @@ class Recovery:
             this.due += found
 
     async def _settle_pauses(self, this: _Pass, rules: RepositoryRules, enabled: Enabled) -> None:
-        """Let the repository be paused as its labels say. Closing an issue ends nothing: strangers may close theirs."""
+        """Pause or resume the repository according to its labels. A closed issue still pauses, because strangers can
+        close their issues."""
         async with self._context.db.read() as connection:
             pauses = [pause for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
         standing = {int(pause.origin[1:]): pause for pause in pauses if pause.origin != OPERATOR}
@@ -233,17 +234,17 @@ class Recovery:
                 await pause_repository(self._context, person, issue.number, trigger)
 
     async def _lift_pause(self, this: _Pass, rules: RepositoryRules, number: int) -> None:
-        """End a pause whose label is off, if GitHub says who took it off, and they may."""
+        """End a pause whose label was removed, if GitHub says by whom, and they are allowed to."""
         by = await self._context.github.find_remover(rules.name, number, rules.pause_label)
         if by is None:
-            reason = "nobody knows who took the label off: ptq-bot resume ends the pause"
+            reason = "it is unknown who removed the label: ptq-bot resume ends the pause"
             self._complain(f"the pause by {rules.name}#{number}", reason)
             return
         repository, trigger = await self._fetch_repository(this, rules), f"a look at {this.until.isoformat()}"
         await lift_pause(self._context, rules, repository, number, trigger, by)
 
     async def _is_off(self, rules: RepositoryRules, number: int) -> bool:
-        """Whether the label that pauses is not on that issue. It counts as on where nobody can look any more."""
+        """Whether the pause label is not on that issue. It counts as on if the issue cannot be read any more."""
         try:
             issue = await self._context.github.fetch_issue(rules.name, number)
         except NotFound as error:
@@ -261,7 +262,7 @@ class Recovery:
     async def _list_labelled(
         self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
     ) -> list[tuple[Issue, IssueLabel, Labelling]]:
-        """The open issues on which a person has lately put a label that stands, each with the last time."""
+        """The open issues with a label that a person has added recently, each with the last time."""
         github, until = self._context.github, this.until - self._in_flight
         since = find_labels_start(enabled.enabled_at, enabled.looked_at)
         found: list[tuple[Issue, IssueLabel, Labelling]] = []
@@ -277,12 +278,12 @@ class Recovery:
     async def _admit(
         self, this: _Pass, rules: RepositoryRules, issue: Issue, label: IssueLabel, last: Labelling
     ) -> UnansweredLabel | None:
-        """What the label asks for, if it has had no answer and whoever put it on may ask."""
+        """The request of a label, if it was not answered and its person may start jobs."""
         if await self._was_decided(rules.name, issue.number, label.name, last.at):
             return None
         repository = await self._fetch_repository(this, rules)
         if await is_waiting(self._context.db, f"{repository.full_name}#{issue.number}"):
-            # The webhook did tell us of something there, and may be about to work it.
+            # A webhook about this issue arrived, and may be processed soon.
             this.seen.discard(rules.name.lower())
             return None
         labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
@@ -303,7 +304,7 @@ class Recovery:
         return this.repositories[rules.name]
 
     async def _was_decided(self, repository: str, issue_number: int, label: str, at: datetime) -> bool:
-        """Whether a label put on then has had its job or its reply. Where the timeline lags, payloads tell the time."""
+        """Whether a label added then has its job or reply. If the timeline lags, payloads have the time."""
         async with self._context.db.read() as connection:
             for seconds in range(-SKEW_S, SKEW_S + 1):
                 trigger = name_trigger(label, at + timedelta(seconds=seconds))
@@ -312,7 +313,7 @@ class Recovery:
         return False
 
     async def _hold(self, this: _Pass) -> None:
-        """Leave all of the labels when they are more than an operator wants to see started at once, and say so."""
+        """If there are more labels than the operator wants to start at once, start none, and notify the operator."""
         too_many = len(this.due) > self._sweep_max
         issues = frozenset(due.issue for due in this.due) if too_many else frozenset()
         self.held = len(this.due) if too_many else 0
@@ -327,7 +328,7 @@ class Recovery:
         self._told = issues
 
     async def _start(self, this: _Pass, due: UnansweredLabel) -> None:
-        """Answer a label whose delivery nobody has any more, from the issue as it is now, if it is as it was then."""
+        """Answer a label whose delivery is gone, from the current issue, if that has not changed since."""
         try:
             request = draft_request(due.person, due.labeled, due.preset, due.at)
             await start_job(self._context, replace(request, as_found=True))
@@ -335,14 +336,14 @@ class Recovery:
             self._complain(due.issue, error)
             this.seen.discard(due.person.rules.name.lower())
         except ClaimLost:
-            raise  # The label is still due, for whoever looks next.
+            raise  # The label stays due for the next pass.
         except Exception:
             log.exception("label.not_started", case=due.issue)
         else:
             this.labels += 1
 
     async def _take(self, this: _Pass, delivery: MissedDelivery, labeled: IssueLabeled | None) -> None:
-        """Put a delivery into the inbox, but for one of a label that asks no longer, and one from before our time."""
+        """Put a delivery into the inbox, unless its label is no longer on, or it is older than the configuration."""
         enabled, attempt = this.enabled.get(delivery.repository), delivery.attempt
         is_old = enabled is not None and attempt.delivered_at < enabled.enabled_at
         if is_old or (labeled and not any(due.tells(labeled) for due in this.due)):
@@ -355,7 +356,7 @@ class Recovery:
             this.recovered += 1
 
     async def _finish(self, this: _Pass) -> None:
-        """Write down how far this pass got, and say what came of it."""
+        """Store how far this pass got, and report its results."""
         async with self._context.db.write() as connection:
             if this.has_read_deliveries:
                 await beat(connection, LOOKED, this.until)
@@ -377,7 +378,7 @@ class Recovery:
             self._context.ring()
 
     def _draft_recovery(self, this: _Pass) -> Notification:
-        """What the operator hears of a pass: of every absence of the service, else at most once an hour."""
+        """The operator's notification: for every absence of the service, otherwise at most once an hour."""
         since = self._since if self._was_away else None
         facts = {"recovered": this.recovered, "lost": this.lost, "labels": this.labels}
         times = {"since": since and f"{since:%F %R} UTC", "until": f"{this.until:%F %R} UTC"}
@@ -385,7 +386,7 @@ class Recovery:
         return draft(NotificationKind.RECOVERY, "deliveries", occasion, {**facts, **times}, this.until)
 
     def _complain(self, about: str, error: Exception | str) -> None:
-        """Say once what GitHub refuses, until it no longer does or says something else."""
+        """Log a refusal of GitHub once, until it changes."""
         if self._complaints.get(about) != str(error):
             self._complaints[about] = str(error)
             log.warning("recovery.refused", about=about, reason=str(error))
@@ -396,11 +397,11 @@ def _write(payload: Mapping[str, Any]) -> bytes:
 
 
 def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled | None:
-    """What a delivery says of a label that asks for a job; None for any other delivery."""
+    """A delivery as a request of a label; None for any other delivery."""
     if (delivery.attempt.event, delivery.attempt.action) != ("issues", "labeled"):
         return None
     try:
         labeled = IssueLabeled.model_validate(delivery.payload)
     except ValidationError:
-        return None  # The inbox says what is wrong with it.
+        return None  # The inbox will report the failure.
     return labeled if find_asked_preset(context, labeled) else None

@@ -1,4 +1,4 @@
-"""Finds where the images and links of an issue lead: they are listed for the agent, and nobody follows them.
+"""Lists the targets of an issue's images and links for the agent. Nobody follows them.
 
 Pure, and linear in the text.
 """
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 MAX_LINKS = 20
 MAX_ADDRESS = 120
-"""Characters of each that are shown."""
+"""The most characters of an address that are shown."""
 
 _FENCE = re.compile(r"[ >*+\-\d.)]*(`{3,}(?=[^`]*$)|~{3,})")
 _CODE = re.compile(r"(?<!`)(`+)(?!`)[^`]*(?<!`)\1(?!`)")
@@ -23,7 +23,7 @@ _ADDRESS = re.compile(
 
 
 def list_links(texts: Iterable[str]) -> tuple[str, ...]:
-    """The first addresses in Markdown that is `reveal`ed, each once, with `image: ` or `link: ` before it."""
+    """The first addresses in `reveal`ed Markdown, each once, as `image: ADDRESS` or `link: ADDRESS`."""
     found: dict[str, None] = {}
     for text in texts:
         for link in _find_links(text):

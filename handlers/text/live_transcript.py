@@ -1,6 +1,6 @@
-"""A log as people read it, also while it grows: each line as soon as nothing in it can still become a secret.
+"""A log for people, also while it grows: each line appears as soon as no secret can begin in it.
 
-A log reads alike in the end into whatever pieces it was cut on its way here. Pure.
+The result does not depend on the pieces in which the log arrives. Pure.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ from runner.agents.events import MAX_TEXT
 from runner.characters import show_invisible
 
 MAX_SHOWN = 64_000
-"""Characters of one entry; of a longer one the middle is left out."""
+"""The most characters of one entry. The middle of a longer one is omitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What some whole lines tell, and the offset in the log at which they end."""
+    """The entries of some whole lines, and the offset of their end in the log."""
 
     end: int
     entries: tuple[Entry, ...]
 
 
 class LiveTranscript:
-    """One log, fed in pieces. What it tells is clean but for HTML: no secrets, no colours, nothing invisible."""
+    """One log, fed in pieces. Its entries have no secrets, colours or invisible characters, but HTML is not escaped."""
 
     def __init__(self, agent: Agent | None, secrets: Collection[str], start: int = 0) -> None:
-        """`agent` is the one whose log it is; None for any other log. `start` is the offset of the first byte.
+        """`agent` wrote the log; None for any other log. `start` is the offset of the first byte.
 
-        Of a log that is not read from its beginning, what is within `MAX_HELD` bytes of the start is not told: the
-        first half of a secret in it may be missing.
+        If a log is not read from its beginning, the first `MAX_HELD` bytes are skipped, because the beginning of a
+        secret may be missing.
         """
         self._teller = Teller(agent) if agent and agent.speaks else None
         self._secrets = frozenset(secrets)
         self._from = start + MAX_HELD if start else 0
         self._skips = start > 0
-        """Whether the line under way began before the start."""
+        """Whether the current line began before the start."""
         self._redactor = self._open(start)
 
     @property
     def offset(self) -> int:
-        """Where the log goes on after what was told."""
+        """The offset after the last entry."""
         return self._redactor.offset
 
     def feed(self, chunk: bytes) -> list[Told]:
-        """What can be told now that these bytes are known as well."""
+        """Add bytes, and return the new entries."""
         if self._skips:
             half, newline, chunk = chunk.partition(b"\n")
             self._redactor = self._open(self.offset + len(half) + len(newline))
@@ -66,7 +66,7 @@ class LiveTranscript:
         return self._tell(self._redactor.feed(chunk))
 
     def finish(self) -> list[Told]:
-        """What is left, of a log that ends here."""
+        """The remaining entries at the end of the log."""
         if self._teller is None:
             return self._tell(self._redactor.finish())
         last = [
@@ -81,13 +81,13 @@ class LiveTranscript:
 
     def _tell(self, found: Sequence[Clean]) -> list[Told]:
         shown = [one for one in found if one.end > self._from]
-        # Backends would keep the beginning of a long string only.
+        # Backends would keep only the beginning of a long string.
         events = iter(clean_events([one.text for one in shown if one.is_event], str, MAX_TEXT))
         told = [
             Told(one.end, tuple(self._teller.tell(next(events)) if self._teller and one.is_event else _quote(one.text)))
             for one in shown
         ]
-        # A backend may put strings together.
+        # A backend may join strings.
         texts = iter(redact_each([entry.text for one in told for entry in one.entries], self._clean))
         return [Told(one.end, tuple(_polish(entry.kind, next(texts)) for entry in one.entries)) for one in told]
 
@@ -104,13 +104,13 @@ def _polish(kind: EntryKind, text: str) -> Entry:
 
 
 def read_transcript(log: bytes, agent: Agent | None, secrets: Collection[str]) -> list[Entry]:
-    """A whole log as people read it."""
+    """The entries of a whole log."""
     transcript = LiveTranscript(agent, secrets)
     return join_plain([*transcript.feed(log), *transcript.finish()])
 
 
 def join_plain(told: Sequence[Told]) -> list[Entry]:
-    """What was told, with lines of plain text that follow each other as one entry."""
+    """The entries, with consecutive plain lines joined."""
     entries: list[Entry] = []
     for entry in (entry for one in told for entry in one.entries):
         if entries and entry.kind is EntryKind.PLAIN is entries[-1].kind:

@@ -1,9 +1,8 @@
-"""Takes the secrets out of a log while it is read: the one place where a log becomes clean. Pure.
+"""Removes secrets from a log while it is read. This is the only place where logs are redacted. Pure.
 
-It is fed the raw bytes in any pieces, and keeps between them what may still become a secret: a private key whose end is
-missing, the first lines of a secret that has several, a header whose value is on the next line. What comes out depends
-on the log alone, never on where it was cut. So a reader that starts again at `offset`, with a new redactor, gets the
-rest, and neither loses nor repeats a line.
+It is fed raw bytes in any pieces, and holds back what may become a secret: a private key without its end, the first
+lines of a secret with several lines, a header whose value is on the next line. The result depends only on the log, not
+on the pieces. So a reader that starts again at `offset` with a new redactor neither loses nor repeats a line.
 """
 
 from __future__ import annotations
@@ -17,70 +16,69 @@ from handlers.text.transcript import clean_events, drop_colours, redact_each, re
 from runner.agents.lines import parse_line
 
 MAX_HELD = 65_536
-"""Characters that are held back because a secret may have begun in them. No key is that long."""
+"""The most characters that are held back because a secret may have begun. No key is longer."""
 
 MAX_HELD_LINES = 1_000
-"""The same in lines."""
+"""The most lines that are held back."""
 
 PIECE = 32_768
-"""Characters that are searched at once, so that other threads get their turn. A longer line is cut into pieces."""
+"""The characters that are searched at once, so that other threads can run. A longer line is cut into pieces."""
 
 STEP = PIECE // 4
-"""Bytes between two borders of such pieces that are tried."""
+"""The bytes between two tried cuts of a long line."""
 
 LONGEST = 3 * PIECE
-"""Bytes of the longest piece of a line."""
+"""The most bytes of a piece."""
 
 MARGIN = 10_000
-"""Bytes on each side of a border within a line that are compared: a secret is found only when it is whole."""
+"""The bytes on each side of a cut that are compared, because a secret is found only if it is complete."""
 
 MAX_EVENT = 4_000_000
-"""Bytes of a line that may still be an event."""
+"""The most bytes of a line that is an event."""
 
 CHUNK = 262_144
-"""Bytes that are split into lines at once."""
+"""The bytes that are split into lines at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """Lines without secrets: an event, or plain text. A line that was too long comes in several of them."""
+    """Redacted lines: an event, or plain text. A line that is too long has several of them."""
 
     end: int
-    """The offset in the raw log at which they end."""
+    """The offset of their end in the raw log."""
     text: str
     is_event: bool = False
 
 
 class LogRedactor:
-    """One log. `secrets` are spelled out; `has_events` says that its agent tells by events what it does."""
+    """One log. `secrets` are the exact texts to remove; `has_events` says that its agent prints events."""
 
     def __init__(
         self, secrets: Collection[str], *, has_events: bool = False, by_line: bool = False, start: int = 0
     ) -> None:
-        """`start` is the offset of the first byte. With `by_line` each line comes by itself, if no secret needs more.
-
-        Without it, where the texts end that come out depends on how the log was cut.
+        """`start` is the offset of the first byte. With `by_line` each line is returned separately, if no secret spans
+        lines. Without it, the ends of the returned texts depend on the pieces of the log.
         """
         self._secrets = frozenset(secrets)
         self._has_events = has_events
         self._by_line = by_line
         self.offset = start
-        """Where a new redactor starts to read the log again: everything before this was returned."""
+        """Everything before this offset was returned, so a new redactor can start here."""
         self._end = start
-        """Where the line under way begins, or its next piece."""
+        """The offset of the current line, or of its next piece."""
         self._line = b""
         self._in_line = False
-        """Whether pieces of the line under way were taken already."""
+        """Whether pieces of the current line were taken already."""
         self._held: list[Clean] = []
         """Lines in which a secret may have begun, without colours."""
         self._held_size = 0
         self._in_key = False
-        """Whether what may be a secret is a private key."""
+        """Whether the possible secret is a private key."""
         self._before = 0
-        """How many of the held lines are before the one in which it begins."""
+        """The number of held lines before the one in which it begins."""
 
     def feed(self, chunk: bytes) -> list[Clean]:
-        """What is known to be free of secrets now, in the order of the log."""
+        """Add bytes, and return what is certainly free of secrets."""
         found: list[Clean] = []
         for start in range(0, len(chunk), CHUNK):
             lines, newline, rest = (self._line + chunk[start : start + CHUNK]).rpartition(b"\n")
@@ -89,14 +87,14 @@ class LogRedactor:
         return self._clean(found)
 
     def finish(self) -> list[Clean]:
-        """The rest, of a log that ends here."""
+        """The rest at the end of the log."""
         line, self._line = self._line, b""
         found = [*self._take_line(line, b"")] if line else []
         found += self._release(len(self._held))
         return self._clean(found)
 
     def _take_lines(self, whole: bytes) -> Iterator[Clean]:
-        """Take whole lines: all at once, where nothing begins in them that goes on after its line."""
+        """Take whole lines, all at once if no secret can span them."""
         lines = whole.split(b"\n")[:-1]
         if not self._are_simple(lines, whole):
             for line in lines:
@@ -114,7 +112,7 @@ class LogRedactor:
     def _take_line(self, line: bytes, newline: bytes) -> Iterator[Clean]:
         text = line.decode(errors="replace") if self._may_be_event(line) else ""
         if text and parse_line(text) is not None:
-            # Nothing goes on behind an event, so that no secret does.
+            # No secret continues after an event.
             yield from self._release(len(self._held))
             self.offset = self._end = self._end + len(line) + len(newline)
             yield Clean(self._end, text + newline.decode(), is_event=True)
@@ -129,11 +127,11 @@ class LogRedactor:
         return self._has_events and not self._in_line and len(line) <= MAX_EVENT
 
     def _take_pieces(self, line: bytes, found: list[Clean]) -> bytes:
-        """What is left of a line under way, once nobody waits for its end any more."""
+        """Cut a long unfinished line, and return the rest."""
         return line if self._may_be_event(line) and line.startswith(b"{") else self._cut(line, found)
 
     def _cut(self, line: bytes, found: list[Clean]) -> bytes:
-        """The rest of a line, when all that is too long was cut off its beginning."""
+        """Cut pieces off the beginning of a line that is too long, and return the rest."""
         start = 0
         while len(line) - start > LONGEST + MARGIN:
             piece = line[start : start + self._find_border(line[start : start + LONGEST + MARGIN])]
@@ -143,7 +141,7 @@ class LogRedactor:
         return line[start:]
 
     def _find_border(self, line: bytes) -> int:
-        """Where a border goes through nothing that would have been found; the last place, if there is none."""
+        """A place to cut that is not inside a secret; the last place, if there is none."""
         border = LONGEST
         for place in range(PIECE, LONGEST + 1, STEP):
             border = place
@@ -158,20 +156,20 @@ class LogRedactor:
         return border
 
     def _hold(self, line: bytes) -> Iterator[Clean]:
-        """Take a line, or a piece of one, and release what is held once no secret can go on after it."""
+        """Take a line or a piece, and release held lines when no secret can continue."""
         self._end += len(line)
         text = drop_colours(line.decode(errors="replace"))
         self._held.append(Clean(self._end, text))
         self._held_size += len(text)
-        # A key goes on until one of these: to search all that is held for each of its lines would take long.
+        # A key continues until one of these. Searching all held lines for each of its lines would be slow.
         if not self._in_key or "-----BEGIN " in text or "-----END " in text:
             yield from self._release(self._count_safe())
         if len(self._held) > MAX_HELD_LINES or self._held_size > MAX_HELD:
-            # Too many: all before the line in which a secret may have begun, or else the whole.
+            # Too many: release the lines before the possible secret, or else all.
             yield from self._release(self._before or len(self._held))
 
     def _count_safe(self) -> int:
-        """How many of the held lines may go: none, unless no secret can go on after them."""
+        """The number of held lines that can be released: only if no secret can continue after them."""
         held = "".join(line.text for line in self._held)
         place = find_open(held, self._secrets)
         if place == len(held):
@@ -182,7 +180,7 @@ class LogRedactor:
         return 0
 
     def _release(self, count: int) -> list[Clean]:
-        """The first held lines, as one."""
+        """The first held lines, joined."""
         if not count:
             return []
         released, self._held = self._held[:count], self._held[count:]
@@ -193,7 +191,7 @@ class LogRedactor:
         return [Clean(self.offset, text)]
 
     def _clean(self, found: Sequence[Clean]) -> list[Clean]:
-        """The same without secrets. Many short texts are searched at once."""
+        """Redact. Many short texts are searched at once."""
         plain = _by_batch([one.text for one in found if not one.is_event], self._clean_plain)
         events = _by_batch([one.text for one in found if one.is_event], self._clean_events)
         return [_respell(one, next(events if one.is_event else plain)) for one in found]
@@ -205,7 +203,7 @@ class LogRedactor:
         return redact_log(text, self._redact)
 
     def _clean_events(self, lines: Sequence[str]) -> list[str]:
-        """Judged by what their strings mean, and then as they are spelt."""
+        """Redact events: first the values of their strings, then the raw text."""
         return redact_each(clean_events(lines, lambda text: self._redact(drop_colours(text))), self._redact)
 
     def _redact(self, text: str) -> str:
@@ -215,12 +213,12 @@ class LogRedactor:
 def _respell(one: Clean, text: str) -> Clean:
     if one.text == text:
         return one
-    # A secret over several strings takes their quotes with it: what is left is shown, but it is no event.
+    # If a secret spans several strings, their quotes are removed, too. The rest is shown, but is not an event.
     return replace(one, text=text, is_event=one.is_event and parse_line(text) is not None)
 
 
 def _by_batch(texts: Sequence[str], clean: Callable[[Sequence[str]], list[str]]) -> Iterator[str]:
-    """Each text cleaned, as many together as make a piece."""
+    """Clean the texts in batches."""
     batch, size = list[str](), 0
     for text in texts:
         if batch and size + len(text) > PIECE:
@@ -232,7 +230,7 @@ def _by_batch(texts: Sequence[str], clean: Callable[[Sequence[str]], list[str]])
 
 
 def _group(lines: Sequence[bytes]) -> Iterator[bytes]:
-    """The lines, as many together as make a piece."""
+    """The lines in batches."""
     group, size = list[bytes](), 0
     for line in lines:
         if group and size + len(line) > PIECE:

@@ -1,6 +1,6 @@
-"""Reads the report that an agent wrote: its outcome and its sections. Pure, tolerant, and never raises.
+"""Parses an agent's report: its outcome and its sections. Pure, tolerant, and never raises.
 
-Refuses to trust: what comes out is as untrusted as what went in.
+The parsed texts are as untrusted as the report.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ _SECTIONS = (
     (r"changes?\b|(the )?fix$", "change"),
     (r"(regression )?tests?\b", "test"),
 )
-"""How a heading begins, without case, numbers and punctuation, and the section that it then names."""
+"""The beginning of a heading, without case, numbers and punctuation, and its section."""
 
 _LINES_BEFORE_OUTCOME = 3
-"""Lines with text, such as a title, among which the outcome is looked for."""
+"""The outcome is searched in this many lines with text, because a title may come first."""
 
 _LINES_BEFORE_CONFIDENCE = 30
-"""Lines with text among which any one makes a report confidential."""
+"""Any of this many first lines can make a report confidential."""
 
 _MAX_LINES_READ = 1_000
-"""Lines with a letter that are searched for those: a tag is no text, and a line may hold nothing else."""
+"""The most lines with a letter that are searched for them, because some lines contain only tags."""
 
 MAX_PARSED = 20_000
-"""Characters in which sections are looked for: more than a comment shows of a whole report."""
+"""The most characters that are parsed: more than a comment shows of a report."""
 
 _LETTER = re.compile(r"[^\W\d_]")
 
 
 @dataclass(frozen=True, slots=True)
 class ParsedReport:
-    """An agent's report, taken apart. A section that is missing or empty is None."""
+    """A parsed report. A missing or empty section is None."""
 
     outcome: str | None
     """One of `OUTCOMES`."""
     summary: str
-    """The section of that name, or else what stands before the first section; may be empty."""
+    """The section of that name, or else the text before the first section; possibly empty."""
     reproduction: str | None = None
     root_cause: str | None = None
     change: str | None = None
@@ -53,12 +53,12 @@ class ParsedReport:
 
 
 def _is_confidential(text: str) -> bool:
-    """Whether a report is for the operator alone: it says that a stranger could abuse what it found.
+    """Whether a report is for the operator only, because strangers could abuse the finding.
 
-    Only `is_withheld` may ask this, which knows what to do where there is no report.
+    Only `is_withheld` calls this, because it also handles missing reports.
 
-    Generous, for what was public once is public for good: any of the first lines that reads as that outcome will do.
-    It looks at the first lines alone, so that it costs milliseconds however long the report is.
+    When in doubt, it is confidential, because publishing cannot be undone: any of the first lines with that outcome is
+    enough. Only the first lines are read, so that a long report does not take long.
     """
     if _find_outcome(_split_lines(text))[1] == SECURITY_CONCERN:
         return True
@@ -68,12 +68,12 @@ def _is_confidential(text: str) -> bool:
 
 
 def has_words(report: Report | None) -> bool:
-    """Whether a run has left a report. Until then its worklog, its edits and its repro are shown only with its log."""
+    """Whether a run has a report. Without one, its worklog, edits and repro are shown only to readers of its log."""
     return report is not None and bool(report.body.strip())
 
 
 def is_withheld(report: Report | None) -> bool:
-    """Whether only the operator may see what a run found. All code that shows or passes on a run asks this."""
+    """Whether only the operator may see a run's result. All code that shows or passes on results checks this."""
     return report is not None and _is_confidential(report.body)
 
 
@@ -82,7 +82,7 @@ def _split_lines(text: str) -> list[str]:
 
 
 def parse_report(text: str) -> ParsedReport:
-    """Take the first `MAX_PARSED` characters of a report apart; whatever cannot be found is None or empty."""
+    """Parse the first `MAX_PARSED` characters of a report. Missing parts are None or empty."""
     lines = _split_lines(text[:MAX_PARSED])
     place, outcome = _find_outcome(lines)
     lines[: place + 1] = [""] * (place + 1)
@@ -100,7 +100,7 @@ def parse_report(text: str) -> ParsedReport:
 
 
 def _find_outcome(lines: list[str]) -> tuple[int, str | None]:
-    """The line that names the outcome (-1 when none does) and the outcome."""
+    """The line with the outcome (-1 if there is none), and the outcome."""
     written = ((place, line) for place, line in enumerate(lines) if line.strip())
     for place, line in islice(written, _LINES_BEFORE_OUTCOME):
         if outcome := _read_outcome(line):
@@ -109,7 +109,7 @@ def _find_outcome(lines: list[str]) -> tuple[int, str | None]:
 
 
 def _read_outcome(line: str) -> str | None:
-    """The outcome in `**Outcome:** FIX_STAGED.` and the like; None for a sentence that only begins with one."""
+    """The outcome in lines such as `**Outcome:** FIX_STAGED.`; None for a sentence that only begins with one."""
     words = re.sub(r"[\s#*_`>-]+", " ", line[:200].casefold()).strip()
     words = re.sub(r"^outcome ?:? ?", "", words)
     phrase = re.split(r" ?[.,;(–—]", words, maxsplit=1)[0].strip()
@@ -118,9 +118,9 @@ def _read_outcome(line: str) -> str | None:
 
 
 def _split_sections(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """The sections that we know, and as `preamble` what stands before the first of them.
+    """The known sections, and as `preamble` the text before the first one.
 
-    A heading that we do not know belongs to the section it stands in, unless it is of the same rank or a higher one.
+    An unknown heading belongs to its section, unless it has the same or a higher level.
     """
     name, level, start = "preamble", 7, 0
     for found, found_level, first, end in _find_headings(lines):

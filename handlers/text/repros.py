@@ -1,6 +1,6 @@
-"""Finds the scripts in an issue that show a bug: fenced code blocks that import the project. Pure.
+"""Finds scripts in an issue that reproduce a bug: fenced code blocks that import the project. Pure.
 
-Refuses to run anything, and to believe that a block is what it says it is.
+A block's language tag is not trusted.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from handlers.text.markdown import parse_blocks
 from runner.checks.python_source import parse
 
 THE_ISSUE = "the issue"
-"""The origin of what stands in an issue's own text."""
+"""The origin of scripts in the issue's text."""
 
 MAX_REPROS = 10
 MAX_CODE = 6_000
-"""Characters of one script; a longer one is no minimal repro, and is left where it stands."""
+"""The most characters of a script. A longer one is not a minimal repro, and is ignored."""
 
 _PYTHON = frozenset({"python", "python3", "py", "py3", "pycon", "ipython", "ipython3", "doctest"})
-"""First words of an info string that claim Python."""
+"""Language tags for Python."""
 
 _IMPORT_LINE = re.compile(r"^[ \t]*+(?:from[ \t]++(\w++)[\w.]*+[ \t]++import\b|import[ \t]++(\w++))", re.MULTILINE)
 _PROMPT = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?: |$)")
@@ -31,7 +31,7 @@ _PROMPT = re.compile(r"^[ \t]*(?:>>>|\.\.\.)(?: |$)")
 
 @dataclass(frozen=True, slots=True)
 class ReproScript:
-    """A script that somebody says shows the bug. `origin` says where it stood, such as `comment by alice`."""
+    """A script that may reproduce the bug. `origin` says where it is from, such as `comment by alice`."""
 
     origin: str
     language: str
@@ -39,9 +39,9 @@ class ReproScript:
 
 
 def extract_repros(texts: Iterable[tuple[str, str]], import_names: Sequence[str]) -> tuple[ReproScript, ...]:
-    """The repro scripts in Markdown texts, given with their origins: each script once, the first `MAX_REPROS`.
+    """The repro scripts in Markdown texts with their origins: each script once, the first `MAX_REPROS`.
 
-    `import_names` are the project's top-level modules; when there are none, any Python import makes a repro.
+    `import_names` are the project's top-level modules. Without them, any Python import counts.
     """
     scripts: dict[str, ReproScript] = {}
     for origin, text in texts:
@@ -52,7 +52,7 @@ def extract_repros(texts: Iterable[tuple[str, str]], import_names: Sequence[str]
 
 
 def _read_scripts(text: str) -> Iterator[str]:
-    """The Python code of every fenced block that the page shows, however deep it is in lists and quotes."""
+    """The Python code of every visible fenced block, at any depth in lists and quotes."""
     if "```" not in text and "~~~" not in text:
         return
     certain = count_certain_lines(text)
@@ -68,7 +68,7 @@ def _claims_python(info: str) -> bool:
 
 
 def _read_code(block: str) -> str:
-    """The block as code: of a doctest transcript only what was typed."""
+    """The block as code; from a doctest transcript, only the input."""
     lines = block.split("\n")
     if any(line.lstrip().startswith(">>>") for line in lines):
         lines = [_PROMPT.sub("", line) for line in lines if _PROMPT.match(line)]
@@ -81,7 +81,7 @@ def _imports_any(code: str, import_names: Sequence[str]) -> bool:
 
 
 def _find_imports(code: str) -> set[str]:
-    """The top-level modules that the code imports, also where it is not quite Python (`...`, `%timeit`)."""
+    """The top-level modules that the code imports, even if it is not valid Python (`...`, `%timeit`)."""
     tree = _parse_python(code)
     if tree is None:
         return {first or second for first, second in _IMPORT_LINE.findall(code)}

@@ -1,7 +1,7 @@
-"""An agent's log as people read it: what was said and done, in place of lines of JSON. Pure.
+"""An agent's log for people: what it said and did, instead of lines of JSON. Pure.
 
-Secrets are looked for in what the JSON means as well as in how it is spelt, and always before anything is cut. It
-refuses to know what a secret is: whoever calls says how they are redacted.
+Secrets are searched in the values of the JSON and in its raw text, and always before anything is cut. The caller
+provides the redaction.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.agents.lines import parse_line
 from runner.model.ending import Ending
 
 SHOWN_LINES = 12
-"""Lines that are shown of what a tool was asked, and of what came of it: there the last, where errors are."""
+"""The lines that are shown of a tool's input and output; of the output the last ones, which contain errors."""
 
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 """A string in a whole line of JSON."""
@@ -44,34 +44,34 @@ _SIGNS = range(0x3400, 0xD7A4)
 
 
 class EntryKind(StrEnum):
-    """What an entry looks like."""
+    """The style of an entry."""
 
     PLAIN = "plain"
-    """Lines as they stand in the log."""
+    """Lines of the log, unchanged."""
     SAID = "said"
     CALLED = "called"
     RESULT = "result"
     FAILED = "failed"
-    """A tool's result that is no success."""
+    """The result of a failed tool call."""
     NOTE = "note"
-    """Our own words, about what happened."""
+    """Our own text about an event."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One thing that a reader sees. Its text is a stranger's."""
+    """One entry for readers. Its text is untrusted."""
 
     kind: EntryKind
     text: str
 
 
 def drop_colours(text: str) -> str:
-    """The text without what programs write to a terminal to colour and to move it."""
+    """The text without terminal control sequences."""
     return _COLOURS.sub("", text)
 
 
 def redact_each(texts: Sequence[str], redact: Redact) -> list[str]:
-    """Every text without secrets. Many small ones take about as long as one that is as long as all of them."""
+    """Redact every text. Many small ones take about as long as one text of the same total length."""
     if len(texts) < 2:
         return [*map(redact, texts)]
     whole = "".join(texts)
@@ -86,7 +86,7 @@ def redact_each(texts: Sequence[str], redact: Redact) -> list[str]:
 
 
 def redact_log(log: str, redact: Redact) -> str:
-    """The log without secrets, line for line as it is otherwise. A string of JSON is judged by what it means."""
+    """The log without secrets, line by line. Strings of JSON are searched by their values."""
     insides = {inside for inside in _BETWEEN_QUOTES.findall(log) if "\\" in inside}
     replacements = _clean_strings(insides, redact)
     if replacements:
@@ -115,7 +115,7 @@ def _read_string(inside: str) -> str | None:
 
 
 def shorten(text: str, limit: int) -> str:
-    """The text without its middle if it is longer: backends would keep its beginning only."""
+    """Omit the middle of a long text. Backends would keep only its beginning."""
     if len(text) <= limit:
         return text
     left_out = f"\n[{len(text) - limit} characters are left out]\n"
@@ -124,7 +124,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def clean_events(lines: Sequence[str], redact: Redact, limit: int | None = None) -> list[str]:
-    """These lines, each a whole event, with strings that are without secrets, and of at most `limit` characters."""
+    """Redact events, one on each line, and shorten their strings to `limit` characters."""
     replacements = _clean_strings({inside for line in lines for inside in _STRING.findall(line)}, redact, limit)
     return [_respell(line, replacements) for line in lines] if replacements else [*lines]
 
@@ -134,26 +134,26 @@ def _respell(line: str, replacements: Mapping[str, str]) -> str:
 
 
 def drop_unfinished(log: str) -> str:
-    """The log without an event at its end that was never written to its own."""
+    """The log without an unfinished event at its end."""
     head, _, last = log.rpartition("\n")
     return head if is_unfinished(last) else log
 
 
 def is_unfinished(line: str) -> bool:
-    """Whether a log's last line is an event that was never written to its end."""
+    """Whether a log's last line is an unfinished event."""
     return line.startswith("{") and parse_line(line) is None
 
 
 @dataclass(slots=True)
 class Teller:
-    """Says what lines tell, with what it has to remember from one to the next."""
+    """Converts lines to entries, and remembers what it needs between lines."""
 
     agent: Agent
     unknown: int = 0
     error: str = field(default="", repr=False)
 
     def tell(self, line: str) -> Iterator[Entry]:
-        """What stands on a line that is a whole event or several."""
+        """The entries of a line with one or more events."""
         for event in self.agent.read_line(line):
             if event.kind is EventKind.END and event.text == self.error:
                 yield Entry(EntryKind.NOTE, _describe_end(event, ""))
@@ -163,14 +163,14 @@ class Teller:
             self.error = event.text if event.kind is EventKind.ERROR else self.error
 
     def conclude(self) -> Iterator[Entry]:
-        """What is said below all of it."""
+        """The entries at the end."""
         if self.unknown:
             what = "1 event is" if self.unknown == 1 else f"{self.unknown} events are"
-            yield Entry(EntryKind.NOTE, f"{what} not shown: of a kind that this version does not know.")
+            yield Entry(EntryKind.NOTE, f"{what} not shown, because this version does not know them.")
 
 
 def _show(event: AgentEvent) -> Entry | None:
-    """An event in words; None for one that says nothing to people."""
+    """An event as an entry; None if it has nothing for people."""
     text = event.text.strip("\n")
     match event.kind:
         case EventKind.TEXT:
@@ -183,7 +183,7 @@ def _show(event: AgentEvent) -> Entry | None:
         case EventKind.TOOL_RESULT:
             return Entry(EntryKind.RESULT, _keep_last(text) or "(no output)")
         case EventKind.RETRY:
-            return Entry(EntryKind.NOTE, f"The model did not answer and is asked again: {text or 'no reason given'}")
+            return Entry(EntryKind.NOTE, f"The model did not answer. Trying again: {text or 'no reason given'}")
         case EventKind.ERROR:
             return Entry(EntryKind.NOTE, f"Error: {text or 'no reason given'}")
         case EventKind.END:

@@ -1,4 +1,4 @@
-"""A comment commands the bot: one function for each verb of `handlers.commands`."""
+"""Commands in comments: one function for each verb of `handlers.commands`."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ router = Router()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One command of one comment, by somebody who may give it."""
+    """One command in a comment, from a person with permission."""
 
     context: Context
     person: Person
     event: IssueCommentCreated
     number: int
-    """The issue that it is about: also where it was given on the pull request that came of that."""
+    """The issue, also if the command is on its pull request."""
     occasion: str
-    """What names this command among all: a redelivery has the same one."""
+    """A unique text for this command. A redelivery has the same one."""
     delivery: str
-    """The id of the delivery that brought it."""
+    """The id of its delivery."""
 
     @property
     def rules(self) -> RepositoryRules:
@@ -53,11 +53,11 @@ class Request:
         return self.person.rules
 
     async def reply(self, body: str) -> None:
-        """Answer this command, once however often it is delivered."""
+        """Reply to this command: once, even if it is delivered again."""
         await reply_once(self.context, self.rules.name, self.event.issue.number, self.occasion, body)
 
     async def answer(self, decide: Callable[[AsyncConnection], Awaitable[str]]) -> None:
-        """Decide and reply in one transaction: neither is done twice, however often this command is delivered."""
+        """Decide and reply in one transaction, so that neither is done twice if the command is delivered again."""
         async with self.context.db.write() as connection:
             if await was_answered(connection, self.rules.name, self.occasion):
                 return
@@ -67,7 +67,7 @@ class Request:
         self.context.ring()
 
     async def was_answered(self) -> bool:
-        """Whether this command has had its answer: it is worked again when we die before that is written down."""
+        """Whether this command has its reply. Without one, it is processed again after a crash."""
         async with self.context.db.read() as connection:
             return await was_answered(connection, self.rules.name, self.occasion)
 
@@ -79,7 +79,7 @@ class Request:
 
 @router.register("issue_comment", action="created")
 async def on_issue_comment_created(event: sansio.Event, context: Context) -> None:
-    """Carry out the commands of a new comment. Bots and we ourselves command nothing."""
+    """Carry out the commands of a new comment. Comments of bots, including ours, are ignored."""
     if is_from_bot(event.data):
         return
     created = IssueCommentCreated.model_validate(event.data)
@@ -102,14 +102,14 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
     for place, command in enumerate(commands):
         occasion = f"comment {created.comment.id} command {place}"
         if not person.may(Operation.START) and isinstance(command, Command):
-            # Strangers are answered too, but each of them once: nobody can make the bot fill a thread.
+            # Strangers are answered only once each, so that nobody can make the bot fill a thread.
             occasion = f"#{thread} {command.verb} for @{created.sender.login}"
         await _carry_out(Request(context, person, created, number, occasion, event.delivery_id), command)
 
 
 @router.register("issue_comment", action="edited")
 async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None:
-    """Say once that a command does nothing which came into a comment by an edit; strangers hear nothing."""
+    """Say once that a command in an edited comment is ignored. Strangers get no answer."""
     if is_from_bot(event.data):
         return
     edited = IssueCommentEdited.model_validate(event.data)
@@ -134,7 +134,7 @@ def _find_operation(command: Command | UnknownCommand) -> Operation:
 
 
 async def _find_issue(context: Context, repository: str, created: IssueCommentCreated) -> int | None:
-    """The issue that a thread is about; None for a pull request that is not ours."""
+    """The issue of a thread; None for a pull request that is not ours."""
     if not created.issue.pull_request:
         return created.issue.number
     async with context.db.read() as connection:
@@ -207,13 +207,13 @@ async def _status(request: Request, command: Command) -> None:
 
 
 async def _cancel(request: Request, command: Command) -> None:
-    """End the job of this issue; and once all that came before is worked, the one that it may have started meanwhile.
+    """Cancel the issue's job, and after all earlier deliveries, also a job that they started meanwhile.
 
-    A job that was requested after the comment was written goes on: the delivery may be late, or a copy of an old one.
-    Raises `TooEarly` until everything earlier is worked. However often it is worked, it is answered once.
+    A job that was requested after the comment continues: the delivery may be late, or a copy of an old one. Raises
+    `TooEarly` until all earlier deliveries are processed. It is answered only once.
     """
     context = request.context
-    # Asked first: what is done by now has left its job where the next line finds it.
+    # Checked first: a job of an earlier delivery is then found by the next line.
     async with context.db.read() as connection:
         too_early = await has_earlier(connection, request.delivery)
     job, is_ending = await request.fetch_last_job(), False
@@ -229,7 +229,7 @@ async def _cancel(request: Request, command: Command) -> None:
 
 
 async def _pull(request: Request, command: Command) -> None:
-    """Take a note. One that was refused stays so, also where what stood in its way is gone when it comes again."""
+    """Accept or refuse a note. A refused note stays refused when it comes again, even if the reason is gone."""
     if await request.was_answered():
         return
     refusal = await ask_for_pull(request.context, request.person, request.number, request.event.comment, command)
@@ -239,7 +239,7 @@ async def _pull(request: Request, command: Command) -> None:
 
 
 async def _results(request: Request, command: Command) -> None:
-    """Post the newest report once more. What became of its diff since, the commands say."""
+    """Post the newest report again, with the current commands for its diff."""
     context = request.context
     async with context.db.read() as connection:
         reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
@@ -249,7 +249,7 @@ async def _results(request: Request, command: Command) -> None:
 
 
 async def _takeover(request: Request, command: Command) -> None:
-    """Hold the newest job for whoever asks, who is let in by the keys that GitHub has of them."""
+    """Hold the newest job's environment for the author, with their SSH keys on GitHub."""
     context, person = request.context, request.person
     if await request.was_answered():
         return

@@ -1,4 +1,4 @@
-"""A label asks for a job, and taken off takes that back; another one pauses the repository."""
+"""Labels that start jobs, whose removal takes the request back, and the label that pauses the repository."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ log = structlog.get_logger()
 router = Router()
 
 CLOSE = timedelta(minutes=1)
-"""A label's time in the timeline that is further from the payload's belongs to another labelling."""
+"""If the times in timeline and payload differ more, they belong to different labellings."""
 
 OUR_PREFIX = "ptq"
-"""In a repository without configuration only labels that begin so are taken for a request."""
+"""In a repository without configuration, only labels with this prefix count as requests."""
 
 
 @router.register("issues", action="labeled")
 async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
-    """Start the preset that the label stands for. Issue templates label for strangers, so the sender is checked.
+    """Start the label's preset. The sender is checked, because issue templates add labels for strangers.
 
-    GitHub is asked whether the label is still on: the delivery may be late, or a copy.
+    GitHub is asked whether the label is still on, because the delivery may be late or a copy.
     """
     if is_from_bot(event.data):
         return
@@ -56,7 +56,7 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
     person = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, Operation.START)
     if person is None:
         return
-    # The repository itself may want it to stand for another preset, or for none.
+    # The repository's own rules may give the label another preset, or none.
     rules = person.rules
     if (preset := _preset_of(rules, label)) is None or not await _is_on(context, rules.name, labeled):
         return
@@ -66,10 +66,10 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
 
 @router.register("issues", action="unlabeled")
 async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
-    """End a pause, or cancel what the label asked for if that has not begun.
+    """End a pause, or cancel the label's job if it has not begun.
 
-    Anyone who can label may cancel so; a pause ends only for those who may pause. GitHub is asked whether the label is
-    off: the delivery may be late, or a copy.
+    Everybody who can label may cancel in this way; only people who may pause can end a pause. GitHub is asked whether
+    the label is off, because the delivery may be late or a copy.
     """
     if not event.data.get("label"):
         return  # The label was deleted from the repository.
@@ -86,7 +86,7 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
         trigger = f"delivery {event.delivery_id}"
         await lift_pause(context, rules, unlabeled.repository, number, trigger, sender)
     else:
-        # The repository itself may have had it stand for another preset.
+        # The repository's own rules may have given it another preset.
         rules = await narrow(context, rules, unlabeled.repository)
         if preset := _preset_of(rules, unlabeled.label.name):
             await _take_back(context, rules, number, sender, unlabeled.issue.updated_at, preset)
@@ -94,9 +94,9 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
 
 @router.register("issues", action="closed")
 async def on_issues_closed(event: sansio.Event, context: Context) -> None:
-    """What has not begun on an issue that is closed need not begin, and its pull request is no longer waited for.
+    """Cancel the queued job of a closed issue, and stop watching its pull request.
 
-    GitHub is asked whether the issue is closed: the delivery may be late, or a copy.
+    GitHub is asked whether the issue is closed, because the delivery may be late or a copy.
     """
     closed = IssueClosed.model_validate(event.data)
     if rules := context.rules_for(closed.repository.full_name):
@@ -113,6 +113,7 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
 async def _take_back(
     context: Context, rules: RepositoryRules, number: int, sender: User, at: datetime, preset: str | None = None
 ) -> None:
+    """Cancel the queued job if it was requested before then, and has this preset, if one is given."""
     person = Person(sender.login, Surface.THREAD, rules)
     async with context.db.write() as connection:
         job = await withdraw(connection, person, number, at, context.now(), preset)
@@ -130,7 +131,7 @@ async def _is_open(context: Context, repository: str, number: int) -> bool:
 
 
 async def _is_on(context: Context, repository: str, labeled: IssueLabeled) -> bool | None:
-    """Whether the label is on its issue just now; None where the issue is gone."""
+    """Whether the label is on its issue now; None if the issue is gone."""
     try:
         issue = await context.github.fetch_issue(repository, labeled.issue.number)
     except NotFound:
@@ -139,12 +140,12 @@ async def _is_on(context: Context, repository: str, labeled: IssueLabeled) -> bo
 
 
 def is_pause(rules: RepositoryRules, label: str) -> bool:
-    """Whether a label lets nothing new begin in the repository."""
+    """Whether a label pauses the repository."""
     return label.casefold() == rules.pause_label.casefold()
 
 
 async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled) -> None:
-    """Let nothing new begin in the repository, for somebody who may start jobs there."""
+    """Pause the repository, if the sender may start jobs there."""
     number, sender = labeled.issue.number, labeled.sender
     person = await admit(context, labeled.repository, number, sender, Operation.PAUSE)
     if person is None or not await _is_on(context, rules.name, labeled):
@@ -154,10 +155,10 @@ async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled
 
 
 async def pause_repository(context: Context, person: Person, number: int, trigger: str) -> None:
-    """Pause for the label on an issue: once for each time that it was put on, whoever tells us of it."""
+    """Pause for the label on an issue: once each time that it is added, from webhook or recovery."""
     rules, origin, occasion = person.rules, f"#{number}", f"#{number} paused by {trigger}"
     async with context.db.write() as connection:
-        # An operator may have ended it since, and the label stands.
+        # An operator may have ended the pause while the label is still on.
         if await was_answered(connection, rules.name, occasion):
             return
         if not await pause(connection, person, rules.name, context.now(), origin):
@@ -171,10 +172,10 @@ async def pause_repository(context: Context, person: Person, number: int, trigge
 async def lift_pause(
     context: Context, rules: RepositoryRules, repository: Repository, number: int, trigger: str, by: User
 ) -> None:
-    """End the pause for a label that somebody took off an issue, if they may pause; else put the label back.
+    """End the pause of a removed label, if the person may pause; otherwise add the label again.
 
-    GitHub lets people with triage access take labels off. A bot's removal is left as it is: two bots that undo each
-    other would never stop. The pause goes on in both cases.
+    On GitHub, triage access is enough to remove labels. If a bot removed it, it is not added again, because two bots
+    would never stop. The pause continues in both cases.
     """
     async with context.db.read() as connection:
         paused = [each.origin for each in await fetch_pauses(connection) if each.repository == rules.name.lower()]
@@ -203,7 +204,7 @@ async def _resume_repository(context: Context, person: Person, number: int, trig
 
 
 def draft_request(person: Person, labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:
-    """What a label that was put on at that time asks for, whoever tells us of it."""
+    """The request of a label that was added at that time, from webhook or recovery."""
     return StartRequest(
         person=person,
         repository=labeled.repository,
@@ -215,20 +216,20 @@ def draft_request(person: Person, labeled: IssueLabeled, preset: str, at: dateti
 
 
 def name_trigger(label: str, at: datetime) -> str:
-    """The trigger of a label's job: GitHub's whole seconds tell two labellings apart."""
+    """The trigger of a label's job. Its time in whole seconds distinguishes labellings."""
     return f"label {label} {at.isoformat()}"
 
 
 def find_asked_preset(context: Context, labeled: IssueLabeled) -> str | None:
-    """The preset that a label asks for; None when it asks for nothing, or nobody configured the repository."""
+    """The preset of a label; None if it has none, or the repository is not configured."""
     rules = context.rules_for(labeled.repository.full_name)
     return _preset_of(rules, labeled.label.name) if rules and not labeled.issue.pull_request else None
 
 
 async def _find_time(context: Context, repository: str, labeled: IssueLabeled) -> datetime:
-    """When the label was put on: the issue is frozen as it was then, not when we got to it.
+    """When the label was added: the issue is frozen as it was then.
 
-    The payload only says when the issue was last updated. The timeline knows better, unless it lags or may not be read.
+    The payload only has the issue's last update. The timeline has the exact time, unless it lags or cannot be read.
     """
     about = labeled.issue.updated_at
     try:
@@ -241,5 +242,5 @@ async def _find_time(context: Context, repository: str, labeled: IssueLabeled) -
 
 
 def _preset_of(rules: RepositoryRules, label: str) -> str | None:
-    """The preset of a trigger label; GitHub's labels do not tell cases apart."""
+    """The preset of a trigger label. Labels ignore case."""
     return next((preset for name, preset in rules.labels.items() if name.lower() == label.lower()), None)

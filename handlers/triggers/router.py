@@ -1,4 +1,4 @@
-"""The one router of all events that the service works."""
+"""The router of all events that the service handles."""
 
 from gidgethub.routing import Router
 

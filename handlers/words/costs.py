@@ -1,4 +1,4 @@
-"""What a run took, in words. Pure: the one place that says so, for comments, pages and the command line."""
+"""The usage of a run as text, for comments, pages and the command line. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runner.model.meter import Meter
 
 
 def describe_cost(meter: Meter) -> str:
-    """The money: `$0.42`, `about $0.42` where it is reckoned from tokens, or that nobody knows it."""
+    """The cost: `$0.42`, `about $0.42` if it is estimated from tokens, or that it is unknown."""
     cost_usd = meter.usage.cost_usd
     if cost_usd is None:
         return "cost unknown"
@@ -16,7 +16,7 @@ def describe_cost(meter: Meter) -> str:
 
 
 def describe_tokens(count: int) -> str:
-    """A number of tokens as people say it: `950 tokens`, `12k tokens`, `1.2M tokens`."""
+    """A number of tokens: `950 tokens`, `12k tokens`, `1.2M tokens`."""
     if count < 1_000:
         return f"{count} token{'s' * (count != 1)}"
     if count < 999_500:
@@ -29,10 +29,7 @@ def _shorten(number: float) -> str:
 
 
 def describe_meter(meter: Meter) -> str:
-    """All of it on one line, money last: `12 turns, 34 tool calls, 120k tokens, $0.42`.
-
-    An agent that says nothing about itself has no turns and no tokens: then there is nothing to say but that.
-    """
+    """The usage on one line: `12 turns, 34 tool calls, 120k tokens, $0.42`. An agent may not report any of it."""
     usage = meter.usage
     if not usage.tokens and not usage.turns:
         return "tokens and cost unknown"

@@ -1,6 +1,6 @@
-"""The words of what only the operator may hear: pure, out of the facts in `runner.rows.notifications`.
+"""The texts of the operator's notifications, from the facts in `runner.rows.notifications`. Pure.
 
-Chats show them: no text of a stranger notifies or links there. Refuses to know where the operator listens.
+Chats show them, so strangers' texts must not mention people or link there.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from runner.model.job import Job, Report
 from runner.rows.notifications import Facts, Notification, NotificationKind, draft
 
 MAX_WORDS = 1_000
-"""Characters of what somebody else has written."""
+"""The most characters of a stranger's text."""
 
 FOREIGN = ("summary", "reason", "cap")
-"""The facts that hold words of agents, machines and people."""
+"""The facts with texts of agents, machines and people."""
 
 NAMED = 20
-"""How many issues the operator is told of by name."""
+"""The most issues that are named."""
 
 _ADDRESS = re.compile(r"(?<=[a-z0-9]):(?=//)|(?<=mailto):|(?<=tel):|(?<=www)\.", re.IGNORECASE)
-"""The sign by which a chat knows an address. Security reports write such ones as `https[:]//`."""
+"""The character that makes a text an address in chats. It is written in brackets, as in `https[:]//`."""
 
 OUT, BACK = "out", "back"
-"""How a machine stands."""
+"""The states of a machine in notifications."""
 
 
 def draft_concern(job: Job, report: Report, now: datetime) -> Notification:
-    """What the operator is told of a run whose report is withheld. A job has one."""
+    """A run's report is confidential. Once for each job."""
     facts = {"job": job.id, "repository": job.repository, "issue": job.logged_issue}
     facts["summary"] = parse_report(report.body).summary
     return Notification(f"{NotificationKind.CONCERN} {job.id}", NotificationKind.CONCERN, job.case_key, facts, now, now)
 
 
 def draft_machine(name: str, standing: str, occasion: datetime, facts: Facts, now: datetime) -> Notification:
-    """That a machine is out since then, or back from that outage."""
+    """A machine is out of service since then, or back."""
     return draft(
         NotificationKind.MACHINE, name, f"{standing} {occasion.isoformat()}", {"standing": standing, **facts}, now
     )
 
 
 def draft_held(issues: Iterable[str], labels: int, sweep_max: int, now: datetime) -> Notification:
-    """That missed labels on these issues are too many, which is said of the same ones once a day."""
+    """There are too many missed labels on these issues. Once a day for the same ones."""
     listed = sorted(issues)
     which = hashlib.sha256("\n".join(listed).encode()).hexdigest()[:16]
     more = max(len(listed) - NAMED, 0)
@@ -56,9 +56,9 @@ def draft_held(issues: Iterable[str], labels: int, sweep_max: int, now: datetime
 
 
 def clean_for_chat(text: str, secrets: Collection[str]) -> str:
-    """Somebody's words on one line, in which chats find no mention and no address with a scheme or `www.`.
+    """A text on one line, without mentions, and without addresses that have a scheme or `www.`.
 
-    Some chats make a link of a bare name of a host, too: that is left as it is, for a sentence's end looks the same.
+    Some chats also link bare host names. Those are not changed, because the end of a sentence looks the same.
     The three characters are those of https://docs.slack.dev/messaging/formatting-message-text/#escaping
     """
     line = make_safe_title(text, secrets, MAX_WORDS)
@@ -67,7 +67,7 @@ def clean_for_chat(text: str, secrets: Collection[str]) -> str:
 
 
 def render_payload(notification: Notification, secrets: Collection[str]) -> Mapping[str, Any]:
-    """The JSON that is sent: `text` is what chats show, the rest is for programs."""
+    """The JSON to send: `text` is for chats, the rest for programs."""
     facts = {**notification.facts}
     facts |= {name: clean_for_chat(str(facts[name]), secrets) for name in FOREIGN if name in facts}
     text = _WORDS[notification.kind](notification.about, facts).strip()
@@ -80,7 +80,7 @@ def render_payload(notification: Notification, secrets: Collection[str]) -> Mapp
 
 
 def render_for_slack(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same as Slack's incoming webhooks take it, which refuse what they do not know. Pure."""
+    """The same for Slack's incoming webhooks, which refuse unknown fields. Pure."""
     look = f"\n`{payload['command']}`" if "command" in payload else ""
     return {"text": f"{payload['text']}{look}", "unfurl_links": False}
 
@@ -93,33 +93,33 @@ def _say_machine(about: str, facts: Facts) -> str:
     if facts["standing"] == BACK:
         return f"Machine {about} is back."
     if facts["permanent"]:
-        return f"Machine {about} is out until somebody has mended it: {facts['reason']}."
-    return f"Machine {about} is out: {facts['reason']}. It gets no jobs until it is well again."
+        return f"Machine {about} is out of service until it is fixed: {facts['reason']}."
+    return f"Machine {about} is out of service: {facts['reason']}. It gets no jobs until it works again."
 
 
 def _say_base(about: str, facts: Facts) -> str:
     return (
-        f"{about}: its base cannot be made on {facts['machine']}: {facts['reason']}. "
-        "Until that is mended, jobs there begin from an older one, or fail."
+        f"{about}: the base environment cannot be built on {facts['machine']}: {facts['reason']}. "
+        "Until this is fixed, jobs there use an older one, or fail."
     )
 
 
 def _say_cap(about: str, facts: Facts) -> str:
-    ended = "" if facts["counts"] == "jobs" else " Runs under way are ended."
-    return f"{about}: {facts['cap']} is used up, and no new run begins.{ended}"
+    ended = "" if facts["counts"] == "jobs" else " Running agents are stopped."
+    return f"{about}: {facts['cap']} is used up. No new jobs start.{ended}"
 
 
 def _say_held(about: str, facts: Facts) -> str:
     more = f" and {facts['more']} more" if facts["more"] else ""
     return (
-        f"{facts['labels']} labels ask for jobs and were missed, which is more than sweep_max = {facts['sweep_max']}: "
-        f"none was started. They are on {', '.join(facts['issues'])}{more}."
+        f"{facts['labels']} labels that request jobs were missed, which is more than sweep_max = {facts['sweep_max']}: "
+        f"no job was started. Issues: {', '.join(facts['issues'])}{more}."
     )
 
 
 def _say_recovery(about: str, facts: Facts) -> str:
     away = f"The service was away from {facts['since']} to {facts['until']}. " if facts["since"] else ""
-    found = f"Of what was missed, deliveries fetched: {facts['recovered']}, labels answered: {facts['labels']}"
+    found = f"Missed deliveries fetched: {facts['recovered']}, labels answered: {facts['labels']}"
     return f"{away}{found}, deliveries that GitHub no longer has: {facts['lost']}."
 
 

@@ -1,4 +1,4 @@
-"""The texts of a draft pull request: the human's note first and verbatim, then what an agent wrote, marked as such."""
+"""The texts of a draft pull request: first the human's note, verbatim, then the agent's texts, marked as such."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ from runner.checks.verification import Check
 from runner.model.job import DIGEST_SHOWN, Job, Report
 
 MAX_EDITS = 20_000
-"""Characters of people's own text in a body that we write anew."""
+"""The most characters of people's own text in a body that we write again."""
 
 _MARKER = re.compile(r"<!-- ptq:pull=\w+ -->")
-"""Where our part of a body begins: what stands above is people's, who may have changed it."""
+"""The beginning of our part of a body. People may have edited the text above it."""
 
 
 def render_marker(job_id: str) -> str:
-    """What the body of our pull request for a job's diff carries, so that we find it again after a lost answer."""
+    """The hidden line with which we find our pull request again after a lost answer."""
     return f"<!-- ptq:pull={job_id} -->"
 
 
 def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Collection[str]) -> str:
-    """The approver's title for the change, or else the agent's, or else the issue's."""
+    """The approver's title, or else the agent's, or else the issue's."""
     proposed = (pull.title or "", report.pr_title, f"Fix: {issue_title}")
     return next(filter(None, (make_safe_title(title, secrets, MAX_TITLE) for title in proposed)), "")
 
 
 def render_commit_message(title: str, job: Job, pull: Pull, signer: Author | None = None) -> str:
-    """The commit's message: what, for which issue, on whose approval, and who signs it off, if anybody does.
-
-    `job` is the one in which the change was written.
-    """
+    """The commit message: title, issue, approval, and the sign-off, if any. `job` is the one that wrote the change."""
     approval = f"{Label.APPROVED} {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
     written = f"For issue #{job.thread}. Written by {_name_authors(job, f' ({job.agent})')}."
     sign_off = f"\nSigned-off-by: {signer.name} <{signer.email}>\n" if signer else ""
@@ -59,11 +56,10 @@ def render_pull_body(
     public_url: str,
     secrets: Collection[str],
 ) -> str:
-    """The body of the pull request, with the repository's `template`, if it has one, below the note.
+    """The body of the pull request, with the repository's `template`, if any, under the note.
 
-    `author` is the job in which the change was written, where this one only rebased it, and `model` is its. `edits` are
-    what people wrote there themselves (`find_edits`): that follows the note, and ours follows both.
-    `Fixes #N` is ours; whatever an agent wrote cannot close anything.
+    If this job only rebased the change, `author` is the job that wrote it, and `model` is that job's model. `edits` are
+    people's own texts (`find_edits`), which follow the note. `Fixes #N` is ours; an agent's text cannot close an issue.
     """
     url = job_url(public_url, job.id) if public_url else ""
     author = author or job
@@ -80,7 +76,7 @@ def render_pull_body(
 
 
 def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> list[str]:
-    """Report, repro and worklog, each folded away; what an agent says stands in a quote."""
+    """Report, repro and worklog, each collapsed; an agent's text is quoted."""
     notice = f"… (cut: [all of it is here]({url}))" if url else "… (cut)"
     script = show_invisible(redact(report.repro, secrets))
     parts = (
@@ -92,7 +88,7 @@ def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> 
 
 
 def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str:
-    """What people wrote themselves above our part of a body: what stands there and is none of the `notes`."""
+    """People's own text above our part of a body, without the `notes`."""
     above = _MARKER.split(body.replace("\r\n", "\n"), maxsplit=1)[0].strip()
     for note in (redact(note, secrets).strip() for note in notes):
         rest = above.removeprefix(note)
@@ -106,19 +102,19 @@ def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url
     base = f"{'and rebased ' * (author != job)}on base `{(job.base_commit or '')[:10]}`"
     return (
         f"{Label.WRITTEN} {_name_authors(author, f', {agent},')} {base}"
-        f"{f' ([log]({url}))' if url else ''}. @{pull.approver} read it and approved digest "
-        f"`{pull.digest[:DIGEST_SHOWN]}` with [the note above]({pull.note_url})."
+        f"{f' ([log]({url}))' if url else ''}. Approved by @{pull.approver} "
+        f"(digest `{pull.digest[:DIGEST_SHOWN]}`, [note]({pull.note_url}))."
     )
 
 
 def _name_authors(job: Job, named: str) -> str:
-    """Who wrote a change: where a person went on by hand, which agent was there before is not sure."""
-    return f"a coding agent and, by hand, by {job.requested_by}" if job.by_hand else f"a coding agent{named}"
+    """Who wrote a change. If a person edited it, the earlier agent is not certain."""
+    return f"a coding agent, and edited by {job.requested_by}" if job.by_hand else f"a coding agent{named}"
 
 
 def _fit(parts: Sequence[str], room: int, url: str) -> list[str]:
-    """The collapsed parts, the first ones whole as far as there is room for them; what does not fit is linked."""
-    elsewhere = f"(A part that is too long for this text [is here]({url}).)" if url else "(A part is too long.)"
+    """The collapsed parts that fit, in order; a part that does not fit is replaced by a link."""
+    elsewhere = f"(Part of this is too long: [see here]({url}).)" if url else "(Part of this is too long.)"
     room -= len(parts) * (len(elsewhere) + 2)
     fitted = []
     for part in parts:

@@ -1,7 +1,6 @@
-"""A repository's template for pull requests: its headings, each with what we have to say under it. Pure.
+"""Fills in a repository's pull request template: its headings, with our text under each. Pure.
 
-Of the template only the words of its headings are taken: no instructions, no comments, no boxes that somebody else is
-to tick. Refuses to know where it came from, and trusts none of it.
+Only the text of the headings is used: no instructions, comments or checkboxes. The template is untrusted.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from handlers.text.voice import Label, quote
 from runner.model.job import Job, Report
 
 FOLDERS = (".github", "", "docs")
-"""Where a template lies, the place that counts most first."""
+"""The folders that may contain a template, in order of precedence."""
 
 MAX_TEMPLATE = 100_000
-"""Characters that are read of a template."""
+"""The most characters of a template that are read."""
 
 MAX_HEADINGS = 30
 MAX_HEADING = 200
 MAX_ANSWER = 1_000
-"""Characters under a heading; the whole report stands below."""
+"""The most characters under a heading. The whole report follows below."""
 
 MAX_RENDERED = 20_000
-"""Characters of all of it."""
+"""The most characters in total."""
 
 _REST_BELOW = "… (all of it is in the agent's report below)"
 _NAME = re.compile(r"pull_request_template(?:\.md|\.txt)?", re.IGNORECASE)
@@ -41,12 +40,12 @@ _TEST = re.compile(r"\b(?:\w++ )?tests?\b|testing\b|tested\b|verification\b|how 
 
 
 def choose_template(paths: Iterable[str]) -> str | None:
-    """The first path that is a template's."""
+    """The first path that is a template."""
     return next((path for path in paths if _NAME.fullmatch(path.rpartition("/")[2])), None)
 
 
 def render_template(template: str, job: Job, report: Report, secrets: Collection[str]) -> str:
-    """The headings of the template, in its order, each with our words; empty where it has none."""
+    """The headings of the template with our texts; empty if it has none."""
     parsed = parse_report(redact(report.body, secrets))
     parts = []
     for level, words in _find_headings(_COMMENT.sub("", redact(template[:MAX_TEMPLATE], secrets))):
@@ -57,7 +56,7 @@ def render_template(template: str, job: Job, report: Report, secrets: Collection
 
 
 def _find_headings(template: str) -> Iterator[tuple[int, str]]:
-    """Level and words of the first headings."""
+    """Level and text of the first headings."""
     found = (
         (int(opening.tag[1:]), inline.content)
         for opening, inline in pairwise(parse_blocks(template))

@@ -1,6 +1,6 @@
-"""A finished job as the comment that people read. Pure.
+"""The report comment of a finished job. Pure.
 
-Everything an agent wrote stands in a quote under its name (`voice`), or in code.
+An agent's texts are quoted under its name (`voice`), or in code.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from runner.model.job import DIGEST_SHOWN, Job, JobKind, JobState, Posts, Report
 from runner.model.meter import Meter
 
 MAX_COMMENT = 60_000
-"""Characters. GitHub refuses bodies of more than 65,536."""
+"""The most characters of a comment. GitHub's limit is 65,536."""
 
 MAX_MARKER = 100
-"""Characters that are left free for the line by which we find our comment again (`casebook.Reply.marker`)."""
+"""The characters reserved for the hidden line with which we find our comment (`casebook.Reply.marker`)."""
 
 MAX_TEXT = 12_000
-"""Characters of report and of worklog, each; the job's page has the rest."""
+"""The most characters of report and worklog, each. The job's page has the rest."""
 
 MAX_SUMMARY = 3_000
 MAX_DIFF_WITHOUT_PAGE = 30_000
-"""Characters of a diff for which the comment of a job without a page has room in any case."""
+"""A diff with at most this many characters always fits into the comment of a job without a page."""
 
 MAX_DOUBTS = 6_000
 MAX_DOUBT = 800
-"""Characters of one of them: it may name two paths, and says what is wrong behind them."""
+"""The most characters of one of them: it may name two paths before it says what is wrong."""
 
 MAX_TITLE = 120
-"""Characters of a pull request's title."""
+"""The most characters of a pull request's title."""
 
 MAX_LISTED = 100
-"""Files named in a list."""
+"""The most files in a list."""
 
 _MODEL = re.compile(r"[\w.:/@+\[\]-]{1,100}", re.ASCII)
-"""What a model's name looks like. The agent says it, and it is in a sentence of ours, so it has no room for words."""
+"""The form of a model's name. The agent reports it, and our sentence contains it, so it must not contain words."""
 
 MAX_SHOWN_DIFF = 4_000
 MAX_SHOWN_LINES = 40
-"""Characters and lines of a diff that people see without unfolding it."""
+"""A diff with at most this many characters and lines is not collapsed."""
 
 MAX_STEP = 2_000
-"""Characters that are left free for a next step that is not known before the report is stored."""
+"""The characters reserved for a next step that is known only when the report is stored."""
 
 HEADLINES = {
     JobState.SUCCEEDED: Headline.DONE,
@@ -70,15 +70,15 @@ HEADLINES = {
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The report of a job but for its next step, which may depend on what can be started at the time it is stored."""
+    """The report without its next step, which may depend on what can be started when the report is stored."""
 
     above: str
     next_step: str = ""
-    """What follows from the job alone; empty in a report that has no next step at all."""
+    """The default next step; empty if the report has none."""
     below: str = ""
 
     def finish(self, next_step: str | None = None) -> str:
-        """The whole comment, with another next step than its own where one is given."""
+        """The whole comment, with the given next step or the default."""
         if not self.next_step:
             return self.above
         whole = self._join(next_step or self.next_step)
@@ -89,7 +89,7 @@ class Draft:
 
 
 def approvable(job: Job, report: Report | None, secrets: Collection[str], *, has_page: bool = True) -> bool:
-    """Whether a human note may turn this report into a pull request: the whole diff can be read somewhere."""
+    """Whether a human note may turn this report into a pull request: people must be able to read the whole diff."""
     return (
         job.state is JobState.SUCCEEDED
         and report is not None
@@ -101,9 +101,9 @@ def approvable(job: Job, report: Report | None, secrets: Collection[str], *, has
 
 
 def find_secrets(report: Report, secrets: Collection[str]) -> list[str]:
-    """The files to which the change adds what looks like a secret, or whose names hold one.
+    """The files to which the change adds a possible secret, or whose names contain one.
 
-    In a line that stays or goes it is only masked: a key that has leaked can be deleted.
+    In unchanged and removed lines, secrets are only masked, so that a leaked key can be deleted.
     """
     masked = [line.file or "the diff" for line in show_patch(report.patch, secrets).masked if line.is_proposed]
     texts = [(change.path, change.path) for change in report.changes]
@@ -123,13 +123,13 @@ def draft_report(
     key_on_machine: bool = False,
     quotes_log: bool = False,
 ) -> Draft:
-    """The report of a job that has ended: what was found, the diff, the exact next step, and what it took.
+    """The report of an ended job: findings, diff, next step, and costs.
 
-    `model` is the agent's as it is configured, `checks` are what the service itself has seen. `key_on_machine` says
-    whether the agent had a key of its own where it ran. Of a run that is withheld there are a few neutral words.
+    `model` is the configured model, `checks` are the service's own checks. `key_on_machine` says whether the agent's
+    key was on the machine. A withheld run gets a neutral text.
 
-    A thread has more readers than a log. Unless everyone may read the log (`quotes_log`), the comment has no line that
-    was logged after the agent began, and nothing that the run left behind without a report.
+    More people read a thread than a log. Unless everybody may read the log (`quotes_log`), the comment contains no line
+    that was logged after the agent started, and no results of a run without a report.
     """
     if is_withheld(report):
         return Draft(render_confidential())
@@ -146,7 +146,7 @@ def draft_report(
     step = _choose_next_step(job, report, checks, secrets, has_page=bool(public_url))
     shown_model = name_model(job, meter, model, secrets)
     below = _render_facts(job, meter, shown_model, public_url, key_on_machine=key_on_machine)
-    # The job's page has both; where there is none, the diff comes first.
+    # The job's page has everything. Without a page, the diff has priority.
     is_long = left is not None and len(show_patch(left.patch, secrets).text) > MAX_DIFF_WITHOUT_PAGE // 2
     texts = [_render_texts(job, left, secrets)] if left and (public_url or not is_long) else []
     spare = MAX_STEP if job.state is not JobState.SUCCEEDED else len(f"{Label.NEXT_STEP.bold} \n\n")
@@ -156,7 +156,7 @@ def draft_report(
 
 
 def choose_headline(job: Job, parsed: ParsedReport | None) -> str:
-    """A job's end in a word or two: its outcome, or how far it came."""
+    """The outcome of a job in a word or two."""
     if job.state is JobState.SUCCEEDED and parsed and parsed.outcome:
         return parsed.outcome[:1].upper() + parsed.outcome[1:]
     headline = Headline.PARTIAL if job.state is JobState.FAILED and parsed else HEADLINES[job.state]
@@ -164,9 +164,9 @@ def choose_headline(job: Job, parsed: ParsedReport | None) -> str:
 
 
 def _render_head(job: Job, headline: str, secrets: Collection[str], *, quotes_log: bool) -> str:
-    # Who sweeps a backlog has a login on the operator's machine, which may be a stranger's on GitHub.
+    # A sweep's requester has an account name on the host, which may be a stranger's login on GitHub.
     asker = f"@{job.requested_by}" if job.posts is Posts.ALL else "the operator of this App"
-    head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, asked for by {asker}."
+    head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, requested by {asker}."
     if not job.failure:
         return head
     sentence, details = split_failure(redact(job.failure, secrets))
@@ -174,20 +174,20 @@ def _render_head(job: Job, headline: str, secrets: Collection[str], *, quotes_lo
     if not details:
         return shown
     if job.agent_has_run and not quotes_log:
-        return f"{shown}. The log says more."
+        return f"{shown}. See the log for details."
     return f"{shown}\n\n{cut(fence(show_invisible(details[-MAX_SUMMARY:])), 2 * MAX_SUMMARY, '…')}"
 
 
 def _point_to_page(job: Job, public_url: str) -> str:
-    """Where to find what a run left that ended without a report."""
-    where = "The operator of this App has them."
+    """Where to find the results of a run without a report."""
+    where = "The operator of this App can see them."
     if public_url:
-        where = f"People who can read the log find them on {link_job(public_url, job.id, 'the page of the job')}."
-    return f"It left no report, so its diff and its worklog are not shown here. {where}"
+        where = f"People who can read the log can see them on {link_job(public_url, job.id, 'the job page')}."
+    return f"There is no report, so diff and worklog are not shown here. {where}"
 
 
 def _render_findings(job: Job, parsed: ParsedReport | None, secrets: Collection[str]) -> str:
-    """What was found, in the agent's words and under its name."""
+    """The agent's findings, quoted under its name."""
     if parsed is None:
         return ""
     found = [quote(parsed.summary, secrets, MAX_SUMMARY, _REST_BELOW)] if parsed.summary else []
@@ -204,11 +204,11 @@ _REST_BELOW = "… (the full report is below)"
 
 
 def _render_doubts(report: Report, secrets: Collection[str]) -> str:
-    """What stands above the diff: why it cannot be proposed, and what a reader's eye would miss in it."""
+    """The warnings above the diff: why it cannot be proposed, and what readers could overlook."""
     refusals = [f"- {Mark.REFUSED} {_plain_line(refusal, secrets)}" for refusal in report.refusals[:MAX_LISTED]]
     refusals += [
-        f"- {Mark.REFUSED} What looks like a secret is added in {show_code(name, secrets)}: "
-        "it cannot become a pull request."
+        f"- {Mark.REFUSED} A possible secret is added in {show_code(name, secrets)}: "
+        "this diff cannot become a pull request."
         for name in find_secrets(report, secrets)[:MAX_LISTED]
     ]
     remarks = [*report.warnings, *show_patch(report.patch, secrets).remarks()]
@@ -220,7 +220,7 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
 
 
 def _render_title(report: Report, secrets: Collection[str]) -> str:
-    """What the pull request and its commit will be called, unless the note has a title of its own."""
+    """The title of pull request and commit, unless the note has another one."""
     title = make_safe_title(report.pr_title, secrets, MAX_TITLE)
     return f"{Label.TITLE.bold} {show_words(title, secrets, MAX_TITLE)}" if title else ""
 
@@ -251,13 +251,13 @@ def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[
 
 
 _NO_PAGE = (
-    "a job of a private repository has a page only where people can sign in, so nobody could read this diff whole, and "
-    "it cannot become a pull request. The operator of this App can set sign-in up, or ask for a smaller change"
+    "jobs of private repositories have a page only if sign-in is configured, so nobody could read the whole diff, and "
+    "it cannot become a pull request. The operator of this App can set up sign-in, or ask for a smaller change"
 )
 
 
 def _fold_diff(summary: str, patch: str, more: str) -> str:
-    """The diff as people see it: a short one at once, a longer one once they unfold it."""
+    """The diff, collapsed if it is long."""
     shown = f"{fence(patch, 'diff')}\n\n{more}".rstrip()
     if len(patch) <= MAX_SHOWN_DIFF and patch.count("\n") <= MAX_SHOWN_LINES:
         return f"**{summary}**\n\n{shown}"
@@ -265,13 +265,13 @@ def _fold_diff(summary: str, patch: str, more: str) -> str:
 
 
 def count_lines(patch: str) -> tuple[int, int]:
-    """How many lines a patch adds and removes."""
+    """The numbers of added and removed lines."""
     counts = Counter(line.kind for line in list_lines(patch))
     return counts["added"], counts["removed"]
 
 
 def _render_texts(job: Job, report: Report, secrets: Collection[str]) -> str:
-    """The report and the worklog, each folded away and in a quote under the agent's name."""
+    """The report and the worklog, collapsed and quoted under the agent's name."""
     notice = "… (cut: the job's page has the rest)"
     titles = (Label.AGENTS_REPORT, Label.AGENTS_WORKLOG) if job.has_agent else (Label.FULL_REPORT, Label.FULL_WORKLOG)
     quotes = (quote(text, secrets, MAX_TEXT, notice) for text in (report.body, report.worklog))
@@ -279,11 +279,11 @@ def _render_texts(job: Job, report: Report, secrets: Collection[str]) -> str:
 
 
 _AFTER_A_LOOK: Mapping[Outcome, str] = {
-    Outcome.REPRODUCES: "`/ptq diagnose` has an agent look into it, `/ptq fix` asks for a change.",
-    Outcome.GONE: "If that settles it, the issue can be closed; `/ptq repro` has an agent look for another way.",
-    Outcome.UNSETTLED: "`/ptq repro` has an agent look for a script that settles it.",
+    Outcome.REPRODUCES: "`/ptq diagnose` asks an agent for the cause; `/ptq fix` asks for a change.",
+    Outcome.GONE: "You can close the issue if this settles it; `/ptq repro` asks an agent to look further.",
+    Outcome.UNSETTLED: "`/ptq repro` asks an agent for a script that settles it.",
 }
-"""What people can do once the service has looked itself."""
+"""The next steps after a verification without an agent."""
 
 
 def _choose_next_step(
@@ -297,52 +297,52 @@ def _choose_next_step(
     if report and approvable(job, report, secrets, has_page=has_page):
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
         return (
-            f"If you agree with this diff, reply with the line below and, under it, {NOTE_PLACEHOLDER}. "
-            "A draft pull request opens with your note first.\n\n"
+            "To open a draft pull request, reply with this line, followed by a note: "
+            f"{NOTE_PLACEHOLDER}.\n\n"
             f"{fence(command, 'text')}"
         )
     if job.state is JobState.SUCCEEDED and job.kind is JobKind.VERIFY:
         return _AFTER_A_LOOK[find_outcome(job, checks)]
     if job.state is JobState.SUCCEEDED and not job.may_change:
-        return "`/ptq fix` asks an agent for a change, with any advice you add behind it."
+        return "`/ptq fix` asks an agent for a change. You can add advice after it."
     if job.kind is JobKind.REBASE and job.state is JobState.SUCCEEDED and report and not report.changes:
-        return "Nothing is left to propose: a pull request that still has this change, and the issue, can be closed."
+        return "The base branch already contains this change. You can close the issue and any pull request for it."
     return _render_usual_step(job, report, secrets)
 
 
 def _needs_human(job: Job, report: Report | None) -> bool:
-    """Whether a rebase has ended with conflicts that no agent has resolved."""
+    """Whether a rebase ended with unresolved conflicts."""
     ended = job.kind is JobKind.REBASE and job.state is JobState.FAILED
     return ended and report is not None and bool(find_unresolved(job, report.changes))
 
 
 def _render_hand_over(job: Job, report: Report, secrets: Collection[str]) -> str:
-    """Which files people have to look at, and how they get at them."""
+    """The files with conflicts, and how people can resolve them."""
     left = [f"- {show_code(path, secrets)}" for path in find_unresolved(job, report.changes)]
     more = [f"- and {len(left) - MAX_LISTED} more"] if len(left) > MAX_LISTED else []
     files = "\n".join([*left[:MAX_LISTED], *more])
     return (
-        f"In these files a human has to resolve what is in conflict:\n\n{cut(files, MAX_DOUBTS, '…')}\n\n"
-        "`/ptq takeover` lets you into the environment, and with `/ptq release` the result comes as the next attempt. "
-        "Or merge the base branch into the pull request's branch by hand, and push. What stood before stands as it "
-        f"did, and `{find_command(job.preset)}` lets agents try again."
+        f"Resolve conflicts in these files:\n\n{cut(files, MAX_DOUBTS, '…')}\n\n"
+        "`/ptq takeover` gives you access to the environment, and `/ptq release` makes the result the next attempt. "
+        "Or merge the base branch into the pull request's branch yourself, and push. The earlier diff is unchanged. "
+        f"`{find_command(job.preset)}` lets agents try again."
     )
 
 
 def _render_usual_step(job: Job, report: Report | None, secrets: Collection[str]) -> str:
-    """What people can do after a job that came to nothing."""
+    """The next steps after a job without a result."""
     if report and _needs_human(job, report):
         return _render_hand_over(job, report, secrets)
     if job.kind is JobKind.REBASE:
-        return f"`{find_command(job.preset)}` tries again; `/ptq fix` makes a new change from the newest commit."
+        return f"`{find_command(job.preset)}` tries again; `/ptq fix` makes a new change on the newest commit."
     return (
-        "`/ptq retry` carries on where it stopped, with any advice you add behind it; "
-        f"`{find_command(job.preset)}` starts afresh."
+        "`/ptq retry` continues where it stopped (you can add advice after it); "
+        f"`{find_command(job.preset)}` starts over."
     )
 
 
 def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: Collection[str]) -> str | None:
-    """The model that did the work, safe to show: as the agent said it, as it was asked for, or as it is configured."""
+    """The model, safe to show: as the agent reported it, or else as requested, or else as configured."""
     model = (meter and meter.model) or job.model or configured
     if not model:
         return None
@@ -358,7 +358,7 @@ def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: 
     if meter:
         facts.append(describe_meter(meter))
     if key_on_machine:
-        facts.append("its model's key was on the machine")
+        facts.append("its API key was on the machine")
     if job.base_commit:
         facts.append(f"base `{job.base_commit[:10]}`")
     facts += [link_job(public_url, job.id, "log and diff")] if public_url else []
@@ -366,7 +366,7 @@ def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: 
 
 
 def render_duration(duration: timedelta) -> str:
-    """A duration as people say it: `48 s`, `3 min 20 s`, `1 h 5 min`."""
+    """A duration for people: `48 s`, `3 min 20 s`, `1 h 5 min`."""
     seconds = int(duration.total_seconds())
     if seconds < 60:
         return f"{seconds} s"

@@ -1,6 +1,6 @@
-"""The one comment of a job that is edited while it goes on: where it stands, and in the end where its report is.
+"""The status comment of a job, which is edited while the job runs, and finally links to the report.
 
-Pure. Like every text of ours it holds no live command (`handlers.words.replies`).
+Pure, and without live commands (`handlers.words.replies`).
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from runner.model.meter import Meter
 MAX_SHOWN_PLACE = 5
 
 MAX_LAST_STEP = 80
-"""Characters of what an agent did last."""
+"""The most characters of an agent's last step."""
 
 MAX_HEADING = 200
-"""Characters of a worklog's heading."""
+"""The most characters of a worklog's heading."""
 
 _SECRET_HEAD = 100
-"""Characters of a secret that are looked for by themselves: what an agent did last reaches us cut, and so may hold
-no more of one than its beginning."""
+"""The beginning of a secret that is searched for by itself, because an agent's last step is cut, and so may contain
+only the beginning of a secret."""
 
 _PROGRESS = f"\n\n{Label.SO_FAR.bold} "
-"""What parts the numbers, which change all the time, from the rest of a status comment."""
+"""Separates the changing numbers from the rest of a status comment."""
 
 PHASES = {
     JobState.PREPARING: "preparing the environment",
-    JobState.RUNNING: "the agent is at work",
+    JobState.RUNNING: "the agent is working",
     JobState.COLLECTING: "collecting the result",
-    JobState.VERIFYING: "trying the repro",
+    JobState.VERIFYING: "verifying the result",
 }
 
 
@@ -45,12 +45,12 @@ def _join_page(text: str, public_url: str, job_id: str, words: str) -> str:
 def render_status(
     job: Job, public_url: str, queued_before: int, meter: Meter | None = None, secrets: Collection[str] = ()
 ) -> str:
-    """The status comment of a job that is under way; with a `meter` it says what the agent has taken and done last."""
+    """The status comment of an active job; with a `meter`, also its usage and last step."""
     head = f"{Label.PTQ.bold} · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
     if job.cancel_requested_at:
-        phase = f"cancelling, as {job.canceller} asked"
+        phase = f"cancelling (requested by {job.canceller})"
     elif job.state is JobState.QUEUED:
-        # A place far behind would change, and so cost an edit of every such comment, with each job that ends.
+        # A position far behind would change with each ended job, and each change costs an edit.
         place = f"number {queued_before + 1} in line" if queued_before < MAX_SHOWN_PLACE else "far behind in line"
         phase = f"queued, {place}"
     else:
@@ -69,7 +69,7 @@ def render_status(
 
 
 def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
-    """What a run has taken, and what it did last as code: nothing in that can end the code, or work inside of it."""
+    """The usage of a run, and its last step in code, which the step's text cannot end."""
     words = redact(meter.last_tool, secrets)
     for secret in secrets:
         before, head, _ = words.partition(secret[:_SECRET_HEAD]) if len(secret) > _SECRET_HEAD else (words, "", "")
@@ -79,9 +79,9 @@ def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
 
 
 def render_heading(meter: Meter, secrets: Collection[str]) -> str:
-    """What the agent says in its worklog that it tries, as the last line of a status; or nothing.
+    """The last heading of the agent's worklog, as the last line of a status; or empty.
 
-    Until the report is there, the worklog belongs to the log: only a thread whose readers may all read that has this.
+    Until there is a report, the worklog belongs to the log, so this is only shown if everybody may read the log.
     """
     if not meter.heading:
         return ""
@@ -89,26 +89,25 @@ def render_heading(meter: Meter, secrets: Collection[str]) -> str:
 
 
 def drop_progress(status: str) -> str:
-    """A status comment without the numbers in it: where two differ in no more, nothing new has happened."""
+    """A status comment without its numbers. If two comments differ only in them, nothing else has changed."""
     return status.partition(_PROGRESS)[0]
 
 
 def render_reporting(job: Job, public_url: str) -> str:
-    """The status comment of a job that has ended and whose report is not posted yet."""
+    """The status comment of an ended job whose report is not posted yet."""
     head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}: writing the report"
     return _join_page(head, public_url, job.id, "job")
 
 
 def render_tried_again(job: Job, again: Job, public_url: str) -> str:
-    """The status comment of a rebase that left conflicts, and in whose place another one tries: the report is its."""
+    """The status comment of a rebase that left conflicts. Another job tries again, and will have the report."""
     attempt = link_job(public_url, again.id, f"attempt {again.attempt}")
     head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
-    return _join_page(f"{head}: conflicts are left, so {attempt} tries again", public_url, job.id, "job")
+    return _join_page(f"{head}: unresolved conflicts; {attempt} tries again", public_url, job.id, "job")
 
 
 def render_finished_status(job: Job, public_url: str, report_url: str | None, *, confidential: bool = False) -> str:
-    """The status comment of a job that has ended: one line that links its report, and where that is `confidential`
-    says no more."""
+    """The final status comment: one line with a link to the report, and nothing else if that is `confidential`."""
     report = f"[report]({report_url})" if report_url else "its report could not be posted"
     head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
     if confidential:

@@ -1,4 +1,4 @@
-"""What the service itself saw of a repro, in words: apart from what an agent says. Pure."""
+"""The results of the service's own checks as text, separate from an agent's claims. Pure."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from runner.model.job import Job, JobState, Report
 
 MAX_ORIGIN = 120
 MAX_FAILURE = 200
-"""Characters of what a machine said that are quoted."""
+"""The most characters of a machine's text that are quoted."""
 
 
 class Outcome(StrEnum):
-    """What a job has come to in which the service only looked itself."""
+    """The outcome of a job without an agent."""
 
     REPRODUCES = "still reproduces"
     GONE = "does not reproduce"
     UNSETTLED = "not settled"
-    """Its scripts ended now so and now otherwise, or could not be run."""
+    """Its scripts had different results, or could not be run."""
     NOT_VERIFIED = "not verified"
-    """It did not come to its end."""
+    """The job did not finish."""
 
     @property
     def is_definite(self) -> bool:
-        """Whether people learn from it how the issue stands."""
+        """Whether it says if the issue still reproduces."""
         return self in (Outcome.REPRODUCES, Outcome.GONE)
 
 
@@ -43,27 +43,25 @@ _HEADLINES = {
 
 GOOD = frozenset({CheckVerdict.VERIFIED, CheckVerdict.REPRODUCED})
 OPEN = frozenset({CheckVerdict.NAMES_PATCH, CheckVerdict.UNTRIED})
-"""Nothing that we saw speaks against it, and it may look for the patch all the same."""
+"""Verdicts without a failure, but the script may still look for the patch."""
 
 MAX_NAMES = 3
-"""That are quoted of those that only the change has."""
+"""The most names that are quoted of those that only the change has."""
 
 _DOUBTS = {
-    CheckVerdict.SHOWS_NOTHING: "it does not fail on base, so it shows nothing",
-    CheckVerdict.NOT_ALWAYS: "it does not fail on base in the same way each time",
-    CheckVerdict.STILL_FAILS: "with the change it fails as before",
-    CheckVerdict.FAILS_OTHERWISE: "with the change it fails in another way",
+    CheckVerdict.SHOWS_NOTHING: "it does not fail before the change, so it shows nothing",
+    CheckVerdict.NOT_ALWAYS: "before the change, it does not fail in the same way each time",
+    CheckVerdict.STILL_FAILS: "after the change, it still fails",
+    CheckVerdict.FAILS_OTHERWISE: "after the change, it fails in another way",
     CheckVerdict.LOOKS_FOR_PATCH: (
-        "it passes as soon as the change stands in the files, although the base's code still runs: "
-        "it looks for the patch, not for the bug (or reads the source for another reason)"
+        "it passes with patched files while the unpatched code still runs: "
+        "it checks that the patch is present, not that the bug is gone (or reads the source for another reason)"
     ),
-    CheckVerdict.LOOKS_AT_PATCH: (
-        "it fails in another way once the change stands in the files, although the base's code still runs"
-    ),
-    CheckVerdict.NAMES_PATCH: "it asks for what only comes with the change, and is not in the issue either",
-    CheckVerdict.UNTRIED: "whether it looks for the patch could not be tried",
-    CheckVerdict.NOT_ALL_FAIL: "not all of them fail on base",
-    CheckVerdict.SKIPPED: "with the change some are skipped",
+    CheckVerdict.LOOKS_AT_PATCH: ("it fails in another way with patched files while the unpatched code still runs"),
+    CheckVerdict.NAMES_PATCH: "it uses names that only the change has, and that are not in the issue",
+    CheckVerdict.UNTRIED: "it could not be tested whether it looks for the patch",
+    CheckVerdict.NOT_ALL_FAIL: "before the change, not all of them fail",
+    CheckVerdict.SKIPPED: "after the change, some are skipped",
     CheckVerdict.NOT_RUN: "it was not run",
 }
 
@@ -71,7 +69,7 @@ _DOUBTS = {
 def render_checks(
     job: Job, checks: Sequence[Check], report: Report | None, public_url: str, secrets: Collection[str]
 ) -> str:
-    """A list, a line for each check; empty where nothing was to be checked."""
+    """A list with a line for each check; empty without checks."""
     lines = [
         _render(job, check, _judge(job, check, report), public_url, secrets)
         for check in checks
@@ -79,11 +77,11 @@ def render_checks(
     ]
     if not lines:
         return ""
-    return "\n".join([f"{Label.SEEN.bold}, each time in a fresh environment:\n", *lines])
+    return "\n".join([f"{Label.SEEN.bold}, in clean environments:\n", *lines])
 
 
 def find_outcome(job: Job, checks: Sequence[Check]) -> Outcome:
-    """What a job has come to that has ended, and in which the service only looked itself."""
+    """The outcome of an ended job without an agent."""
     if job.state is not JobState.SUCCEEDED:
         return Outcome.NOT_VERIFIED
     found = {judge(check, has_change=False).verdict for check in checks}
@@ -93,14 +91,14 @@ def find_outcome(job: Job, checks: Sequence[Check]) -> Outcome:
 
 
 def name_outcome(job: Job, checks: Sequence[Check]) -> str:
-    """The same as a headline."""
+    """The outcome as a headline."""
     outcome = find_outcome(job, checks)
     more = f": {job.state}" if outcome is Outcome.NOT_VERIFIED else f" at `{(job.base_commit or '')[:10]}`"
     return f"{_HEADLINES[outcome]}{more}"
 
 
 def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str]) -> str:
-    """Why it is not known whether an issue still reproduces, as a clause; empty where it is."""
+    """Why it is unknown whether an issue still reproduces, as a clause; empty if it is known."""
     outcome = find_outcome(job, checks)
     if outcome is Outcome.NOT_VERIFIED:
         return redact(job.failure or str(job.state), secrets)
@@ -116,7 +114,7 @@ def _judge(job: Job, check: Check, report: Report | None) -> CheckFinding:
         return judge(check, has_change=False)
     if check.kind is not CheckKind.AGENT:
         return judge(check, has_change=True)
-    # The prompt has all that the issue says.
+    # The prompt contains the whole issue.
     names = find_new_names(check.script, report.changes, report.patch, job.prompt)
     return judge(check, has_change=True, new_names=names)
 
@@ -141,17 +139,17 @@ def _name(check: Check, secrets: Collection[str]) -> str:
 
 
 def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Iterator[str]:
-    """The counts, then what speaks against it."""
+    """The counts, then the objections."""
     if total := finding.total.get(Side.BASE):
         how = f" ({show_words(finding.failure, secrets, MAX_FAILURE)})" if finding.failure else ""
-        yield f"fails on base {finding.failed[Side.BASE]} of {total}{how}"
+        yield f"before: fails {finding.failed[Side.BASE]}/{total}{how}"
     if total := finding.total.get(Side.CHANGED):
         how = f" (fails: {show_words(finding.other_failure, secrets, MAX_FAILURE)})" if finding.other_failure else ""
-        yield f"passes with the change {total - finding.failed[Side.CHANGED]} of {total}{how}"
+        yield f"after: passes {total - finding.failed[Side.CHANGED]}/{total}{how}"
     if finding.verdict not in GOOD:
         reason = f": {show_words(check.trouble, secrets, MAX_FAILURE)}" if check.trouble else ""
         if finding.verdict is CheckVerdict.NAMES_PATCH:
             names = (show_words(name, secrets, MAX_FAILURE) for name in finding.new_names[:MAX_NAMES])
             reason = f": {', '.join(names)}"
         is_part = finding.verdict is CheckVerdict.NOT_RUN and any(finding.total.values())
-        yield f"**not verified**: {'not all of it was run' if is_part else _DOUBTS[finding.verdict]}{reason}"
+        yield f"**not verified**: {'some runs are missing' if is_part else _DOUBTS[finding.verdict]}{reason}"

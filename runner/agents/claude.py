@@ -1,4 +1,4 @@
-"""Claude Code (`claude`), by its stream of JSON lines. Checked with 2.1.197; docs/agents.md says what was seen."""
+"""Claude Code (`claude`), through its stream of JSON lines. Tested with 2.1.197; see docs/agents.md."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ NOTICE = (
     'f="$PTQ_NOTICE_FILE"; [ -f "$f" ] && mv "$f" "$f.read" && printf '
     """'{"hookSpecificOutput":{"hookEventName":"PostToolUse","additionalContext":"%s"}}' "$(cat "$f.read")"; true"""
 )
-"""A hook of ours that tells it once what the service has to say: its tools are deaf to `BASH_ENV`."""
+"""A hook that passes a notice of the service to the agent once, because its tools ignore `BASH_ENV`."""
 
 SETTINGS = {
     "enableAllProjectMcpServers": False,
     "includeCoAuthoredBy": False,
     "hooks": {"PostToolUse": [{"matcher": "*", "hooks": [{"type": "command", "command": NOTICE}]}]},
 }
-"""Forced over whatever settings a checkout brings."""
+"""Settings that override those of a checkout."""
 
 ENDINGS = {
     "success": Ending.FINISHED,
@@ -35,7 +35,7 @@ ENDINGS = {
 
 
 class ClaudeAgent:
-    """Runs in print mode, with every permission: what it may touch is for the machine to bound."""
+    """Runs in print mode with every permission; the machine's sandbox limits it."""
 
     speaks = True
 
@@ -47,7 +47,7 @@ class ClaudeAgent:
         model = run.model or self.spec.model
         options = [
             *("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"),
-            # Only what we say counts: no server and no settings out of the checkout.
+            # No servers and settings from the checkout.
             *("--strict-mcp-config", "--setting-sources", "user", "--settings", json.dumps(SETTINGS)),
             *("--session-id", run.session_id),
             *(["--model", model] if model else []),
@@ -70,7 +70,7 @@ class ClaudeAgent:
         )
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
-        """One line as events."""
+        """Parse one line."""
         entry = parse_line(line)
         return tuple(_read(entry)) if entry else ()
 
@@ -104,7 +104,7 @@ def _read_system(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
 
 
 def _read_answer(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
-    """An answer comes in several lines, a block each, and every one repeats its usage."""
+    """An answer has several lines, one for each block, and each repeats the usage."""
     message = part(entry, "message")
     turn = text_of(message, "id")
     if message.get("model") == "<synthetic>":
@@ -131,7 +131,7 @@ def _read_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
-    """How it ended. `subtype` is "success" also when the model could not be reached: `is_error` tells."""
+    """The end of the run. `subtype` is "success" even if the model could not be reached; `is_error` tells."""
     ending = ENDINGS.get(text_of(entry, "subtype"), Ending.GAVE_UP)
     if ending is Ending.FINISHED and entry.get("is_error"):
         ending = Ending.MODEL_FAILED
@@ -148,7 +148,7 @@ def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
 
 
 def _read_total(entry: Mapping[str, Any]) -> Usage:
-    """All models together. `usage` beside it leaves out the answer at which a budget ran out."""
+    """The usage of all models. The field `usage` lacks the answer at which a budget ran out."""
     models = [model for model in part(entry, "modelUsage").values() if isinstance(model, dict)]
     read = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
     return Usage(

@@ -1,4 +1,4 @@
-"""Codex (`codex exec`), by its stream of JSON lines. Checked with 0.169.0; docs/agents.md says what was seen."""
+"""Codex (`codex exec`), through its stream of JSON lines. Tested with 0.169.0; see docs/agents.md."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOOLS = {
     "mcp_tool_call": ("tool", "status"),
     "web_search": ("query", "query"),
 }
-"""Kinds of items that are tool calls, with the fields that say what was asked and what came of it."""
+"""Kinds of items that are tool calls, with the fields of their input and output."""
 
 PROVIDER = (
     f'{{name="gateway", base_url="{{gateway}}/v1", wire_api="responses", env_key="{TOKEN_VARIABLE}", '
@@ -26,18 +26,18 @@ PROVIDER = (
 )
 GATEWAY = (
     *("-c", 'model_provider="gateway"', "-c", f"model_providers.gateway={PROVIDER}"),
-    # It asks for the vendor's search by itself, which the gateway refuses unless the operator allows it.
+    # By default it requests the vendor's search, which the gateway refuses unless the operator allows it.
     *("-c", 'web_search="disabled"'),
 )
 
 SILENT = ("turn.started", "item.updated")
 
 SESSIONS = ".codex/sessions/**/rollout-*.jsonl"
-"""Where it writes down what it does as it does it, tokens too: its output has them at the end of a turn only."""
+"""Its session files, which have token counts during a turn. Its output has them only at the end of a turn."""
 
 
 class CodexAgent:
-    """Runs `codex exec` without approvals and its own sandbox: what it may touch is for the machine to bound."""
+    """Runs `codex exec` without approvals and without its own sandbox; the machine's sandbox limits it."""
 
     speaks = True
 
@@ -50,7 +50,7 @@ class CodexAgent:
         own = {TOKEN_VARIABLE: run.token} if run.token else {}
         options = [
             *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-            # Its tools see all variables but secrets, such as the model's key.
+            # Its tools see all variables except secrets, such as the model's key.
             *("-c", 'shell_environment_policy.inherit="all"'),
             *("-c", f"shell_environment_policy.exclude={json.dumps(sorted({*self.spec.secret_names, *own}))}"),
             *(GATEWAY if run.token else ()),
@@ -66,7 +66,7 @@ class CodexAgent:
         )
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
-        """One line as events."""
+        """Parse one line."""
         entry = parse_line(line)
         return tuple(_read(entry)) if entry else ()
 
@@ -104,14 +104,14 @@ def _read_item(item: Mapping[str, Any], *, completed: bool) -> Iterator[AgentEve
     elif kind == "agent_message" and completed:
         yield AgentEvent(EventKind.TEXT, text=text_of(item, "text"), turn=turn)
     elif kind == "error":
-        # An item of this kind is a warning; what ends a run is an event of its own.
+        # An item of this kind is only a warning. Another event ends a run.
         yield AgentEvent(EventKind.ERROR, text=text_of(item, "message"))
     elif kind not in ("reasoning", "todo_list", "agent_message"):
         yield AgentEvent(EventKind.UNKNOWN, text=show(f"item {kind}"))
 
 
 def _read_tail(payload: Mapping[str, Any]) -> Iterator[AgentEvent]:
-    """A line of its session: what the thread has taken, and what of it the last answer did."""
+    """A line of the session file: the usage of the thread, and of the last answer."""
     total, last = part(payload, "info", "total_token_usage"), part(payload, "info", "last_token_usage")
     if payload.get("type") == "token_count" and total:
         usage = _read_usage(total)

@@ -7,7 +7,7 @@ from runner.agents.protocol import TOKEN_VARIABLE, URL_VARIABLE, AgentSpec, Laun
 
 
 class CommandAgent:
-    """Runs `command` as it stands. Exit status 0 means that it did its work."""
+    """Runs `command` unchanged. Exit status 0 means that it did its work."""
 
     speaks = False
 
@@ -15,7 +15,7 @@ class CommandAgent:
         self.spec = spec
 
     def launch(self, run: Run) -> Launch:
-        """The operator's command, with the operator's environment."""
+        """The operator's command and environment variables."""
         model = run.model or self.spec.model
         env = {
             "PTQ_SKILLS_DIR": "{home}/skills",
@@ -26,5 +26,5 @@ class CommandAgent:
         return Launch((*self.spec.command, *self.spec.args), env, skills_folder="skills")
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
-        """Every line is for people already."""
+        """Every line is a text for people."""
         return (AgentEvent(EventKind.TEXT, text=line[:MAX_TEXT]),) if line.strip() else ()

@@ -1,6 +1,6 @@
-"""Which files of a repository configure coding agents, and so command them. Pure.
+"""Which files of a repository configure coding agents. Pure.
 
-What an earlier attempt wrote into one is shown in its diff, and is live for no later attempt.
+If an attempt changes such a file, its diff shows the change, but later attempts do not use it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ NAMES = frozenset(
         *(".mcp.json", ".cursorrules", ".cursorignore", ".claude.json", "opencode.json"),
     }
 )
-"""Of folders and files, whichever of the two each is in a checkout: what hides them from an agent does not ask."""
+"""Names of files and folders. Each may be either in a checkout."""
 
 
 def configures_agents(path: str) -> bool:
-    """Whether some backend reads instructions, settings, hooks or servers from this path, at whatever depth it lies."""
+    """Whether a backend reads instructions, settings, hooks or servers from this path, at any depth."""
     return not NAMES.isdisjoint(path.casefold().split("/"))

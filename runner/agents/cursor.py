@@ -1,7 +1,7 @@
-"""Cursor's command line (`cursor-agent`), by its stream of JSON lines. Never run by us: see docs/agents.md.
+"""Cursor's command line (`cursor-agent`), through its stream of JSON lines. Never tested: see docs/agents.md.
 
-Sources: Cursor's own pages on the output format and the parameters of its command line (cursor.com/docs/cli/reference),
-and for what they leave out, what its users reported of versions from 2026.01 to 2026.10.
+Sources: Cursor's pages on its output format and command line (cursor.com/docs/cli/reference), and for what is missing
+there, users' reports about versions from 2026.01 to 2026.10.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from runner.model.usage import Usage
 SILENT = ("user", "thinking", "connection")
 
 LAST_ANSWER = "last answer"
-"""The turn of what carries no id of an answer: only the last one does not."""
+"""The turn of entries without the id of an answer. Only the last answer has none."""
 
 
 class CursorAgent:
-    """Runs in print mode, with every permission and no sandbox: what it may touch is for the machine to bound.
+    """Runs in print mode with every permission and without its own sandbox; the machine's sandbox limits it.
 
-    It goes on from no earlier session: that is a folder with a database, and tied to the worktree's path.
+    It never resumes a session: that is a folder with a database, and depends on the worktree's path.
     """
 
     speaks = True
@@ -36,7 +36,7 @@ class CursorAgent:
         """The command line, with the prompt on standard input."""
         model = run.model or self.spec.model
         options = [
-            # Without `--approve-mcps` a server out of the checkout has nobody's approval.
+            # Without `--approve-mcps`, servers from the checkout are not approved.
             *("-p", "--output-format", "stream-json", "--force", "--trust", "--sandbox", "disabled"),
             *(["--model", model] if model else []),
         ]
@@ -49,7 +49,7 @@ class CursorAgent:
         )
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
-        """One line as events. What is wrong it says in plain words between them."""
+        """Parse one line. Errors are plain text between the events."""
         entry = parse_line(line)
         if entry is None:
             words = show(line.strip())
@@ -67,7 +67,7 @@ def _read(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
     elif kind == "tool_call":
         yield _read_tool(entry, completed=subtype == "completed")
     elif kind == "retry":
-        # One is told in several lines, as it goes on.
+        # One item has several lines, as it progresses.
         if subtype == "starting":
             yield AgentEvent(EventKind.RETRY, text="the connection to Cursor was lost")
     elif kind == "result":
@@ -77,7 +77,7 @@ def _read(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
 
 
 def _read_tool(entry: Mapping[str, Any], *, completed: bool) -> AgentEvent:
-    """A tool's call is an object of one key, which is its name: `{"shellToolCall": {"args": ..., "result": ...}}`."""
+    """A tool call is an object with one key, its name: `{"shellToolCall": {"args": ..., "result": ...}}`."""
     call = part(entry, "tool_call")
     name = next((key for key, value in call.items() if isinstance(value, dict)), "")
     body, turn = part(call, name), text_of(entry, "model_call_id")
@@ -98,7 +98,7 @@ def _show_asked(body: Mapping[str, Any]) -> str:
 
 
 def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
-    """How it ended. It comes only when it went well, or so it is documented: we do not rely on it."""
+    """The end of the run. According to the documentation it appears only after success; we do not rely on it."""
     ending = Ending.FINISHED if text_of(entry, "subtype") == "success" else Ending.GAVE_UP
     if entry.get("is_error"):
         ending = Ending.MODEL_FAILED
@@ -108,7 +108,7 @@ def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
 
 
 def _read_usage(usage: Mapping[str, Any]) -> Usage:
-    """What came out of a cache or went into one stands beside the input, not in it."""
+    """The cached tokens are not included in the input tokens."""
     read = count_of(usage, "inputTokens", "cacheReadTokens", "cacheWriteTokens")
     cached, written = count_of(usage, "cacheReadTokens"), count_of(usage, "outputTokens")
     return Usage(input_tokens=read, cached_tokens=cached, output_tokens=written, unpriced=1)

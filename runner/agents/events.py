@@ -1,7 +1,7 @@
-"""What agents say, in one form: a backend turns its lines into these events, and a run is the fold over them. Pure.
+"""The common form of agents' output: a backend parses its lines into these events, and a `Tally` sums them up. Pure.
 
-How a run ended is judged from what happened, never from the exit status alone: command lines exit 0 when their model
-could not be reached, and 1 when they had finished.
+How a run ended is judged from its events, never from the exit status alone: command lines exit 0 when their model could
+not be reached, and 1 when they had finished.
 """
 
 from __future__ import annotations
@@ -14,68 +14,68 @@ from runner.model.ending import Ending
 from runner.model.usage import NOTHING, Usage
 
 MAX_TEXT = 4_000
-"""Characters of one event's text that are kept: it is for people, and the raw line is stored beside it."""
+"""The most characters of an event's text, which is only for people. The raw line is stored, too."""
 
 WHOLE = "whole"
-"""The scope of a usage that covers the whole process, whatever was counted before."""
+"""The scope of a usage that covers the whole process, and replaces all earlier ones."""
 
 MAX_SCOPES = 50
-"""How many usages may still change: answers come one after the other, but for a few at the same time."""
+"""The most scopes whose usage may still change. Only a few answers arrive at the same time."""
 
 THREAD = "thread"
-"""The scope of a usage that covers a session: a resumed one counts what earlier runs took as well."""
+"""The scope of a usage that covers a session. A resumed session includes the usage of earlier runs."""
 
 
 class EventKind(StrEnum):
-    """What one event is about."""
+    """The kind of an event."""
 
     SESSION = "session"
-    """The agent said under which id it can be resumed."""
+    """The agent reported its session id."""
 
     TEXT = "text"
     TOOL_CALL = "tool_call"
     TOOL_RESULT = "tool_result"
     RETRY = "retry"
-    """The model did not answer, and is asked again: nothing has ended."""
+    """The model did not answer, and the agent tries again. Nothing has ended."""
 
     ERROR = "error"
     USAGE = "usage"
     END = "end"
     UNKNOWN = "unknown"
-    """Something that this version does not know: kept and counted, never fatal."""
+    """Something unknown to this version. It is kept and counted, never fatal."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentEvent:
-    """One thing that an agent said or did."""
+    """Something that an agent said or did."""
 
     kind: EventKind
     text: str = ""
     tool: str = ""
     failed: bool = False
-    """Of a tool's result."""
+    """Whether a tool call failed."""
 
     usage: Usage | None = None
     scope: str = ""
-    """What the usage covers: the newest of a scope counts. Without a name it counts for itself."""
+    """What the usage covers: the newest one of a scope counts. Without a name, each one counts."""
 
     before: Usage | None = None
-    """Of a usage of scope `THREAD`: what the session had taken before."""
+    """For scope `THREAD`: the usage of the session before this run."""
 
     model: str = ""
-    """Which one is at work, where the backend says it."""
+    """The current model, if the backend reports it."""
 
     turn: str = ""
-    """The model's answer that this belongs to; a new one is a new turn."""
+    """The model answer that this belongs to. A new answer is a new turn."""
 
     ending: Ending | None = None
     denials: int = 0
-    """Of a tool's result, or of an end for all of them: how many calls were not permitted."""
+    """How many tool calls were not permitted: in one result, or in total at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What a run amounts to, up to some event."""
+    """The sum of a run's events so far."""
 
     session_id: str | None = None
     model: str = ""
@@ -85,7 +85,7 @@ class Tally:
     unknown: int = 0
     last_text: str = ""
     last_tool: str = ""
-    """The name of the tool that it used last, for people who wait."""
+    """The name of the last used tool, for people who wait."""
     last_error: str = ""
     ending: Ending | None = None
     denials: int = 0
@@ -96,9 +96,9 @@ class Tally:
 
     @property
     def usage(self) -> Usage:
-        """All that was used."""
+        """The total usage."""
         if WHOLE in self._scopes:
-            # The larger: a last word that says less than was counted is wrong, or forged.
+            # The larger one: a final total that is less than what was counted is wrong or forged.
             counted = sum((usage for scope, usage in self._scopes.items() if scope != WHOLE), self._settled)
             return max(self._scopes[WHOLE], counted, key=lambda usage: usage.tokens)
         if THREAD in self._scopes:
@@ -106,7 +106,7 @@ class Tally:
         return sum(self._scopes.values(), self._settled)
 
     def add(self, events: Iterable[AgentEvent]) -> Tally:
-        """The tally after these events as well."""
+        """The tally after these events."""
         tally = self
         for event in events:
             tally = _COUNT[event.kind](tally, event)._count_turn(event)._count_usage(event)

@@ -1,4 +1,4 @@
-"""Reads lines of JSON that strangers' programs print: nothing about their shape is believed."""
+"""Reads lines of untrusted JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from runner.agents.events import MAX_TEXT
 from runner.bounded_json import parse_bounded
 
 MAX_COUNT = 10**9
-"""No run takes so many tokens: whoever says so would use up what others may take."""
+"""No run uses so many tokens. Larger numbers are ignored, because they would use up the caps of others."""
 
 MAX_MONEY = 10**4
 
 
 def parse_line(line: str) -> Mapping[str, Any] | None:
-    """The object on a line; None for anything else, such as a warning between the events."""
+    """The JSON object on a line; None for anything else, such as a warning between the events."""
     try:
         value = parse_bounded(line.encode(errors="replace"))
     except ValueError:
@@ -24,7 +24,7 @@ def parse_line(line: str) -> Mapping[str, Any] | None:
 
 
 def part(value: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """The object at the end of a path of names; empty where there is none."""
+    """The object at the end of a path of names; empty if there is none."""
     for name in names:
         inner = value.get(name)
         value = inner if isinstance(inner, dict) else {}
@@ -38,29 +38,29 @@ def parts(value: Mapping[str, Any], name: str) -> Iterator[Mapping[str, Any]]:
 
 
 def show(value: Any) -> str:
-    """A text or a number as a text that can be stored: bounded, and whole, for JSON can name half a character."""
+    """A text or number as a text that can be stored: shortened, and without lone surrogates, which JSON allows."""
     return str(value)[:MAX_TEXT].encode(errors="replace").decode() if isinstance(value, str | int | float) else ""
 
 
 def text_of(value: Mapping[str, Any], *names: str) -> str:
-    """The first of these that is a text, bounded; empty where none is."""
+    """The first of these fields that is a text, shortened; empty if none is."""
     return next((show(value[name]) for name in names if isinstance(value.get(name), str)), "")
 
 
 def count_of(value: Mapping[str, Any], *names: str) -> int:
-    """The sum of these numbers; what is no number, or less than nothing, counts for nothing."""
+    """The sum of these numbers. Anything else, and negative numbers, count as 0."""
     numbers = (value.get(name) for name in names)
     return sum(int(number) for number in numbers if isinstance(number, int | float) and 0 < number < MAX_COUNT)
 
 
 def money_of(value: Mapping[str, Any], name: str) -> float | None:
-    """An amount of money; None where there is none."""
+    """An amount of money; None if there is none."""
     amount = value.get(name)
     return float(amount) if isinstance(amount, int | float) and 0 <= amount < MAX_MONEY else None
 
 
 def texts_in(value: Any) -> str:
-    """The text of a message's content: a text, or a list of blocks with texts."""
+    """The text of a message's content, which is a text or a list of blocks with texts."""
     if isinstance(value, str):
         return show(value)
     blocks = value if isinstance(value, list) else []

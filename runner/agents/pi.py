@@ -1,4 +1,4 @@
-"""pi (`pi -p --mode json`), by its stream of JSON lines. Checked with 0.74.2; docs/agents.md says what was seen."""
+"""pi (`pi -p --mode json`), through its stream of JSON lines. Tested with 0.74.2; see docs/agents.md."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from runner.model.ending import Ending
 from runner.model.usage import Usage
 
 REPEATS = ('{"type":"message_update"', '{"type":"tool_execution_update"')
-"""How lines begin that repeat a whole message for each of its words: a log of them grows with the square."""
+"""Prefixes of lines that repeat the whole message for each new word, so that a log would grow quadratically."""
 
 SESSIONS, SKILLS = "sessions", "skills"
-"""Our own folders below its home: its usual ones depend on where it is started, and on what else lies there."""
+"""Folders in its home. Its default folders depend on where it is started, and on other files there."""
 
 SILENT = (
     *("agent_start", "turn_start", "turn_end", "message_start", "message_update", "tool_execution_update"),
@@ -33,7 +33,7 @@ ENDINGS = {
 
 
 class PiAgent:
-    """Runs in print mode, without the extensions, skills, prompts and settings that a checkout may bring."""
+    """Runs in print mode, without extensions, skills, prompts and settings from the checkout."""
 
     speaks = True
 
@@ -56,24 +56,24 @@ class PiAgent:
             {"PI_OFFLINE": "1", **({TOKEN_VARIABLE: run.token} if run.token else {}), **self.spec.env},
             prompt_on_stdin=True,
             drop_lines=REPEATS,
-            # Its settings may put a command before each of its tools', and a system prompt in place of its own.
+            # Its settings may add a command before each tool call, and replace its system prompt.
             hidden=(".pi",),
             settings={".pi/agent/models.json": self._describe_provider(model or "")} if run.token else {},
             skills_folder=SKILLS,
         )
 
     def _describe_provider(self, model: str) -> str:
-        """The provider in front of the model's name, led to the gateway; one of the operator's own with that model."""
+        """The provider of the model, with the gateway's address. A provider of the operator also lists the model."""
         name, _, model_id = model.partition("/")
         api = self.spec.gateway_api
-        # The vendors' libraries differ in what they append to an address.
+        # The vendors' libraries append different paths to an address.
         address = "{gateway}" if "anthropic" in (api or name) else "{gateway}/v1"
         provider: dict[str, Any] = {"baseUrl": address, "apiKey": TOKEN_VARIABLE}
         provider |= {"api": api, "models": [{"id": model_id}]} if api else {}
         return json.dumps({"providers": {name: provider}})
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
-        """One line as events."""
+        """Parse one line."""
         entry = parse_line(line)
         return tuple(_read(entry)) if entry else ()
 
@@ -122,7 +122,7 @@ def _read_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _read_end(messages: list[Mapping[str, Any]]) -> Iterator[AgentEvent]:
-    """How it ended: its exit status is 0 also when its model failed. A retry may follow, and then it has not ended."""
+    """The end of the run. Its exit status is 0 even if its model failed. If a retry follows, it has not ended."""
     answers = [message for message in messages if message.get("role") == "assistant"]
     reason = text_of(answers[-1], "stopReason") if answers else ""
     error = text_of(answers[-1], "errorMessage") if answers else "the model gave no answer"

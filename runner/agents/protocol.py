@@ -1,4 +1,4 @@
-"""What every agent backend gives: a pure description of the process to start, and a reader of its log lines."""
+"""The interface of agent backends: a description of the process to start, and a parser of its log lines. Pure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Protocol
 from runner.agents.events import AgentEvent
 
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-"""What the name of a variable contains when its value is a secret."""
+"""Names of variables whose values are secrets."""
 
 SECRET_VALUE = re.compile(
     r"://[^/\s]*@|-----BEGIN |(?<![A-Za-z0-9])(?=[A-Za-z]*+[0-9])(?=[0-9]*+[A-Za-z])[A-Za-z0-9]{20,}"
 )
-"""What a secret looks like under any other name: a log-in in an address, a PEM text, 20 letters and digits in a row."""
+"""Values that are secrets under any other name: credentials in an address, PEM, or 20 letters and digits in a row."""
 
 PATH_VALUE = re.compile(r"(/|~/|\{home\}/)[^\n]*")
-"""A path, or a list of paths. Their parts may be long, and they are no secrets."""
+"""A path or a list of paths. They may be long, but are not secrets."""
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable of an agent's `env` holds a secret. An unknown name is judged by its value."""
+    """Whether a variable in an agent's `env` holds a secret. With an unknown name, its value decides."""
     return bool(SECRET_NAME.search(name) or (SECRET_VALUE.search(value) and not PATH_VALUE.fullmatch(value)))
 
 
@@ -33,32 +33,32 @@ class AgentSpec:
     name: str
     kind: str
     command: tuple[str, ...] = ()
-    """The program, where it is not the backend's own name; with arguments that come before ours."""
+    """The program and its first arguments. Empty: the backend's default program."""
 
     args: tuple[str, ...] = ()
-    """Arguments after ours."""
+    """Arguments at the end."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Added to the agent's clean environment. Values are secrets: never logged, redacted from what is posted."""
+    """Variables for the agent's otherwise clean environment. Values are secrets: never logged, redacted in posts."""
 
     model: str | None = None
-    """Passed on, and disclosed in reports and pull requests."""
+    """Passed to the agent, and named in reports and pull requests."""
 
     models: tuple[str, ...] = ()
-    """What `--model` may ask for besides it."""
+    """Other models that `--model` may request."""
 
     thinking: str | None = None
-    """How much the model should think, in the backend's own words."""
+    """The thinking effort, as a value of the backend."""
 
     behind_gateway: bool = False
-    """Whether the service asks its models for it, so that it needs no key."""
+    """Whether its models are used through the gateway, so that it needs no key."""
 
     gateway_api: str = ""
-    """The language that it shall speak with the gateway, for backends that know several; empty for its own choice."""
+    """The API to use with the gateway, for backends that support several; empty for their default."""
 
     @property
     def key_on_machines(self) -> bool:
-        """Whether a key of its own is where it runs: by the name of a variable, or in a log-in of Cursor's program."""
+        """Whether its key is on the machines: in a variable, or as a login of Cursor's program."""
         return not self.behind_gateway and (bool(self.secret_names) or self.kind == "cursor")
 
     @property
@@ -69,66 +69,67 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """A file that a backend writes while it runs, and that says what its output does not."""
+    """A file that a backend writes while it runs, with information that its output lacks."""
 
     glob: str
-    """Below the home; the newest that matches."""
+    """A pattern relative to the home. The newest match is used."""
     word: str
-    """Lines with it join the log."""
+    """Lines that contain it are added to the log."""
 
 
 TOKEN_VARIABLE, URL_VARIABLE = "PTQ_GATEWAY_TOKEN", "PTQ_GATEWAY_URL"
-"""Where an agent finds what lets it ask the gateway, and where that is."""
+"""The variables with the gateway's token and address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What is particular to one run."""
+    """The parameters of one run."""
 
     session_id: str
-    """A UUID of our choice, for backends that let us choose."""
+    """A UUID, for backends whose session id can be chosen."""
 
     model: str | None = None
-    """In place of the configured one."""
+    """Overrides the configured model."""
 
     skills: tuple[str, ...] = ()
-    """Names of the skills that are laid out below `Launch.skills_folder`."""
+    """Names of the skills in `Launch.skills_folder`."""
 
     max_turns: int | None = None
     max_cost_usd: float | None = None
 
     token: str = field(default="", repr=False)
-    """Lets this one job ask models through the gateway, in place of a key. Empty: it has a key of its own."""
+    """The job's token for the gateway, instead of a key. Empty: the agent has its own key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The process to start: it runs in the worktree, with the contract's `PTQ_*` variables set.
+    """The process to start. It runs in the worktree, with the contract's `PTQ_*` variables.
 
-    In `argv` and in the values of `env`, a leading `{home}/` stands for the job's own home, which is new for each job;
-    in the paths of `files`, `{worktree}` for the worktree's path with `-` for whatever is no letter and no digit. Of a
-    run with a `token`, `{gateway}` in `argv`, `env` and `settings` stands for the gateway's address.
+    In `argv` and in the values of `env`, a leading `{home}/` is replaced by the job's home, which is new for each job.
+    In the paths of `files`, `{worktree}` is replaced by the worktree's path, with `-` for every character other than
+    letters and digits. For a run with a `token`, `{gateway}` in `argv`, `env` and `settings` is replaced by the
+    gateway's address.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     prompt_on_stdin: bool = False
-    """Whether its standard input is the prompt; it is empty otherwise."""
+    """Whether the prompt is its standard input, which is empty otherwise."""
 
     drop_lines: tuple[str, ...] = ()
-    """How lines of its output begin that are not worth keeping."""
+    """Prefixes of output lines that are not kept."""
 
     hidden: tuple[str, ...] = ()
-    """Names of files and folders of a checkout that would command it, and that no flag keeps from it."""
+    """Names of files and folders of a checkout that would configure the agent, and that no flag turns off."""
 
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Laid out below the home before the start."""
+    """Files to write into the home before the start."""
 
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Texts laid out below the home."""
+    """Text files to write into the home."""
 
     skills_folder: str = ""
-    """Where below the home the backend looks for skills, each a folder of its own; empty when it knows none."""
+    """The folder in the home where the backend looks for skills; empty if it has none."""
 
     tail: Tail | None = None
 
@@ -138,10 +139,10 @@ class Agent(Protocol):
 
     spec: AgentSpec
     speaks: bool
-    """Whether it tells by an event how it ended; where not, only its exit status does."""
+    """Whether an event reports the end of a run. If not, only the exit status does."""
 
     def launch(self, run: Run) -> Launch:
-        """The process that is this agent."""
+        """The process to start."""
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
-        """What one line of its log says; nothing for a line that is not worth a word."""
+        """Parse one line of its log. Lines without events give none."""

@@ -1,6 +1,6 @@
-"""Skills: folders with a `SKILL.md` that tell an agent how a kind of issue is worked on.
+"""Skills: folders with a `SKILL.md` that tell an agent how to work on a kind of issue.
 
-They come from us, from the operator or from the base branch; never from an issue, a fork or an agent.
+They come from ptq-bot, the operator or the base branch, never from an issue, a fork or an agent.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class Skill:
 
     name: str
     labels: frozenset[str]
-    """Issues with one of these get it; GitHub's labels do not tell cases apart."""
+    """Issues with one of these labels get the skill. Labels ignore case."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """By their paths in the skill's folder; empty for one in the repository."""
+    """Path in the skill's folder -> content; empty for a skill in the repository."""
     in_repository: str = ""
-    """The folder on the base branch that holds it."""
+    """The skill's folder on the base branch."""
 
 
 def read_skill(folder: Path) -> Mapping[str, bytes]:
-    """The files of a skill's folder. Raises `OSError`, also when there is no `SKILL.md`, or too much."""
+    """Read a skill's folder. Raises `OSError`, also if it has no `SKILL.md` or is too large."""
     (folder / "SKILL.md").stat()
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
     if sum(path.stat().st_size for path in paths) > MAX_SKILL_BYTES:
@@ -35,11 +35,11 @@ def read_skill(folder: Path) -> Mapping[str, bytes]:
 
 
 def choose_skills(skills: Iterable[Skill], labels: Collection[str]) -> tuple[str, ...]:
-    """The names of the skills that an issue's labels bring."""
+    """The names of the skills for an issue's labels."""
     present = {label.casefold() for label in labels}
     return tuple(skill.name for skill in skills if present & {label.casefold() for label in skill.labels})
 
 
 def lay_out(skills: Iterable[Skill], folder: str) -> dict[str, bytes]:
-    """The files of those that we or the operator bring, by their paths below `folder`."""
+    """Path in `folder` -> content, for the skills that are not in the repository."""
     return {f"{folder}/{skill.name}/{path}": content for skill in skills for path, content in skill.files.items()}

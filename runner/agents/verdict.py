@@ -1,4 +1,4 @@
-"""How a run ended, from everything that is known about it. Pure."""
+"""Judges how a run ended. Pure."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from runner.agents.events import Tally
 from runner.model.ending import Ending, RunVerdict
 
 KILLED_FROM = 128
-"""Exit statuses from here on name a signal, as a shell gives them."""
+"""Exit statuses from here on mean a signal, as in a shell."""
 
 
 def judge(tally: Tally, exit_status: int | None, *, speaks: bool, told: RunVerdict | None = None) -> RunVerdict:
-    """The verdict on a run that is over.
+    """The verdict on an ended run.
 
-    `exit_status` is None when nobody saw it end; `speaks` says whether its backend tells in its own words that it is
-    done, so that silence means something. `told` is why the service told it to end, if it did: a run that had finished
-    by then has finished, unless it was cancelled.
+    `exit_status` is None if nobody saw the end. `speaks` says whether its backend reports the end with an event, so
+    that a missing event means something. `told` is why the service stopped the agent, if it did: a run that had
+    finished before counts as finished, unless it was cancelled.
     """
     finished = speaks and tally.ending is Ending.FINISHED
     if told and (told.ending is Ending.CANCELLED or not finished):
@@ -50,6 +50,6 @@ def _explain(ending: Ending, tally: Tally) -> str:
 
 
 def _quote(text: str) -> str:
-    """The agent's own words on a line of their own: only people who can read the log see what follows a first line."""
+    """The agent's own text on a second line: only people who may read the log see it."""
     line = " ".join(text.split())
     return f":\n{line[:300]}" if line else ""

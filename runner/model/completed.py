@@ -1,4 +1,4 @@
-"""A command that was run on a machine and has ended. A plain value."""
+"""The result of a command on a machine. A plain value."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """A command that has ended. `exit_status` is the negative signal number when a signal killed it."""
+    """The result of a command. `exit_status` is the negative signal number if a signal killed it."""
 
     exit_status: int
     stdout: bytes

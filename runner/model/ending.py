@@ -22,12 +22,12 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunVerdict:
-    """How a run ended, and for anything but a finished run why, as a clause for people."""
+    """How a run ended. If it did not finish, `reason` says why, as a clause for people."""
 
     ending: Ending
     reason: str = ""
 
     @property
     def finished(self) -> bool:
-        """Whether the agent did what it set out to do."""
+        """Whether the agent finished its work."""
         return self.ending is Ending.FINISHED

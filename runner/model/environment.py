@@ -1,4 +1,4 @@
-"""How a job's environment is made: one repository's recipe, as plain values for the machine-side program."""
+"""How to build a job's environment, as plain values for the machine-side program."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from runner.model.caps import Caps, Scope
 
 NAMED_PATHS = (".github/**", ".ci/**", ".gitmodules", "CODEOWNERS")
-"""The protected paths that agents are told by name; the others are the configuration of other CI services."""
+"""The protected paths that the brief lists; the others configure other CI services."""
 
 PROTECTED_PATHS = (
     *NAMED_PATHS,
@@ -18,75 +18,75 @@ PROTECTED_PATHS = (
     *("appveyor.yml", ".appveyor.yml", ".drone.*", ".woodpecker*", ".cirrus.*", "codefresh.y*", "cloudbuild.y*"),
     *("buildspec*.y*", ".pre-commit-config.yaml"),
 )
-"""Paths that no agent may change, unless the operator says otherwise: who has to review, and what CI services run,
-often with secrets (pre-commit.ci may push to branches)."""
+"""Paths that agents may not change by default: rules for reviews, and what CI services run, often with secrets
+(pre-commit.ci may push to branches)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what a job may take and what may come out of it. Durations in seconds, sizes in bytes."""
+    """Limits of a job and its result. Durations in seconds, sizes in bytes."""
 
     timeout_s: int = 3600
     prepare_timeout_s: int = 1800
     base_timeout_s: int = 14_400
-    """For making a repository's base, or waiting for it."""
+    """For building a repository's base, or waiting for it."""
     collect_timeout_s: int = 900
     verify_timeout_s: int = 1800
     """For all runs of scripts and tests together."""
     repro_timeout_s: int = 300
-    """For one of them."""
+    """For one run of a script."""
     unreachable_after_s: int = 600
-    """How long a job waits for a machine that cannot be reached before it is reported as failed."""
+    """How long a job waits for an unreachable machine before it is lost."""
     orphan_after_s: int = 1800
-    """How long an agent goes on that no replica asks for: its machine ends it then."""
+    """How long an agent runs while no replica asks for it. Then its machine stops it."""
     stuck_after_s: int = 1800
-    """How long an agent may go without an event before it is taken for stuck; of a `command` any line is one."""
+    """How long an agent may run without an event before it counts as stuck. For a `command` every line is an event."""
     stop_grace_s: int = 20
-    """How long an agent that is told to end may take to say what it has cost."""
+    """How long an agent may take to report its cost after it is told to stop."""
     max_disk_bytes: int = 50_000_000_000
     max_files: int = 2_000_000
-    """What a job may write to its machine's disk while its agent is at work."""
+    """The most files that a job may write to its machine's disk while its agent runs."""
     max_log_bytes: int = 50_000_000
-    """An agent that prints more is ended: what cannot be read cannot be judged."""
+    """An agent that prints more is stopped, because its log could not be read completely."""
     max_session_bytes: int = 10_000_000
-    """Of no effect any more: no run goes on from the memory of an earlier one."""
+    """Has no effect any more: no run resumes an earlier session."""
     max_text_bytes: int = 200_000
-    """Each of report, worklog, repro."""
+    """For each of report, worklog and repro."""
     max_change_bytes: int = 2_000_000
-    """All changed files together."""
+    """For all changed files together."""
     max_changes: int = 300
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """How the service looks for itself whether a repro fails, and whether it does no more with the change."""
+    """How the service itself checks that a repro fails without the change, and passes with it."""
 
     runs: int = 3
-    """How often each script is run on each side; 0 switches it off."""
+    """How often each script runs on each side. 0 turns verification off."""
     script: str = "python"
-    """Runs a script, whose path is put behind it; a shell line, as is `tests`."""
+    """The shell command that runs a script. The script's path is appended."""
     tests: str = "python -m pytest"
-    """Runs tests; their file, and `-k` with their names, are put behind it."""
+    """The shell command that runs tests. Their file, and `-k` with their names, are appended."""
     rebuild: tuple[str, ...] = ()
-    """What is run once the change is in the worktree."""
+    """Commands that run after the change was applied to the worktree."""
     network: Literal["none", "host"] = "none"
-    """`none`: a stranger's script reaches nothing, whatever agents may; `host`: what agents may."""
+    """`none`: a stranger's script has no network, even if agents have. `host`: the same network as agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a machine makes one environment, as the machine-side program is told it."""
+    """How a machine builds one environment, as the machine-side program receives it."""
 
     clone_url: str
     trunk: str
-    """Where a base begins that is missing."""
+    """The branch from which a missing base is built."""
     base_branch: str
-    """Or a full name, `refs/...`."""
+    """A branch, or a full name, `refs/...`."""
     base_commit: str
-    """Empty for the branch's newest."""
+    """Empty: the newest commit of the branch."""
     submodules: bool
     network: str
-    """`host`, or `none`: then agents and lint commands reach nothing; what makes the environment does."""
+    """`host`, or `none`: agents and lint commands have no network, but the setup commands do."""
     create_venv: tuple[str, ...]
     setup: tuple[str, ...]
     update: tuple[str, ...]
@@ -96,38 +96,38 @@ class Recipe:
     base_timeout_s: int
     max_log_bytes: int
     git: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What git's environment has for it to fetch by the gateway (`runner.steps.gateway.Way`)."""
+    """Git's environment for fetching through the gateway (`runner.steps.gateway`)."""
     relay: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One repository's recipe. Commands are the operator's own shell lines."""
+    """One repository's recipe. Commands are the operator's shell commands."""
 
     repository: str
     requires: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
-    """Makes the base of the repository's environments, once on each machine."""
+    """Builds the base of the repository's environments, once on each machine."""
     update: tuple[str, ...] | None = None
-    """Brings a job's environment up to date, when its commit is another than its base's; None means `setup` again."""
+    """Updates a job's environment if its commit differs from its base's. None means `setup` again."""
     smoke_test: tuple[str, ...] = ()
-    """Fails when a base is of no use."""
+    """Fails if a base is broken."""
     submodules: bool = True
     network: Literal["host", "none"] = "host"
     package_hosts: tuple[str, ...] = ()
-    """Where an agent without a network may fetch from all the same, by the gateway: names, `*.` and their end."""
+    """Hosts that an agent without a network can still reach, through the gateway: names, or `*.` and a domain."""
     refresh_hours: int = 24
-    """How old a base may become before it is brought to the newest commit; 0 leaves it as it is."""
+    """The age at which a base is updated to the newest commit. 0 never updates it."""
     lint: tuple[str, ...] = ()
     create_venv: tuple[str, ...] = ("python3", "-m", "venv")
-    """The command that makes a virtual environment at the path appended to it."""
+    """The command that creates a virtual environment. The path is appended."""
     protected_paths: tuple[str, ...] = PROTECTED_PATHS
     base_branch: str = "HEAD"
-    """The branch whose newest commit is anybody's base; git's name for the default one."""
+    """The branch whose newest commit jobs begin from; `HEAD` is the default branch."""
     by_gateway: bool = True
-    """Whether machines fetch it by the gateway where it is private: its table does not say where else from."""
+    """Whether machines fetch a private repository through the gateway: its table has no `clone_url`."""
     private_repositories: tuple[str, ...] = ()
-    """Others that its jobs may fetch by the gateway then."""
+    """Other private repositories that its jobs may fetch through the gateway."""
     verification: Verification = Verification()
     limits: Limits = Limits()
     caps: Mapping[Scope, Caps] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Profile:
     def recipe(
         self, clone_url: str, base_branch: str, base_commit: str = "", slot: int = 0, trunk: str | None = None
     ) -> Recipe:
-        """How an environment at a commit is made; a base that is missing begins at `trunk`, or at the same branch."""
+        """The recipe for an environment at a commit. A missing base is built from `trunk`; default: the same branch."""
         return Recipe(
             clone_url=clone_url,
             base_branch=base_branch,

@@ -1,4 +1,4 @@
-"""Who gets the next slot: fairly between repositories and people, and nobody waits for ever. Pure."""
+"""Decides who gets the next slot: fair between repositories and people, and without starvation. Pure."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from runner.model.job import Job
 from runner.model.machines import Holder, Lease
 
 LONG = timedelta(days=1)
-"""Who has waited for so long goes before all who have not: a crowd of one's own elsewhere must not hold one up for
-ever."""
+"""Jobs that have waited longer go first, so that a person's or repository's other jobs cannot delay them forever."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 
 Choose = Callable[[Job, Sequence[Lease]], Lease | None]
-"""The slot that a job gets while these are taken; None where none fits."""
+"""Chooses a job's slot while these slots are taken. None if no slot is suitable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """When each repository and each person last got a slot, by name. Who is not there never did, or long ago."""
+    """When each repository and each person last got a slot, by name. Missing: never, or long ago."""
 
     repositories: Mapping[str, datetime] = field(default_factory=dict)
     people: Mapping[str, datetime] = field(default_factory=dict)
@@ -36,11 +35,11 @@ def allot(
     choose: Choose,
     alike: Callable[[Job], Hashable],
 ) -> dict[str, Lease]:
-    """The slot of each waiting job that gets one, by the job's id.
+    """Job id -> slot, for the waiting jobs that get one.
 
-    Slots go one by one to the job of the repository that holds the fewest, of those to the person who does, of those
-    to whom had no turn for the longest time, of those to the oldest. Where there is none for a job, there is none for
-    any that is `alike`.
+    Slots are given one by one. First comes the repository with the fewest slots, then the person with the fewest, then
+    the one who has waited longest since their last slot, then the oldest job. If there is no slot for a job, there is
+    none for jobs that are `alike`.
     """
     table = _Table(holders, turns)
     left, allotted = [*waiting], dict[str, Lease]()
@@ -57,7 +56,7 @@ def allot(
 
 
 class _Table:
-    """Who has how much just now."""
+    """The current slots of repositories and people."""
 
     def __init__(self, holders: Iterable[Holder], turns: Turns) -> None:
         held = [*holders]
@@ -67,17 +66,17 @@ class _Table:
         self._repository_turns, self._person_turns = dict(turns.repositories), dict(turns.people)
 
     def serve(self, job: Job, lease: Lease, now: datetime) -> None:
-        """Note that a job gets a slot."""
+        """Record that a job gets a slot."""
         self.leases.append(lease)
         self._repositories[job.repository] += 1
         self._people[job.requested_by] += 1
         self._repository_turns[job.repository] = self._person_turns[job.requested_by] = now
 
     def rank(self, job: Job, now: datetime) -> tuple[bool, int, int, datetime, datetime, str]:
-        """The smallest goes next."""
+        """The sort key: the smallest goes next."""
         if now - job.created_at >= LONG:
             return False, 0, 0, NEVER, job.created_at, job.id
-        # With few slots nobody holds any when one is free: the crowd that was served last is the one to wait.
+        # With few slots, often nobody holds one when a slot becomes free. Then the last one served has to wait.
         last_turn = max(
             self._repository_turns.get(job.repository, NEVER), self._person_turns.get(job.requested_by, NEVER)
         )

@@ -1,7 +1,7 @@
-"""The history of a repository as its host tells it: which commit a job begins from is not for its machine to say.
+"""The interface to a repository's history on its host, because a machine must not choose the commit of its jobs.
 
-A host stores what strangers push to forks in the same place, so that a commit which exists there may still be nobody's
-but a stranger's. What asks the host is a floor above.
+A host stores the commits of forks in the same place, so a commit that exists there may be a stranger's. `handlers`
+implements this interface.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 class HistoryError(Exception):
     """The host of a repository did not answer. The message is a clause for people.
 
-    `permanent` says that it never will: the job that needs the answer fails. Otherwise the job waits.
+    If it is `permanent`, the job fails. Otherwise it waits.
     """
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
@@ -21,10 +21,10 @@ class HistoryError(Exception):
 
 
 class History(Protocol):
-    """What the host of repositories says just now. Both methods raise `HistoryError`."""
+    """Queries to the host. Both methods raise `HistoryError`."""
 
     async def fetch_newest(self, repository: str, branch: str) -> str | None:
-        """The full name of the newest commit of a branch; None when there is no such branch."""
+        """The full SHA of the newest commit of a branch; None if there is no such branch."""
 
     async def leads_to(self, repository: str, commit: str, newest: str) -> bool:
-        """Whether `newest` is this commit or comes after it; False where there is no such commit."""
+        """Whether `newest` is this commit or a descendant; False if there is no such commit."""

@@ -1,6 +1,6 @@
-"""What there is on a machine, as the machine says: its GPUs, which of them belong to which slot, room on its disk.
+"""What a machine reports about itself: its GPUs and free disk space. Also which GPUs belong to which slot.
 
-Pure. A machine's words are bounded and checked here, for an agent may have tampered with it.
+Pure. The report is limited and checked here, because an agent may have tampered with the machine.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MAX_GPUS = 64
 MAX_NAME = 100
 MAX_TROUBLE = 400
 MAX_STRANGERS = 20
-"""Folders of unknown jobs that are remembered by name."""
+"""The most folders of unknown jobs that are stored by name."""
 
 GB = 1_000_000_000
 FRESH = timedelta(seconds=60)
-"""How old what is written down may be, where nothing but the room on the disk has changed."""
+"""A stored inventory is replaced after this time, even if only the free disk space has changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,42 +32,42 @@ class Gpu:
     device: str
     """The number of its device file: `/dev/nvidia0` has 0."""
     uuid: str
-    """By which CUDA knows it, however many others a program sees."""
+    """CUDA's name for it, which does not depend on the other visible GPUs."""
     name: str
     """Its model."""
     memory_mib: int | None
-    """None where it has no memory of its own."""
+    """None if it has no memory of its own."""
     driver: str
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a machine has. Sizes in bytes."""
+    """The resources of a machine. Sizes in bytes."""
 
     gpus: tuple[Gpu, ...]
     gpu_trouble: str | None
-    """Why it cannot say which GPUs it has, as a clause; None where it can, or there is nothing to ask."""
+    """Why the machine cannot list its GPUs, as a clause; None if it can, or if it has no driver."""
     free_bytes: int
     total_bytes: int
     free_inodes: int | None
-    """How many more files its disk takes; None where there is no such bound."""
+    """How many more files its disk can hold; None if there is no limit."""
     sealed: bool = False
-    """Whether it can seal jobs from each other, as far as is known."""
+    """Whether it can isolate jobs from each other, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What was last seen on a machine."""
+    """The last inventory of a machine."""
 
     at: datetime
     inventory: Inventory
     strangers: tuple[str, ...] = ()
-    """Folders of jobs that this service does not know, as far as they are remembered."""
+    """Folders of jobs that this service does not know, up to `MAX_STRANGERS`."""
     stranger_count: int = 0
 
 
 def parse_inventory(answer: Mapping[str, Any]) -> Inventory:
-    """The typed form of a machine's answer. Raises `ValueError` when it has another shape."""
+    """Parse a machine's answer. Raises `ValueError` if it is not valid."""
     gpus, trouble, inodes = answer.get("gpus"), answer.get("gpu_trouble"), answer.get("free_inodes")
     if not isinstance(gpus, list) or len(gpus) > MAX_GPUS:
         raise ValueError("no list of GPUs")
@@ -98,12 +98,12 @@ def _parse_gpu(told: Any) -> Gpu:
 
 
 def remember(before: Inventory | None, now: Inventory) -> Inventory:
-    """What to write down: a machine that cannot say its GPUs just now has those that it had."""
+    """The inventory to store: a machine that cannot list its GPUs keeps the known ones."""
     return replace(now, gpus=before.gpus) if before and now.gpu_trouble else now
 
 
 def is_news(before: Sighting | None, now: Inventory, at: datetime) -> bool:
-    """Whether it should be written down: what changes all the time is, now and then."""
+    """Whether to store the inventory. Values that always change are stored only now and then."""
     if before is None or not before.at <= at < before.at + FRESH:
         return True
     old = before.inventory
@@ -111,12 +111,12 @@ def is_news(before: Sighting | None, now: Inventory, at: datetime) -> bool:
 
 
 def find_shortage(machine: Machine, inventory: Inventory) -> str | None:
-    """What a machine lacks to take jobs, as a clause for people; None when it may take some."""
+    """Why a machine cannot take jobs, as a clause for people; None if it can."""
     free, least = inventory.free_bytes / GB, machine.min_free_gb
     if free < least:
-        return f"its disk has {free:,.1f} GB free, and min_free_gb is {least:g}"
+        return f"its disk has {free:,.1f} GB free, but min_free_gb is {least:g}"
     if inventory.gpus and inventory.gpu_trouble:
-        return f"its GPUs cannot be asked: {inventory.gpu_trouble}"
+        return f"its GPUs cannot be listed: {inventory.gpu_trouble}"
     return None
 
 
@@ -124,10 +124,10 @@ def find_shortage(machine: Machine, inventory: Inventory) -> str | None:
 
 
 def share_gpus(gpus: Sequence[Gpu], slot: int, slots: int, per_slot: int | None) -> Devices:
-    """The GPUs of a slot; none means that its jobs see all there are.
+    """The GPUs of a slot. None means that its jobs see all GPUs.
 
-    Without `per_slot` each slot has its share of neighbours, and no two have the same. With fewer GPUs than slots, or
-    where the slots are given more than there are, they go round and are shared.
+    Without `per_slot`, each slot gets its own share of neighbouring GPUs. If there are fewer GPUs than slots, or
+    `per_slot` needs more than there are, slots share them in turn.
     """
     count, place = len(gpus), slot % slots
     if not count or per_slot == 0:
@@ -142,7 +142,7 @@ def share_gpus(gpus: Sequence[Gpu], slot: int, slots: int, per_slot: int | None)
 
 
 def describe_shares(gpus: Sequence[Gpu], slots: int, per_slot: int | None) -> str:
-    """How a machine's GPUs are shared out, in words; empty where there are none."""
+    """How a machine's GPUs are divided, for people; empty without GPUs."""
     if not gpus:
         return ""
     shares = [share_gpus(gpus, slot, slots, per_slot) for slot in range(slots)]
@@ -155,7 +155,7 @@ def describe_shares(gpus: Sequence[Gpu], slots: int, per_slot: int | None) -> st
 
 
 def describe_gpus(gpus: Sequence[Gpu]) -> str:
-    """Count, model, memory and driver, in words: `8 × NVIDIA H100, 81559 MiB, driver 550.54`; empty without GPUs."""
+    """Count, model, memory and driver, such as `8 × NVIDIA H100, 81559 MiB, driver 550.54`; empty without GPUs."""
     kinds: dict[str, int] = {}
     for gpu in gpus:
         memory = f", {gpu.memory_mib} MiB" if gpu.memory_mib is not None else ""
@@ -165,5 +165,5 @@ def describe_gpus(gpus: Sequence[Gpu]) -> str:
 
 
 def describe_disk(inventory: Inventory) -> str:
-    """The room on a machine's disk, in words."""
+    """The free disk space of a machine, for people."""
     return f"{inventory.free_bytes / GB:,.1f} of {inventory.total_bytes / GB:,.1f} GB free"

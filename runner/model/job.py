@@ -14,14 +14,14 @@ from enum import StrEnum
 from typing import Any
 
 OPERATOR = "the operator"
-"""In place of a login: who sits at the service's terminal has a name there that may be a stranger's on GitHub."""
+"""Used instead of a login, because the account name of an operator on the host may be a stranger's login on GitHub."""
 
 DIGEST_SHOWN = 12
 """Hex digits of a digest that people see and type."""
 
 
 class JobState(StrEnum):
-    """Where a job stands. A retry is a new job; no job ever travels backwards."""
+    """The state of a job. No job goes back to an earlier state; a retry is a new job."""
 
     QUEUED = "queued"
     PREPARING = "preparing"
@@ -35,12 +35,12 @@ class JobState(StrEnum):
 
 
 class Posts(StrEnum):
-    """What the thread of its issue gets of a job by itself. Whoever asks there is answered in any case."""
+    """What a job posts in its issue's thread without being asked. Commands in the thread are always answered."""
 
     ALL = "all"
-    """Where it stands, and its report."""
+    """Its status and its report."""
     FINDING = "finding"
-    """Its report alone, and that only where the service has seen whether the issue still reproduces."""
+    """Only its report, and only if the service has checked whether the issue still reproduces."""
     NOTHING = "nothing"
 
 
@@ -55,7 +55,7 @@ NEXT: dict[JobState, frozenset[JobState]] = {
     JobState.COLLECTING: frozenset({JobState.VERIFYING, JobState.SUCCEEDED, *_ENDS}),
     JobState.VERIFYING: frozenset({JobState.SUCCEEDED, *_ENDS}),
 }
-"""Every legal move. States that are no key here are final. Which of the moves a job makes follows from its kind."""
+"""Every legal move. A state without an entry is final. The kind of a job decides which moves it makes."""
 
 ACTIVE = frozenset(NEXT)
 FINAL = frozenset(JobState) - ACTIVE
@@ -67,34 +67,34 @@ class JobKind(StrEnum):
     AGENT = "agent"
     """An agent works on an issue."""
     VERIFY = "verify"
-    """The service runs the scripts of an issue on its base branch. No agent works."""
+    """The service runs the scripts of an issue on its base branch, without an agent."""
     REBASE = "rebase"
-    """git carries an earlier attempt's change over to another commit. An agent works only on conflicts."""
+    """Git applies an earlier attempt's change to another commit. An agent works only on conflicts."""
     WORKTREE = "worktree"
-    """An environment for a person to work in: a new one, or one that replaces the environment of an earlier job, with
-    the edits that were collected from it. It is ready when the job has ended."""
+    """An environment for a person: a new one, or a replacement for that of an earlier job, with its collected edits. It
+    is ready when the job has ended."""
     TASK = "task"
-    """An agent works on what somebody wrote to it, without an issue."""
+    """An agent works on a person's instructions, without an issue."""
     RELEASE = "release"
-    """The service collects what a person edited in the environment that they held."""
+    """The service collects a person's edits from the environment that they held."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindRow:
-    """What all jobs of a kind have in common."""
+    """The properties of all jobs of a kind."""
 
     steps: tuple[JobState, ...]
-    """The states between `queued` and the end, in order. `running` is the agent's, `collecting` reads the change."""
+    """The states between `queued` and the end, in order. `collecting` reads the change."""
     may_skip: frozenset[JobState] = frozenset()
-    """The steps that not every job of the kind needs."""
+    """The steps that a job of this kind may not need."""
     has_thread: bool | None = True
-    """Whether the job belongs to an issue; None where that depends on the job that was held."""
+    """Whether the job belongs to an issue; None if that depends on the job that was held."""
     by_hand: bool = False
-    """Whether a person works in the environment, and no agent."""
+    """Whether a person works in the environment instead of an agent."""
 
     @property
     def has_agent(self) -> bool:
-        """Whether an agent works in all of these jobs, or in some."""
+        """Whether an agent works in all or some of these jobs."""
         return JobState.RUNNING in self.steps
 
 
@@ -115,72 +115,72 @@ KINDS: Mapping[JobKind, KindRow] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What was asked for: everything about a job that is known before it begins. `queue_job` makes the job."""
+    """Everything about a job that is known before it begins. `queue_job` creates the job from it."""
 
     id: str
-    """Derived from what asked for it (`derive_job_id`)."""
+    """Derived from the trigger (`derive_job_id`)."""
     kind: JobKind
     repository: str
     private: bool
-    """Whether the repository is; its jobs are then in no public list."""
+    """Whether the repository is private. Its jobs are then in no public list."""
     thread: int | None
-    """The number of the issue that it belongs to, where people read about it; None for a job without an issue."""
+    """The number of its issue; None for a job without an issue."""
     series: int | None = None
-    """Numbers the worktrees and tasks of a repository. The attempts at one of them share the number, as those at an
+    """The number of its worktree or task in the repository. All attempts at it share the number, as attempts at an
     issue share their thread."""
     name: str | None = None
-    """What a series is called."""
+    """The name of the series."""
     preset: str
     may_change: bool
-    """Whether the preset lets the agent propose a change; where not, a diff is refused."""
+    """Whether the agent may propose a change. If not, a diff is refused."""
     agent: str
     model: str | None = None
-    """The model that was asked for; None leaves it to the agent."""
+    """The requested model; None leaves the choice to the agent."""
     requested_by: str
     requested_at: datetime
-    """When somebody asked for it, by GitHub's clock: a cancel that was written before is not about this job. One made
-    in the place of another keeps the time of the first request."""
+    """The time of the request, by GitHub's clock: an earlier cancel does not apply to this job. A replacement of a lost
+    job keeps the time of the first request."""
     clone_url: str
     base_branch: str
     base_commit: str | None = None
-    """None until it is known, where the newest one was asked for."""
+    """None until it is known, if the newest commit was requested."""
     prompt: str
     skills: tuple[str, ...] = ()
-    """Names of the skills that the issue's labels bring."""
+    """Names of the skills that the issue's labels add."""
     pinned_to: str | None = None
-    """The one machine that it may run on; None leaves the choice."""
+    """The only machine that it may run on; None allows any."""
     posts: Posts = Posts.ALL
     follows: str | None = None
-    """The earlier attempt that this one carries on from: its edits and its texts."""
+    """The earlier attempt that this one continues, with its edits and texts."""
     replaces: str | None = None
-    """The job in whose place this one was made, by itself: it was lost, or left conflicts. Its machine is the last
-    resort."""
+    """The job that this one automatically replaces, because it was lost or left conflicts. Its machine is the last
+    choice."""
     adopts: str | None = None
-    """The job whose environment this one takes over as a person left it."""
+    """The job whose environment this one takes over, as a person left it."""
     conflicts: tuple[str, ...] | None = None
-    """The paths in which a rebase met conflicts, as its machine says them; None until that is known."""
+    """The paths with conflicts in a rebase, as reported by its machine; None until they are known."""
 
     def __post_init__(self) -> None:
-        """Refuse a job that has a thread and a series, or neither, or not the one that its kind has."""
+        """Refuse a job with both a thread and a series, with neither, or with the wrong one for its kind."""
         has_thread = self.thread is not None
         if has_thread != (self.series is None) or KINDS[self.kind].has_thread not in (None, has_thread):
             raise ValueError(f"a job of kind {self.kind} with thread {self.thread} and series {self.series}")
 
     @property
     def issue_number(self) -> int:
-        """The number of its issue, where it is known to have one."""
+        """The number of its issue. Only for a job that has one."""
         assert self.thread is not None
         return self.thread
 
     @property
     def case_key(self) -> str:
-        """The issue that the job belongs to, as `owner/name#number`; or a job without one, as `owner/name~name`."""
+        """The issue as `owner/name#number`; for a job without an issue, `owner/name~name`."""
         return f"{self.repository}~{self.name}" if self.thread is None else f"{self.repository}#{self.thread}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(JobRequest):
-    """One attempt at what was asked for, on one machine. Times are aware and in UTC."""
+    """One attempt at a request, on one machine. Times are aware and in UTC."""
 
     attempt: int
     state: JobState
@@ -192,66 +192,66 @@ class Job(JobRequest):
     cancel_requested_at: datetime | None = None
     cancelled_by: str | None = None
     stopped_as: str | None = None
-    """How the run will have ended, if the service has told the agent to end (`runner.model.ending.Ending`)."""
+    """How the run will end, if the service has told the agent to stop (`runner.model.ending.Ending`)."""
     stopped_at: datetime | None = None
     stop_reason: str | None = None
-    """Why the service has told the agent to end, as a clause for the report; None while it may go on."""
+    """Why the service has told the agent to stop, as a clause for the report; None while it may continue."""
     exit_status: int | None = None
     trouble: str | None = None
-    """What holds the job up just now, as a sentence; None when nothing does."""
+    """What the job is waiting for, as a sentence; None if it is not blocked."""
     failure: str | None = None
-    """Why it did not succeed, as a sentence for the report."""
+    """Why the job did not succeed, as a sentence for the report."""
 
     @property
     def active(self) -> bool:
-        """Whether the job may still move."""
+        """Whether the job has not ended."""
         return self.state in ACTIVE
 
     @property
     def canceller(self) -> str:
-        """Who asked for its end, in words."""
+        """Who cancelled it, for people."""
         return OPERATOR if self.cancelled_by == OPERATOR else f"@{self.cancelled_by}"
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person works in its environment, and no agent."""
+        """Whether a person works in its environment instead of an agent."""
         return KINDS[self.kind].by_hand
 
     @property
     def has_agent(self) -> bool:
-        """Whether an agent works in it, as far as that is known: a rebase needs one only for conflicts."""
+        """Whether an agent works in it, as far as is known: a rebase needs one only for conflicts."""
         row = KINDS[self.kind]
         return row.has_agent and (JobState.RUNNING not in row.may_skip or bool(self.conflicts))
 
     @property
     def after_preparing(self) -> JobState:
-        """The state of the job once its environment is there, if nothing goes wrong."""
+        """The state that follows a successful preparation."""
         steps = KINDS[self.kind].steps[1:]
         return next((step for step in steps if step is not JobState.RUNNING or self.has_agent), JobState.SUCCEEDED)
 
     @property
     def agent_has_run(self) -> bool:
-        """Whether an agent has worked in its environment, so that its log may tell what that found."""
+        """Whether an agent has worked in its environment, so that its log may contain findings."""
         return self.started_at is not None or self.adopts is not None
 
     @property
     def logged_issue(self) -> int:
-        """The number by which logs and notifications know it: below 0 for a series."""
+        """Its number in logs and notifications: negative for a series."""
         return -(self.series or 0) if self.thread is None else self.thread
 
     def log_context(self) -> dict[str, object]:
-        """The ids that every log line about this job carries."""
+        """The ids in every log line about this job."""
         context: dict[str, object] = {"job": self.id, "case": self.case_key, "repository": self.repository}
         return context | {"issue": self.logged_issue, "machine": self.machine}
 
 
 def queue_job(request: JobRequest, attempt: int, now: datetime) -> Job:
-    """The job of a request. Every job is made here."""
+    """Create the job of a request. Every job is created here."""
     return Job(**_list_asked(request), attempt=attempt, state=JobState.QUEUED, created_at=now, changed_at=now)
 
 
 def ask_again(job: Job, **changes: Any) -> JobRequest:
-    """What was asked for when the job was made, but for `changes`."""
+    """The request of a job, with `changes`."""
     return JobRequest(**{**_list_asked(job), **changes})
 
 
@@ -260,14 +260,14 @@ def _list_asked(request: JobRequest) -> dict[str, Any]:
 
 
 class IllegalMove(Exception):  # noqa: N818 - a fact about a job, not a fault of the program
-    """A job cannot go from its state to that one; nothing was changed."""
+    """A job cannot move from its state to that one. Nothing was changed."""
 
     def __init__(self, job_id: str, state: JobState, to: JobState) -> None:
         super().__init__(f"job {job_id} cannot move from {state} to {to}")
 
 
 def move(job: Job, to: JobState, now: datetime, failure: str | None = None) -> Job:
-    """Return the job in its next state, or raise `IllegalMove` and change nothing."""
+    """Return the job in its next state. Raises `IllegalMove`."""
     if to not in NEXT.get(job.state, frozenset()):
         raise IllegalMove(job.id, job.state, to)
     ended_at = now if to in FINAL else None
@@ -275,25 +275,25 @@ def move(job: Job, to: JobState, now: datetime, failure: str | None = None) -> J
 
 
 def derive_job_id(trigger: str, secret: bytes) -> str:
-    """The id of the job that `trigger` (repository, issue and what asked for it) starts.
+    """The id of the job that `trigger` (repository, issue and event) starts.
 
-    Derived, not drawn, so that a trigger that arrives twice names the same job; with a secret, so that nobody who
-    knows the trigger can guess the address of the job's page.
+    It is derived, so that a trigger that arrives twice yields the same job. The secret keeps people who know the
+    trigger from guessing the address of the job's page.
     """
     return hmac.new(secret, trigger.encode(), "sha256").hexdigest()[:10]
 
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One path of a diff, as it is after the change."""
+    """One changed path of a diff."""
 
     path: str
     mode: str | None
-    """Git's mode (`100644`, `100755`, `120000`, `160000`), or None when the path is deleted."""
+    """Git's mode (`100644`, `100755`, `120000`, `160000`), or None if the path is deleted."""
     content: bytes | None
-    """The new content; for a link its target; None when the path is deleted."""
+    """The new content, or the target of a link; None if the path is deleted."""
     old_mode: str | None = None
-    """Git's mode before, or None when the path is new."""
+    """Git's mode before the change, or None if the path is new."""
 
     @property
     def status(self) -> str:
@@ -304,7 +304,7 @@ class FileChange:
 
     @property
     def binary(self) -> bool:
-        """Whether the content is no UTF-8 text without NUL bytes."""
+        """Whether the content is not UTF-8, or has NUL bytes."""
         if self.content is None:
             return False
         try:
@@ -315,7 +315,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came out of a job. Every text in it was written by an agent: it is data, never trusted."""
+    """The result of a job. Every text in it is untrusted, because an agent wrote it."""
 
     job_id: str
     body: str
@@ -325,27 +325,27 @@ class Report:
     patch: str
     changes: tuple[FileChange, ...]
     digest: str | None
-    """Names exactly this change on exactly this base commit; None when there is nothing to approve."""
+    """Identifies this change on this base commit; None if there is nothing to approve."""
     refusals: tuple[str, ...] = ()
-    """Why the diff cannot become a pull request, a sentence each."""
+    """The reasons why the diff cannot become a pull request, as sentences."""
     warnings: tuple[str, ...] = ()
-    """What a reader should know about the result, a sentence each."""
+    """Warnings for readers, as sentences."""
 
     def texts(self) -> tuple[tuple[str, str], ...]:
-        """Every text with its title, in the order in which people want them."""
+        """The texts with their titles, in display order."""
         return (("Report", self.body), ("Diff", self.patch), ("Repro", self.repro), ("Worklog", self.worklog))
 
     @property
     def size(self) -> int:
-        """Characters of all its texts together: what reads them takes as long."""
+        """The characters of all texts together."""
         return sum(len(text) for _, text in self.texts())
 
 
 def split_failure(failure: str) -> tuple[str, str]:
-    """Why a job failed, in one line, and the lines of its log that follow.
+    """Split a failure into its first line and the log lines that follow.
 
-    Once an agent has run, no more people see those lines than the log. Those of a preparation are for all: they say
-    what to fix.
+    After an agent has run, only people who may read the log see those lines. Those of a preparation are for everybody,
+    because they say what to fix.
     """
     sentence, _, quoted = failure.partition("\n")
     return (sentence.rstrip().removesuffix(":"), quoted.strip("\n")) if quoted.strip() else (sentence, "")
@@ -354,8 +354,8 @@ def split_failure(failure: str) -> tuple[str, str]:
 def digest_of(base_commit: str, changes: Iterable[FileChange], secret: bytes) -> str:
     """The HMAC-SHA-256 over the base commit and every path, mode and content, in hex.
 
-    People compare its first `DIGEST_SHOWN` digits alone. The secret keeps an agent from searching for two changes that
-    share those digits: one to be approved, and one to open as the pull request.
+    People compare only its first `DIGEST_SHOWN` digits. The secret keeps an agent from searching for two changes with
+    the same digits, one to be approved and one for the pull request.
     """
     digest = hmac.new(secret, f"digest\0{base_commit}\0".encode(), "sha256")
     for change in sorted(changes, key=lambda change: change.path):

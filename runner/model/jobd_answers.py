@@ -1,6 +1,6 @@
-"""What our machine-side program answers, read with distrust: an agent may have tampered with its machine. Pure.
+"""Parses the answers of the machine-side program. Pure.
 
-Whatever an answer holds, nothing but `JobdError` comes of it.
+They are untrusted, because an agent may have tampered with its machine. An invalid answer only raises `JobdError`.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from runner.model.completed import Completed
 SHELL_CANNOT_RUN = (126, 127)
 """A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
 MAX_MESSAGE = 8_000
-"""Characters of a refusal that are kept; the longest holds the last lines of a log."""
+"""The most characters of a failure's message. The longest contains the last lines of a log."""
 MAX_WORD = 100
-"""Characters of a name of the protocol, and of what names a boot."""
+"""The most characters of a name in the protocol, and of a boot id."""
 MAX_HEADING = 200
-"""Characters of a worklog's heading."""
+"""The most characters of a worklog's heading."""
 MAX_NUMBER = 2**62
-"""The most that a number may be: a database takes no larger ones."""
+"""The largest number that is accepted, because a database cannot store larger ones."""
 
 MAX_STDERR_SHOWN = 300
 MAX_STDERR_READ = 100_000
-"""Bytes at the end of what a program complained of."""
+"""The bytes at the end of stderr that are read."""
 
 
 class StageState(StrEnum):
-    """How far a detached stage (`prepare`, `base`, `agent`, `collect`, `check`) has come."""
+    """The state of a detached stage (`prepare`, `base`, `agent`, `collect`, `check`)."""
 
     ABSENT = "absent"
     RUNNING = "running"
@@ -42,7 +42,7 @@ class StageState(StrEnum):
 
 
 class JobdError(Exception):
-    """The machine was asked and said no. `code` is a name of the protocol, `message` a clause for people."""
+    """A request to the machine failed there. `code` is a name of the protocol, `message` a clause for people."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -52,26 +52,26 @@ class JobdError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """How a stage stands, and a piece of its log."""
+    """The state of a stage, and a part of its log."""
 
     state: StageState
     error: str | None
     message: str | None
     result: Mapping[str, Any]
-    """The stage's own final fields; empty before its end."""
+    """The result fields of the stage; empty before its end."""
     log: bytes
-    """From the asked offset on, at most as many bytes as asked for."""
+    """The log from the requested offset, up to the requested number of bytes."""
     log_size: int
     phase: str
-    """What takes the stage so long, as a word of the protocol (`base`); most often empty."""
+    """The slow part that the stage is in, as a name of the protocol (`base`); usually empty."""
     heading: str
-    """The last one of an agent's worklog: a stranger's text."""
+    """The last heading of an agent's worklog. Untrusted text."""
     boot_id: str
-    """Names the machine's present boot: another one means that nothing from before is alive."""
+    """Identifies the machine's current boot. If it changes, no earlier process is alive."""
 
 
 def parse_answer(completed: Completed) -> dict[str, Any]:
-    """The program's answer. Raises `JobdError` for a refusal, and for anything that is no answer."""
+    """Parse the program's answer. Raises `JobdError` for a failure, and for anything that is not an answer."""
     answer = _last_object(completed.stdout)
     if answer is None or completed.exit_status != 0:
         raise _classify_crash(completed)
@@ -82,19 +82,19 @@ def parse_answer(completed: Completed) -> dict[str, Any]:
 
 
 def read_text(told: Any, limit: int = MAX_MESSAGE) -> str:
-    """A text of a machine's, cut, and without what a database refuses; empty for what is no text."""
+    """A text from a machine, shortened, and without characters that a database refuses; empty if it is not a text."""
     return make_storable(told[:limit]) if isinstance(told, str) else ""
 
 
 def read_number(told: Any) -> int:
-    """A whole number that is not negative. Raises `ValueError` for anything else, and for more than `MAX_NUMBER`."""
+    """An integer from 0 to `MAX_NUMBER`. Raises `ValueError` for anything else."""
     if type(told) is not int or not 0 <= told <= MAX_NUMBER:
         raise ValueError("no number")
     return told
 
 
 def parse_poll(answer: Mapping[str, Any]) -> Poll:
-    """The typed form of an answer to `poll`. Raises `JobdError` when it has another shape."""
+    """Parse an answer to `poll`. Raises `JobdError` if it is not valid."""
     heading = read_text(answer.get("heading"), 2 * MAX_HEADING)
     try:
         return Poll(
@@ -109,11 +109,11 @@ def parse_poll(answer: Mapping[str, Any]) -> Poll:
             boot_id=read_text(answer["boot_id"], MAX_WORD),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as fault:
-        raise JobdError("internal", "the machine's answer about a stage makes no sense") from fault
+        raise JobdError("internal", "unexpected answer from the machine about a stage") from fault
 
 
 def _last_object(stdout: bytes) -> dict[str, Any] | None:
-    """The JSON object on the last line; a login shell may have printed lines of its own before it."""
+    """The JSON object on the last line. A login shell may have printed other lines before it."""
     line = stdout.rstrip().rpartition(b"\n")[2]
     try:
         answer = parse_bounded(line)
@@ -123,7 +123,7 @@ def _last_object(stdout: bytes) -> dict[str, Any] | None:
 
 
 def is_missing(completed: Completed) -> bool:
-    """Whether Python said that the program is not there, so that nothing was done."""
+    """Whether Python reported that the program is missing, so that nothing was done."""
     return completed.exit_status == 2 and b"can't open file" in completed.stderr
 
 

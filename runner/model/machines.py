@@ -1,4 +1,4 @@
-"""Machines, their slots, how they stand, and the choice between them. Pure: refuses to know how bytes reach one."""
+"""Machines, their slots and states, and the choice between them. Pure."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from typing import Literal
 from runner.model.back_off import BackOff
 
 MAX_REST = timedelta(seconds=60)
-"""How long a machine that does not answer is left alone at most."""
+"""The longest wait before an unreachable machine is tried again."""
 
 FAULTS: Mapping[str, str] = {
     "disk_full": "its disk is full",
     "environment_unusable": "environments cannot be mounted or copied there",
-    "internal": "our program fails there",
-    "no_environment": "it cannot make environments as its configuration wants them",
-    "no_git": "it has no git that can be run",
+    "internal": "ptq-bot's program fails there",
+    "no_environment": "it cannot create environments as configured",
+    "no_git": "git cannot be run there",
     "no_python": "its Python cannot be run",
     "not_sealed": "jobs cannot be sealed there",
     "workspace_unusable": "its workspace cannot be written",
     "wrong_commit": "it checks out other commits than it is told to",
 }
-"""Why a preparation fails through its machine's fault, by the protocol's name, in words of ours: a machine's own may
-hold the last lines of somebody's log."""
+"""Error code -> failure of a machine, for people. The machine's own message is not shown, because it may contain the
+last lines of somebody's log."""
 
 FAULTS_IN_A_ROW = 3
-"""So many preparations that fail through the machine's fault, with none that succeeds in between, put it out."""
+"""After this many preparations in a row failed because of the machine, it gets no new jobs."""
 
 FAULTY_RESTS = BackOff(first_s=300.0, longest_s=3600.0)
-"""How long it then gets no job."""
+"""How long it gets no new jobs then."""
 
 Devices = tuple[tuple[str, str], ...]
-"""GPUs: for each the number of its device file, and the name by which CUDA knows it."""
+"""GPUs: the number of each device file, and CUDA's name for it."""
 
 
 PUBLIC, PRIVATE = "public", "private"
@@ -47,9 +47,9 @@ class Machine:
     """One `[[machines]]` entry: a host with slots. `kind = "local"` is the service's own machine."""
 
     name: str
-    """How people see it, in comments and logs; never its address."""
+    """Its name in comments and logs. Its address is never shown."""
     workspace: str
-    """Absolute path on the machine of the folder that is ours."""
+    """Absolute path of the work folder on the machine."""
     kind: Literal["ssh", "local"] = "ssh"
     host: str = ""
     port: int | None = None
@@ -58,25 +58,25 @@ class Machine:
     client_key_file: Path | None = None
     known_hosts_file: Path | None = None
     jump_hosts: tuple[str, ...] = ()
-    """The hosts that one comes there through, each as `user@host:port`, in the order in which they are passed."""
+    """The jump hosts, each as `user@host:port`, in order."""
     ssh_config_file: Path | None = None
-    """Says what this leaves open: address, port, user, jump hosts. Nothing else is taken from it."""
+    """Provides address, port, user and jump hosts if they are missing here, and nothing else."""
     slots: int = 1
     labels: frozenset[str] = field(default_factory=frozenset)
     serves: frozenset[str] = frozenset({PUBLIC})
-    """The kinds of repositories whose jobs may run there: what one job leaves in reach of others depends on it."""
+    """The kinds of repositories whose jobs may run there, because jobs may leave files that others can read."""
     python: str = "python3"
     """The interpreter (3.9 or newer) that runs our machine-side program there."""
     sandbox: Literal["auto", "required"] = "auto"
-    """Whether jobs may run there as the account itself where the machine cannot seal them from each other."""
+    """Whether jobs may run without a sandbox if the machine cannot provide one."""
     environment: Literal["auto", "overlay", "copy", "slot"] = "auto"
-    """How environments come from their base there: as well as the machine can, or only so."""
+    """How environments are made from their base: the best way that works there, or only this one."""
     gpus_per_slot: int | None = None
-    """How many GPUs each slot has; None shares out all there are, 0 lets every job see all of them."""
+    """The GPUs of each slot; None divides all GPUs, 0 lets every job see all of them."""
     min_free_gb: float = 0.0
-    """With less than so many GB (of 10^9 bytes) free on its workspace's disk it gets no new jobs."""
+    """With less free disk space than this (GB of 10^9 bytes) it gets no new jobs."""
     private: tuple[str, ...] = ()
-    """Folders and files there that no sealed job sees."""
+    """Folders and files that no job in a sandbox sees."""
 
     def is_for(self, *, private: bool) -> bool:
         """Whether jobs of private repositories, or of public ones, may run there."""
@@ -91,53 +91,53 @@ class Lease:
     slot: int
     job_id: str
     gpus: Devices = ()
-    """Those that the job may use; none means all there are."""
+    """The GPUs that the job may use; none means all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A lease, and on whose behalf it is held."""
+    """A lease, and the repository and person that it counts for."""
 
     lease: Lease
     repository: str
     requested_by: str
     begins: bool = False
-    """Whether nobody knows yet if the job can be prepared there."""
+    """Whether the job is not prepared yet, so that it may still fail because of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmBase:
-    """A base of environments that is there already: a job that begins from it is ready in seconds."""
+    """An existing base of environments. A job that uses it is ready in seconds."""
 
     machine: str
     slot: int | None
-    """The one slot that it is good for; None for any of the machine's."""
+    """The only slot that can use it; None for all slots."""
     recipe: str
-    """Names what it was made by."""
+    """Identifies the recipe that it was built with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Why a machine gets no new jobs just now, and until when it is left alone."""
+    """Why a machine gets no new jobs, and when it is tried again."""
 
     reason: str
     permanent: bool
-    """Whether nothing will change until an operator has acted."""
+    """Whether an operator has to act."""
     since: datetime
     seen_at: datetime
-    """When it was last found so."""
+    """The last time it was observed."""
     retry_at: datetime
 
     def is_due(self, now: datetime) -> bool:
-        """Whether it is time to ask again; also where the clock went back to before it was found out."""
+        """Whether to try again now. Also true if the clock went back to before the outage."""
         return not self.seen_at <= now < self.retry_at
 
 
 def find_out(before: Outage | None, reason: str, *, permanent: bool, now: datetime, least: timedelta) -> Outage:
-    """The outage of a machine that was just found out, again or for the first time.
+    """The outage of a machine that was just observed, again or for the first time.
 
-    It rests for as long as it has been gone, from `least` to `MAX_REST`. So the end of a hiccup is seen quickly, and a
-    dead host is left in peace.
+    The wait until the next try is as long as the outage so far, from `least` to `MAX_REST`. So the end of a short
+    outage is noticed quickly, and a dead host is rarely tried.
     """
     since = min(before.since, now) if before else now
     rest_s = BackOff(least.total_seconds(), MAX_REST.total_seconds()).since((now - since).total_seconds())
@@ -145,9 +145,9 @@ def find_out(before: Outage | None, reason: str, *, permanent: bool, now: dateti
 
 
 def break_circuit(faults: int, code: str, now: datetime) -> Outage | None:
-    """The outage of a machine on which so many preparations failed in a row, the last with this code of `FAULTS`.
+    """The outage of a machine after this many failed preparations in a row, the last one with this code of `FAULTS`.
 
-    None while there are few of them. Whoever asks such a machine finds it well: only another job shows whether it is.
+    None while there are few of them. Such a machine answers normally, so only another job shows whether it works again.
     """
     if faults < FAULTS_IN_A_ROW:
         return None
@@ -158,41 +158,41 @@ def break_circuit(faults: int, code: str, now: datetime) -> Outage | None:
 
 @dataclass(frozen=True, slots=True)
 class MachineState:
-    """What all replicas and the command line know of a machine."""
+    """The stored state of a machine, which all replicas and the command line share."""
 
     drained_at: datetime | None = None
-    """Since when an operator lets it have no new jobs; None lets it."""
+    """When an operator drained it; None if it is not drained."""
     drained_by: str | None = None
     outage: Outage | None = None
     faults: int = 0
-    """How many preparations have failed there through its own fault since one succeeded."""
+    """How many preparations failed because of the machine since the last success."""
 
     @property
     def is_on_trial(self) -> bool:
-        """Whether one job is to show first that the machine is well again."""
+        """Whether a single job has to succeed before the machine gets more."""
         return self.faults >= FAULTS_IN_A_ROW
 
     @property
     def takes_jobs(self) -> bool:
-        """Whether new jobs may go there."""
+        """Whether it gets new jobs."""
         return self.drained_at is None and self.outage is None
 
     @property
     def trouble(self) -> str | None:
-        """Why it takes no jobs, as a clause for people; None when it takes some."""
+        """Why it gets no new jobs, as a clause for people; None if it does."""
         if self.outage:
             return self.outage.reason
         return "its operator has drained it" if self.drained_at else None
 
 
 USABLE = MachineState()
-"""What nobody has said anything about."""
+"""The state of a machine without a row."""
 
 
 def eligible(machines: Iterable[Machine], requires: Iterable[str], *, private: bool | None) -> list[Machine]:
-    """The machines that carry every label of `requires` and serve repositories of this kind.
+    """The machines that have every label in `requires` and serve repositories of this kind.
 
-    `private` is None only where nothing of a repository is sent to a machine: then either kind will do.
+    `private` is None only if nothing of a repository is sent to the machine: then both kinds are suitable.
     """
     wanted = set(requires)
     return [
@@ -203,7 +203,7 @@ def eligible(machines: Iterable[Machine], requires: Iterable[str], *, private: b
 
 
 def needs(requires: Iterable[str], *, private: bool) -> tuple[str, ...]:
-    """What `eligible` asks of a machine, in words."""
+    """The conditions of `eligible`, for people."""
     return (*requires, f"{_name_kind(private=private)} repositories")
 
 
@@ -218,11 +218,11 @@ def choose_machine(
     last_resort: str | None = None,
     warm: Collection[WarmBase] = (),
 ) -> Lease | None:
-    """Pick a free slot on one of these `eligible` machines, or None.
+    """Choose a free slot on one of these `eligible` machines, or None.
 
-    One with a `warm` base goes first, for making one takes longer than any load; of equals the least loaded. Machines
-    named in `avoid` (just now unreachable, say) are passed over, and `last_resort` too while there is any other, be
-    that full. The lease has no job yet.
+    Machines with a `warm` base come first, because building one takes longer than any load costs; then the least
+    loaded. Machines in `avoid` (unreachable ones, for example) are skipped, and so is `last_resort` if there is any
+    other, even a full one. The lease has no job yet.
     """
     taken: defaultdict[str, set[int]] = defaultdict(set)
     for lease in leases:
@@ -244,6 +244,6 @@ def choose_machine(
     candidates = [machine for machine in candidates if load(machine) < 1]
     if not candidates:
         return None
-    # Of equals the first: the order of the configuration counts.
+    # Among equals the first, in the order of the configuration.
     machine = min(candidates, key=lambda machine: (not warm_slots(machine), load(machine)))
     return Lease(machine.name, min(warm_slots(machine) or free(machine)), job_id="")

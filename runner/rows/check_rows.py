@@ -1,4 +1,4 @@
-"""Rows of checks: what was to be verified of a job, and what the service saw. Takes the caller's transaction."""
+"""Rows of checks: what to verify of a job, and the results. Every function takes its caller's transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.db.schema import checks
 
 
 async def add_checks(connection: AsyncConnection, job_id: str, found: Sequence[tuple[CheckKind, str, str]]) -> None:
-    """Store what is to be checked, each as kind, origin and script, behind what is there."""
+    """Add checks (kind, origin and script) after the existing ones."""
     query = select(func.count()).where(checks.c.job_id == job_id)
     first = (await connection.execute(query)).scalar_one()
     rows: list[Mapping[str, Any]] = [
@@ -26,7 +26,7 @@ async def add_checks(connection: AsyncConnection, job_id: str, found: Sequence[t
 
 
 async def copy_checks(connection: AsyncConnection, source: str, job_id: str) -> None:
-    """Let a job that takes another's place have the scripts of its issue."""
+    """Copy the checks of issue scripts to a job that replaces another one."""
     found = await fetch_checks(connection, source)
     await add_checks(
         connection,
@@ -36,13 +36,13 @@ async def copy_checks(connection: AsyncConnection, source: str, job_id: str) -> 
 
 
 async def fetch_checks(connection: AsyncConnection, job_id: str) -> list[Check]:
-    """A job's checks, in their order."""
+    """A job's checks, in order."""
     query = select(checks).where(checks.c.job_id == job_id).order_by(checks.c.number)
     return [_read(row._asdict()) for row in await connection.execute(query)]
 
 
 async def save_runs(connection: AsyncConnection, check: Check) -> None:
-    """Write down how a check ended, or why it did not."""
+    """Store the result of a check, or why there is none."""
     runs = {str(side): [asdict(run) for run in runs] for side, runs in check.runs.items()}
     statement = update(checks).where(checks.c.job_id == check.job_id, checks.c.number == check.number)
     await connection.execute(statement.values(runs=runs, trouble=check.trouble))

@@ -1,10 +1,10 @@
-"""Claims: which replica may act on something just now, be it a job or a loop of the service.
+"""Claims: which replica may act on a job, or run a loop of the service.
 
-A claim is a row with a fence that is drawn anew each time somebody takes it, and an expiry on the database's clock. It
-is renewed while its holder lives, and free for anybody afterwards. Whoever acts under one is held back twice: every
-transaction first locks the claim's row and fails when the fence in it is another's (`Database.write`), and every
-request to the outside asks first whether the claim will last until its answer (`require_claim`). So a replica that was
-stopped for longer than its claims, and goes on, writes nothing.
+A claim is a row with a fence, which is new for each holder, and an expiry time on the database's clock. Its holder
+renews it. After it has expired, any replica can take it. Two checks stop a former holder: every transaction first locks
+the claim's row, and fails if the fence has changed (`Database.write`); and every request to the outside first checks
+that the claim lasts until its answer (`require_claim`). So a replica that was suspended for longer than its claims last
+writes nothing when it continues.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from runner.db.sql import db_clock, upsert
 log = structlog.get_logger()
 
 LASTS_S = 60.0
-"""How long a claim outlives its holder, in seconds. Between two renewals enough of it is left for any request."""
+"""How long a claim lasts without a renewal, in seconds. Between two renewals enough time is left for any request."""
 
 RENEWALS = 4
-"""How often a claim is renewed within the time that it lasts."""
+"""How often a claim is renewed within `LASTS_S`."""
 
 
 class ClaimLost(Exception):  # noqa: N818 - a fact about a replica, not a fault of the program
-    """Another replica may act on this by now, so this one must not."""
+    """Another replica may have the claim now, so this one must not act."""
 
 
 @dataclass(eq=False, slots=True)
@@ -46,25 +46,25 @@ class Held:
     name: str
     fence: str
     until: float
-    """When it may have expired, on this process' steady clock: reckoned from before it was asked for."""
+    """When it may expire, on this process's monotonic clock: counted from before the request."""
 
     def require(self, for_s: float) -> None:
-        """Raise `ClaimLost` unless it will last that many seconds."""
+        """Raise `ClaimLost` unless the claim lasts for at least that many seconds."""
         if time.monotonic() + for_s > self.until:
             raise ClaimLost(f"the claim on {self.name} may have expired")
 
     async def lock(self, connection: AsyncConnection) -> None:
-        """Let nobody take it before this transaction has ended. Raises `ClaimLost` when somebody has."""
+        """Lock the claim until this transaction ends. Raises `ClaimLost` if another replica has taken it."""
         query = select(claims.c.name).where(claims.c.name == self.name, claims.c.fence == self.fence)
         if (await connection.execute(query.with_for_update())).one_or_none() is None:
-            raise ClaimLost(f"the claim on {self.name} has passed on")
+            raise ClaimLost(f"another replica has taken the claim on {self.name}")
 
 
 _current: ContextVar[Held | None] = ContextVar("claim", default=None)
 
 
 def require_claim(for_s: float) -> None:
-    """Raise `ClaimLost` unless the claim under which this task acts, if any, will last that many seconds."""
+    """Raise `ClaimLost` unless the claim of this task, if any, lasts for at least that many seconds."""
     if held := _current.get():
         held.require(for_s)
 
@@ -80,7 +80,7 @@ def _acting_under(held: Held) -> Iterator[None]:
 
 
 class Claims:
-    """The claims of one replica. `run` renews them; `close` gives them back."""
+    """The claims of one replica. `run` renews them; `close` releases them."""
 
     def __init__(self, db: Database, lasts_s: float = LASTS_S) -> None:
         self._db = db
@@ -88,12 +88,12 @@ class Claims:
         self._held: dict[str, Held] = {}
 
     def has(self, name: str) -> bool:
-        """Whether this replica acts under it just now, as far as it knows."""
+        """Whether this replica has the claim, as far as it knows."""
         return name in self._held
 
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[bool]:
-        """Act under a claim, and give it back. False when another replica has it, or another task of this one."""
+        """Take a claim for the context, and release it. False if another replica, or another task here, has it."""
         held = await self._take(name)
         if held is None:
             yield False
@@ -106,7 +106,7 @@ class Claims:
 
     @asynccontextmanager
     async def keep(self, name: str) -> AsyncIterator[bool]:
-        """Act under a claim that is then kept for the next time. False when another replica has it."""
+        """Take a claim, and keep it after the context for the next time. False if another replica has it."""
         held = self._held.get(name)
         if held is None or time.monotonic() > held.until:
             held = await self._take(name)
@@ -117,7 +117,7 @@ class Claims:
             yield True
 
     def keeping(self, name: str, step: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """A step that does nothing in all replicas but one."""
+        """Wrap a step so that only one replica does it."""
 
         async def step_or_not() -> None:
             async with self.keep(name) as mine:
@@ -128,7 +128,7 @@ class Claims:
         return step_or_not
 
     async def run(self) -> None:
-        """Renew what is held, until cancelled."""
+        """Renew the claims until cancelled."""
         while True:
             await asyncio.sleep(self._lasts_s / RENEWALS)
             try:
@@ -137,12 +137,12 @@ class Claims:
                 log.warning("claims.not_renewed", reason=repr(error))
 
     async def clear(self) -> None:
-        """Forget every claim. Only for who knows that no other replica lives."""
+        """Delete every claim. Only safe if no other replica is running."""
         async with self._db.begin() as connection:
             await connection.execute(delete(claims))
 
     async def close(self) -> None:
-        """Give everything back, so that others need not wait."""
+        """Release all claims, so that other replicas need not wait."""
         for held in [*self._held.values()]:
             await self._give_back(held)
 
@@ -157,7 +157,7 @@ class Claims:
         return held
 
     async def _renew(self) -> None:
-        """Also one that has expired meanwhile: as long as nobody has taken it, nobody has acted."""
+        """Renew the claims, also expired ones: if no other replica has taken one, none has acted."""
         asked_at = time.monotonic()
         fences = {held.fence: held for held in self._held.values()}
         async with self._db.begin() as connection:
@@ -173,13 +173,13 @@ class Claims:
     async def _give_back(self, held: Held) -> None:
         if self._held.get(held.name) is held:
             del self._held[held.name]
-        with suppress(SQLAlchemyError, OSError):  # It expires by itself.
+        with suppress(SQLAlchemyError, OSError):  # It will expire.
             async with self._db.begin() as connection:
                 await connection.execute(delete(claims).where(claims.c.name == held.name, claims.c.fence == held.fence))
 
 
 async def fetch_claimed(connection: AsyncConnection) -> set[str]:
-    """The names of what some replica has a claim on."""
+    """The names of all current claims."""
     return {
         row.name for row in await connection.execute(select(claims.c.name).where(claims.c.expires_at >= db_clock()))
     }

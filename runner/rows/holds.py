@@ -1,6 +1,6 @@
-"""People's holds on the environments of jobs, as rows. Every function takes the transaction that its caller opened.
+"""Rows of people's holds on environments. Every function takes its caller's transaction.
 
-As long as there is a hold, the job's lease stays, and so its slot and its folder on the machine.
+While there is a hold, the job keeps its lease, and so its slot and its folder on the machine.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ class Hold:
     job_id: str
     person: str
     public_key: str
-    """A line as in `id_ed25519.pub`; whoever has the other half may enter."""
+    """A line as in `id_ed25519.pub`."""
     begun_at: datetime
     expires_at: datetime
     admitted_at: datetime | None = None
-    """Since when the job's machine lets the key in; None while it does not yet."""
+    """Since when the machine accepts the key; None if it does not yet."""
     trouble: str | None = None
-    """Why it does not, as a clause for people."""
+    """Why it does not yet, as a clause for people."""
     waits_for_report: bool = False
-    """Whether nobody is let in before somebody has seen that the job's report is not for the operator alone, and that
-    the person still may."""
+    """Whether access waits for the job's report, which may be confidential, and for another check of the person's
+    permission."""
     checked_at: datetime | None = None
-    """When GitHub last said that the person may hold it; None where the operator let them in."""
+    """When GitHub last confirmed the person's permission; None if the operator gave access."""
 
     def rests(self, now: datetime) -> bool:
-        """Whether there is nothing to do about it just now."""
+        """Whether nothing has to be done for the hold now."""
         return self.admitted_at is not None and now < self.expires_at
 
 
 async def fetch_holds(connection: AsyncConnection) -> list[Hold]:
-    """Every hold, the oldest first."""
+    """All holds, oldest first."""
     return [Hold(**row._mapping) for row in await connection.execute(select(holds).order_by(holds.c.begun_at))]
 
 
@@ -53,22 +53,22 @@ async def fetch_hold(connection: AsyncConnection, job_id: str) -> Hold | None:
 
 
 async def save_hold(connection: AsyncConnection, hold: Hold) -> None:
-    """Begin a hold, or replace the one that is there."""
+    """Begin a hold, or replace the existing one."""
     await upsert(connection, holds, asdict(hold))
 
 
 async def refuse_hold(connection: AsyncConnection, job_id: str) -> None:
-    """The job's report is for the operator alone: whoever waits for it is not let in."""
+    """End a hold that waits for the job's report, because the report is confidential."""
     await connection.execute(delete(holds).where(holds.c.job_id == job_id, holds.c.waits_for_report))
 
 
 async def change_hold(connection: AsyncConnection, hold: Hold, **changes: Any) -> None:
-    """Change a hold, unless it was replaced meanwhile, or has ended."""
+    """Change a hold, unless it was replaced or has ended meanwhile."""
     await connection.execute(update(holds).where(*_is(hold)).values(**changes))
 
 
 async def end_hold(connection: AsyncConnection, hold: Hold) -> bool:
-    """End a hold; False when it was replaced meanwhile, or has ended."""
+    """End a hold; False if it was replaced or has ended meanwhile."""
     return (await connection.execute(delete(holds).where(*_is(hold)))).rowcount == 1
 
 

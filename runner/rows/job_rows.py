@@ -1,7 +1,7 @@
-"""Rows of jobs, leases, reports and logs. Every function takes the transaction that its caller opened.
+"""Rows of jobs, leases, reports and logs. Every function takes its caller's transaction.
 
-A job is written only here, and only through a guarded update: a write that expects a state which the row no longer
-has changes nothing.
+Jobs are written only here, with guarded updates: a write that expects a state that the row no longer has changes
+nothing.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def _to_job(values: Mapping[str, Any]) -> Job:
 
 
 async def create_job(connection: AsyncConnection, request: JobRequest, now: datetime) -> Job | None:
-    """Create the job of a request; None when it was created before, or its issue or series has an active one."""
+    """Create the job of a request; None if it exists, or its issue or series has an active one."""
     job = queue_job(request, await _find_next_attempt(connection, request), now)
     return job if await insert_job(connection, job) else None
 
 
 async def insert_job(connection: AsyncConnection, job: Job) -> bool:
-    """Store a job; False when there is one with its id, or its issue or series has an active one."""
+    """Store a job; False if its id exists, or its issue or series has an active job."""
     created = await insert_new(connection, jobs, asdict(job))
     if created:
         await add_event(connection, job.id, job.created_at, f"queued by @{job.requested_by}")
@@ -76,14 +76,15 @@ async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
 
 
 async def fetch_with_successors(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, Job]:
-    """The jobs with these ids, by id; in the place of one that was lost, the one that was made in its place."""
+    """Id -> job. A lost job is replaced by its successor."""
     query = select(jobs).where(jobs.c.id.in_(job_ids) | jobs.c.replaces.in_(job_ids))
     found = [_job(row) for row in await connection.execute(query)]
     return {job.id: job for job in found} | {job.replaces: job for job in found if job.replaces}
 
 
 async def fetch_newest_job(connection: AsyncConnection, repository: str, before: datetime) -> Job | None:
-    """The newest job on an issue of a repository that was made before a time. Worktrees may begin anywhere."""
+    """The newest job on an issue of a repository, created before a time. Worktrees do not count: they may begin at any
+    commit."""
     query = select(jobs).where(jobs.c.repository == repository, jobs.c.thread.is_not(None), jobs.c.created_at < before)
     query = query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1)
     row = (await connection.execute(query)).one_or_none()
@@ -91,13 +92,13 @@ async def fetch_newest_job(connection: AsyncConnection, repository: str, before:
 
 
 async def fetch_active_jobs(connection: AsyncConnection) -> list[Job]:
-    """Every job that may still move, oldest first."""
+    """All active jobs, oldest first."""
     query = select(jobs).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.created_at, jobs.c.id)
     return [_job(row) for row in await connection.execute(query)]
 
 
 async def fetch_recent_jobs(connection: AsyncConnection, limit: int, *which: ColumnElement[bool]) -> list[Job]:
-    """The newest jobs for which all of that holds, newest first."""
+    """The newest jobs that meet all conditions, newest first."""
     query = select(jobs).where(*which).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(limit)
     return [_job(row) for row in await connection.execute(query)]
 
@@ -105,9 +106,9 @@ async def fetch_recent_jobs(connection: AsyncConnection, limit: int, *which: Col
 async def fetch_last_job(
     connection: AsyncConnection, repository: str, thread: int, *, reported: bool = False
 ) -> Job | None:
-    """The newest job of an issue; with `reported`, the newest that left a report or a worklog of its own.
+    """The newest job of an issue; with `reported`, the newest with a report or a worklog.
 
-    A rebase that came to nothing left none: what it was to rebase is as it was.
+    A failed rebase has neither, and does not change the attempt that it was for.
     """
     query = select(jobs).where(jobs.c.repository == repository, jobs.c.thread == thread)
     if reported:
@@ -119,20 +120,20 @@ async def fetch_last_job(
 
 
 async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job | None:
-    """The newest worktree in which a job's environment was to be made anew."""
+    """The newest worktree that replaces a job's environment."""
     query = select(jobs).where(jobs.c.follows == job_id, jobs.c.kind == JobKind.WORKTREE)
     row = (await connection.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1))).one_or_none()
     return _job(row) if row else None
 
 
 async def fetch_successor(connection: AsyncConnection, job_id: str) -> Job | None:
-    """The job that was made in the place of this one."""
+    """The job that replaces this one."""
     row = (await connection.execute(select(jobs).where(jobs.c.replaces == job_id))).one_or_none()
     return _job(row) if row else None
 
 
 async def fetch_author(connection: AsyncConnection, job: Job) -> Job:
-    """The job in which the words and the edits of this one were written: another one where it was only rebased."""
+    """The job in which the report and the edits were written: another one if this one was only a rebase."""
     while job.kind is JobKind.REBASE and not job.has_agent and job.follows:
         earlier = await fetch_job(connection, job.follows)
         if earlier is None:
@@ -142,7 +143,7 @@ async def fetch_author(connection: AsyncConnection, job: Job) -> Job:
 
 
 def _belong_to(repository: str, thread: int | None, series: int | None) -> ColumnElement[bool]:
-    """The jobs of an issue or of a series, of which the other is None. There are none where both are."""
+    """The jobs of an issue or of a series; the other argument is None. If both are None, there are none."""
     return and_(jobs.c.repository == repository, jobs.c.thread == thread, jobs.c.series == series)
 
 
@@ -158,13 +159,13 @@ async def find_unused_series(connection: AsyncConnection, repository: str) -> in
 
 
 async def count_queued_before(connection: AsyncConnection, job: Job) -> int:
-    """How many jobs have waited longer for a slot."""
+    """The number of jobs that have waited longer for a slot."""
     query = select(func.count()).where(jobs.c.state == JobState.QUEUED, jobs.c.created_at < job.created_at)
     return (await connection.execute(query)).scalar_one()
 
 
 async def change_job(connection: AsyncConnection, job: Job, **changes: Any) -> Job:
-    """Change a job within its state and return it as it now is; a row that has left that state stays as it is."""
+    """Change a job within its state, and return it. A row that has left that state is not changed."""
     statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**changes)
     await connection.execute(statement)
     return replace(job, **changes)
@@ -173,13 +174,13 @@ async def change_job(connection: AsyncConnection, job: Job, **changes: Any) -> J
 async def move_job(
     connection: AsyncConnection, job: Job, to: JobState, now: datetime, failure: str | None = None, **changes: Any
 ) -> Job:
-    """Move a job, note the move in its history and return it as it now is.
+    """Move a job, record the move in its history, and return it.
 
-    Raises `runner.model.job.IllegalMove`, and changes nothing, also when the row has left `job.state` meanwhile.
+    Raises `runner.model.job.IllegalMove` and changes nothing, also if the row has left `job.state` meanwhile.
     """
     moved = replace(move(job, to, now, failure), **changes)
     written = {name: value for name, value in asdict(moved).items() if value != getattr(job, name)}
-    written["trouble"] = moved.trouble  # A step does not know what the row says.
+    written["trouble"] = moved.trouble  # The step may not know the value in the row.
     statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**written)
     if (await connection.execute(statement)).rowcount != 1:
         raise IllegalMove(job.id, job.state, to)
@@ -188,7 +189,7 @@ async def move_job(
 
 
 async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now: datetime) -> bool:
-    """Ask a job to end, or a lost one not to start again; False where that means nothing, or somebody asked before."""
+    """Cancel a job, or the restart of a lost one. False if that is not possible, or if it was cancelled before."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.state.in_(_ENDABLE), jobs.c.cancel_requested_at.is_(None))
@@ -196,7 +197,7 @@ async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now:
     )
     requested = (await connection.execute(statement)).rowcount == 1
     if requested:
-        await add_event(connection, job_id, now, f"cancel asked for by {by if by == OPERATOR else f'@{by}'}")
+        await add_event(connection, job_id, now, f"cancel requested by {by if by == OPERATOR else f'@{by}'}")
     return requested
 
 
@@ -212,7 +213,7 @@ async def fetch_events(connection: AsyncConnection, job_id: str) -> list[tuple[d
 
 
 async def fetch_leases(connection: AsyncConnection) -> list[Lease]:
-    """Every slot that is taken."""
+    """All leases."""
     return [_lease(row) for row in await connection.execute(select(leases))]
 
 
@@ -221,13 +222,13 @@ def _lease(row: Row[Any]) -> Lease:
 
 
 async def note_turn(connection: AsyncConnection, job: Job, now: datetime) -> None:
-    """Write down that the job's repository, and who asked for it, got a slot."""
+    """Record that the job's repository and requester got a slot."""
     for kind, name in (("repository", job.repository), ("person", job.requested_by)):
         await upsert(connection, turns, {"kind": kind, "name": name, "at": now})
 
 
 async def fetch_turns(connection: AsyncConnection, since: datetime) -> Turns:
-    """Who got a slot since then, and when last."""
+    """The repositories and people that got a slot since then, with the last time."""
     found: dict[str, dict[str, datetime]] = {"repository": {}, "person": {}}
     for row in await connection.execute(select(turns).where(turns.c.at >= since)):
         found[row.kind][row.name] = row.at
@@ -235,7 +236,7 @@ async def fetch_turns(connection: AsyncConnection, since: datetime) -> Turns:
 
 
 async def fetch_holders(connection: AsyncConnection) -> list[Holder]:
-    """Every slot that is taken, with whose job it is."""
+    """All leases, with the repository and person of each job."""
     query = select(leases, jobs.c.repository, jobs.c.requested_by, jobs.c.state).join(
         jobs, jobs.c.id == leases.c.job_id
     )
@@ -246,36 +247,36 @@ async def fetch_holders(connection: AsyncConnection) -> list[Holder]:
 
 
 async def fetch_leased(connection: AsyncConnection, job_id: str) -> Lease | None:
-    """The slot that a job holds."""
+    """The lease of a job."""
     row = (await connection.execute(select(leases).where(leases.c.job_id == job_id))).one_or_none()
     return _lease(row) if row else None
 
 
 async def fetch_standing(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, bool]:
-    """Of the jobs with these ids that are known: whether each has ended and holds no slot any more."""
+    """For the known jobs among these ids: whether each has ended and has no lease."""
     query = select(jobs.c.id, jobs.c.state, leases.c.job_id).outerjoin(leases, leases.c.job_id == jobs.c.id)
     rows = await connection.execute(query.where(jobs.c.id.in_(job_ids)))
     return {row.id: row.state not in _ACTIVE and row.job_id is None for row in rows}
 
 
 async def insert_lease(connection: AsyncConnection, lease: Lease, now: datetime) -> None:
-    """Take a slot. Raises `sqlalchemy.exc.IntegrityError` when it is taken."""
+    """Take a slot. Raises `sqlalchemy.exc.IntegrityError` if it is taken."""
     values = {"machine": lease.machine, "slot": lease.slot, "job_id": lease.job_id, "leased_at": now}
     await connection.execute(insert(leases).values(**values, gpus=[list(gpu) for gpu in lease.gpus]))
 
 
 async def pass_lease_on(connection: AsyncConnection, job_id: str, to: str) -> None:
-    """Let another job have the slot of this one."""
+    """Transfer a lease to another job."""
     await connection.execute(update(leases).where(leases.c.job_id == job_id).values(job_id=to))
 
 
 async def delete_lease(connection: AsyncConnection, job_id: str) -> None:
-    """Give the job's slot back."""
+    """Release the job's slot."""
     await connection.execute(delete(leases).where(leases.c.job_id == job_id))
 
 
 async def insert_report(connection: AsyncConnection, report: Report) -> None:
-    """Store what came out of a job."""
+    """Store a job's report."""
     values = {
         field.name: getattr(report, field.name)
         for field in fields(Report)
@@ -289,7 +290,7 @@ async def insert_report(connection: AsyncConnection, report: Report) -> None:
 
 
 async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | None:
-    """What came out of a job; None when nothing was collected."""
+    """A job's report; None if nothing was collected."""
     row = (await connection.execute(select(reports).where(reports.c.job_id == job_id))).one_or_none()
     if row is None:
         return None
@@ -303,21 +304,21 @@ async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | Non
 
 
 async def fetch_texts(connection: AsyncConnection, job_ids: Collection[str], part: str) -> dict[str, Report]:
-    """The reports of these jobs whose words have `part` in any case, by job; nothing but those words is in them."""
+    """Job id -> report with only its texts, for the reports of these jobs that contain `part`, ignoring case."""
     query = select(reports.c.job_id, reports.c.body).where(reports.c.job_id.in_(job_ids))
     rows = await connection.execute(query.where(reports.c.body.icontains(part, autoescape=True)))
     return {row.job_id: Report(row.job_id, row.body, "", "", "", "", (), None) for row in rows}
 
 
 async def save_meter(connection: AsyncConnection, meter: Meter) -> None:
-    """Write down what a job has taken by now."""
+    """Store a job's meter."""
     values = asdict(meter) | write_usage(meter.usage, meters)
     del values["usage"]
     await upsert(connection, meters, values)
 
 
 async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
-    """What a job has taken; None when its agent never started."""
+    """A job's meter; None if its agent never started."""
     row = (await connection.execute(select(meters).where(meters.c.job_id == job_id))).one_or_none()
     return read_meter(row._asdict()) if row else None
 
@@ -337,14 +338,14 @@ BILL = (
     *(meters.c.input_tokens, meters.c.cached_tokens, meters.c.output_tokens),
     *(meters.c.cost_usd, meters.c.cost_is_estimate, meters.c.run_s),
 )
-"""The columns of a bill. What a meter says is None where the agent never started; so is the agent of what was done by
-hand, and the issue of a series."""
+"""The columns of the cost list. Values of the meter are None if the agent never started. The agent is None for work by
+people, and the issue is None for a series."""
 
 
 async def fetch_bill(
     connection: AsyncConnection, since: datetime | None, until: datetime | None
 ) -> list[Mapping[str, Any]]:
-    """What each job has taken, oldest first, of those created at or after `since` and before `until`."""
+    """The costs of the jobs created from `since` until before `until`, oldest first."""
     query = select(*BILL).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
     query = query if since is None else query.where(jobs.c.created_at >= since)
     query = query if until is None else query.where(jobs.c.created_at < until)
@@ -361,8 +362,8 @@ async def fetch_spent(
     requested_by: str,
     now: datetime,
 ) -> dict[Scope, Usage]:
-    """What has been taken by all that belongs together with a job of this issue or series, asked for by this person,
-    now. A job that begins a series belongs together with none."""
+    """The current usage in each scope of a job of this issue or series, requested by this person. A job that begins a
+    series shares no issue scope with others."""
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return {
         Scope.ISSUE: await _sum_up(connection, _belong_to(repository, thread, series)),
@@ -377,28 +378,28 @@ async def fetch_spent(
 async def _sum_up(connection: AsyncConnection, *which: ColumnElement[bool]) -> Usage:
     query = select(func.count().label("jobs"), *sum_usage(meters))
     query = query.select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
-    # What people did by hand was no run of an agent.
+    # Work by people is not a run of an agent.
     return Usage(**(await connection.execute(query.where(_BY_AGENTS, *which))).one()._mapping)
 
 
 def compress_log(log: bytes) -> bytes:
-    """A log as `save_log` takes it."""
+    """Compress a log for `save_log`."""
     return zlib.compress(log)
 
 
 async def save_log(connection: AsyncConnection, job_id: str, stage: str, compressed: bytes) -> None:
-    """Keep a stage's log for good; a second call replaces it."""
+    """Store a stage's log. A second call replaces it."""
     await upsert(connection, job_logs, {"job_id": job_id, "stage": stage, "compressed": compressed})
 
 
 async def fetch_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
-    """A stage's kept log; None while the job is under way, or when there never was one."""
+    """A stage's stored log; None while the job is active, or if there is none."""
     compressed = await fetch_compressed_log(connection, job_id, stage)
     return zlib.decompress(compressed) if compressed is not None else None
 
 
 async def fetch_compressed_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
-    """The same as `zlib` keeps it: tens of megabytes of log take that long to unpack that a service does it aside."""
+    """The same, still compressed with `zlib`. Decompressing may take long, so callers can use a thread."""
     query = select(job_logs.c.compressed).where(job_logs.c.job_id == job_id, job_logs.c.stage == stage)
     found: bytes | None = (await connection.execute(query)).scalar_one_or_none()
     return found

@@ -1,6 +1,6 @@
-"""Rows of how machines stand and what they have. Every function takes the transaction that its caller opened.
+"""Rows of the states and inventories of machines. Every function takes its caller's transaction.
 
-All replicas and the command line read and write them. A machine without a row takes jobs.
+All replicas and the command line share them. A machine without a row gets jobs.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from runner.model.inventory import MAX_STRANGERS, Gpu, Inventory, Sighting
 from runner.model.machines import USABLE, MachineState, Outage, WarmBase
 
 ANY_SLOT = -1
-"""In a row, the slot of a base that is good for every one."""
+"""The value for a base that all slots can use."""
 
 _IN_ORDER = {"reason": None, "permanent": None, "since": None, "seen_at": None, "retry_at": None}
 
 
 async def fetch_machine_states(connection: AsyncConnection) -> dict[str, MachineState]:
-    """How every machine stands of which anything was said, by name."""
+    """Name -> stored state."""
     return {row.name: _state(row) for row in await connection.execute(select(machine_states))}
 
 
@@ -35,40 +35,40 @@ def _state(row: Row[Any]) -> MachineState:
 
 
 async def save_outage(connection: AsyncConnection, name: str, outage: Outage) -> None:
-    """Write down that a machine is out."""
+    """Store an outage."""
     values = {"reason": outage.reason, "permanent": outage.permanent, "since": outage.since}
     await _save(connection, name, {**values, "seen_at": outage.seen_at, "retry_at": outage.retry_at})
 
 
 async def forget_outage(connection: AsyncConnection, name: str) -> bool:
-    """A machine is in order again; False when it was so before."""
+    """End an outage; False if there was none."""
     is_out = (machine_states.c.name == name, machine_states.c.reason.is_not(None))
     return (await connection.execute(update(machine_states).where(*is_out).values(**_IN_ORDER))).rowcount == 1
 
 
 async def drain(connection: AsyncConnection, name: str, by: str, now: datetime) -> None:
-    """Let a machine have no new jobs. Drained twice, it keeps the first time."""
+    """Drain a machine. A drained machine keeps the time of the first call."""
     found = (await fetch_machine_states(connection)).get(name)
     if found is None or found.drained_at is None:
         await _save(connection, name, {"drained_at": now, "drained_by": by})
 
 
 async def resume(connection: AsyncConnection, name: str) -> None:
-    """Let a machine have jobs, and forget whatever was found wrong with it."""
+    """End the drain of a machine, and clear its failures."""
     await connection.execute(delete(machine_states).where(machine_states.c.name == name))
-    # It may have lost its GPUs for good, and nobody is to wait for them.
+    # Forget its GPUs, because they may be gone for good, and no job should wait for them.
     await connection.execute(delete(machine_sightings).where(machine_sightings.c.name == name))
 
 
 async def count_fault(connection: AsyncConnection, name: str) -> int:
-    """One more preparation has failed there through the machine's fault: how many that are since one succeeded."""
+    """Count a preparation that failed because of the machine. Returns the number since the last success."""
     faults = (await fetch_machine_states(connection)).get(name, USABLE).faults + 1
     await _save(connection, name, {"faults": faults})
     return faults
 
 
 async def forget_faults(connection: AsyncConnection, name: str) -> None:
-    """A preparation has succeeded there."""
+    """Reset the count after a success."""
     has_faults = (machine_states.c.name == name, machine_states.c.faults > 0)
     await connection.execute(update(machine_states).where(*has_faults).values(faults=0))
 
@@ -77,11 +77,11 @@ async def _save(connection: AsyncConnection, name: str, values: dict[str, Any]) 
     await upsert(connection, machine_states, {"name": name, **values})
 
 
-# What machines have
+# Inventories
 
 
 async def fetch_sightings(connection: AsyncConnection) -> dict[str, Sighting]:
-    """What was last seen on every machine that was ever asked, by name."""
+    """Name -> last inventory."""
     return {row.name: _sighting(row) for row in await connection.execute(select(machine_sightings))}
 
 
@@ -92,24 +92,24 @@ def _sighting(row: Row[Any]) -> Sighting:
 
 
 async def save_inventory(connection: AsyncConnection, name: str, inventory: Inventory, at: datetime) -> None:
-    """Write down what a machine has; which folders nobody knows there stays written."""
+    """Store a machine's inventory. Its unknown folders stay unchanged."""
     await upsert(connection, machine_sightings, {"name": name, "at": at, **asdict(inventory)})
 
 
 async def save_strangers(connection: AsyncConnection, name: str, strangers: Sequence[str]) -> None:
-    """Write down whose folders nobody knows on a machine that was seen; of many, the first by name."""
+    """Store a machine's unknown folders; if there are many, the first ones by name."""
     values = {"strangers": list(strangers[:MAX_STRANGERS]), "stranger_count": len(strangers)}
     await connection.execute(update(machine_sightings).where(machine_sightings.c.name == name).values(**values))
 
 
 async def fetch_warm_bases(connection: AsyncConnection) -> set[WarmBase]:
-    """Every base that jobs have begun from, as it was last seen."""
+    """All known bases."""
     rows = await connection.execute(select(warm_bases))
     return {WarmBase(row.machine, None if row.slot == ANY_SLOT else row.slot, row.recipe) for row in rows}
 
 
 async def save_warm_base(connection: AsyncConnection, base: WarmBase, repository: str, at: datetime) -> None:
-    """Write down that a repository's base is there, in place of one that was made in another way."""
+    """Store a repository's base. It replaces one with another recipe."""
     slot = ANY_SLOT if base.slot is None else base.slot
     key = {"machine": base.machine, "repository": repository, "slot": slot}
     await upsert(connection, warm_bases, {**key, "recipe": base.recipe, "seen_at": at})

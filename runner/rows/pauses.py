@@ -1,6 +1,6 @@
-"""The kill switch, as rows: whether new work begins, everywhere or in one repository. What is under way goes on.
+"""Rows of pauses, the kill switch: no new jobs start, everywhere or in one repository. Running jobs continue.
 
-Every function takes the transaction that its caller opened. It refuses to know what a label is.
+Every function takes its caller's transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from runner.db.sql import insert_new
 from runner.model.job import Job
 
 EVERYWHERE = ""
-"""In place of a repository."""
+"""The value for all repositories."""
 
 OPERATOR = "operator"
 """The origin of a pause from the command line."""
@@ -25,44 +25,44 @@ OPERATOR = "operator"
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """That nothing new begins."""
+    """A pause of new jobs."""
 
     repository: str
     """In lower case, or `EVERYWHERE`."""
     origin: str
-    """What says so, and has to take it back: several may at once."""
+    """Who or what paused, and has to end the pause. There may be several at the same time."""
     paused_by: str
     paused_at: datetime
 
     def describe(self) -> str:
-        """It as a clause for people. An operator's name is nobody's business in a thread."""
+        """A clause for people, without the operator's name."""
         if self.origin == OPERATOR:
             return "the operator of this App has paused new jobs"
         return f"@{self.paused_by} has paused new jobs in this repository ({self.origin})"
 
 
 async def begin_pause(connection: AsyncConnection, pause: Pause) -> bool:
-    """Let nothing new begin; False when the same origin had said so before."""
+    """Begin a pause; False if the same origin has already paused."""
     return await insert_new(connection, pauses, asdict(pause))
 
 
 async def end_pause(connection: AsyncConnection, repository: str, origin: str | None = None) -> int:
-    """Take back what one origin said, or all of them. How many had."""
+    """End the pause of one origin, or all pauses. Returns their number."""
     which = [pauses.c.repository == repository.lower()]
     which += [pauses.c.origin == origin] if origin else []
     return (await connection.execute(delete(pauses).where(*which))).rowcount
 
 
 async def fetch_pauses(connection: AsyncConnection) -> list[Pause]:
-    """Every pause, the oldest first."""
+    """All pauses, oldest first."""
     return [Pause(**row._mapping) for row in await connection.execute(select(pauses).order_by(pauses.c.paused_at))]
 
 
 def find_pause(known: Iterable[Pause], repository: str) -> Pause | None:
-    """What keeps new jobs of a repository from beginning. Pure."""
+    """The pause that applies to a repository. Pure."""
     return next((pause for pause in known if pause.repository in (EVERYWHERE, repository.lower())), None)
 
 
 def find_pause_of(known: Iterable[Pause], job: Job) -> Pause | None:
-    """The same for a job; what a person does by hand is no agent's work. Pure."""
+    """The pause that applies to a job. Work by people is not paused. Pure."""
     return None if job.by_hand else find_pause(known, job.repository)

@@ -1,6 +1,6 @@
-"""How much there is of everything, counted in the database: for those who watch the service.
+"""Statistics for monitoring, counted in the database.
 
-Totals only grow, whichever replica is asked and however often it was restarted. Every function only reads.
+Totals only grow, also across replicas and restarts. Every function only reads.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from runner.model.usage import Usage
 from runner.rows.usage_columns import sum_usage
 
 WINDOW = timedelta(hours=1)
-"""How far back it is looked how long the phases of jobs took."""
+"""The time window for durations of phases."""
 
 MAX_EVENTS = 20_000
-"""Steps of jobs that are looked at; of more, the newest."""
+"""The most history entries that are read, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Readings:
-    """Numbers of one moment. Times are the service's."""
+    """The statistics of one moment."""
 
     active: Mapping[str, int]
-    """Jobs by the state that they are in."""
+    """State -> number of jobs."""
     ended: Mapping[tuple[str, str, str], int]
-    """Jobs by state, preset and agent."""
+    """State, preset and agent -> number of jobs."""
     oldest_queued_at: datetime | None
     deliveries: Mapping[str, int]
     oldest_pending_at: datetime | None
     pulls: Mapping[str, int]
-    """Pull requests: waiting, brought, abandoned."""
+    """State (waiting, brought, abandoned) -> number of pull requests."""
     holds: int
     notifications: int
-    """What the operator has not been told yet."""
+    """Notifications that were not sent yet."""
     taken: Mapping[tuple[str, str], Usage]
-    """What all runs have taken together, by agent and model."""
+    """Agent and model -> usage of all runs."""
     phases: Mapping[str, Sequence[float]]
-    """How many seconds each phase of a job took that ended within the window."""
+    """Phase -> durations in seconds, for phases that ended in the window."""
 
 
 async def take_readings(connection: AsyncConnection, now: datetime) -> Readings:
-    """All of them, as of one moment of the database."""
+    """Read all statistics in one transaction."""
     by_kind = await _group(connection, jobs.c.state, jobs.c.preset, jobs.c.agent)
     counted: dict[tuple[str, str, str], int] = {
         (state, preset, agent): count for state, preset, agent, count in by_kind

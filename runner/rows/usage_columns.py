@@ -1,4 +1,4 @@
-"""Usage as columns: of one row, and summed over many. `meters` and `model_calls` have the same names for them."""
+"""Usage in columns: of one row, or summed over many. `meters` and `model_calls` use the same column names."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from sqlalchemy import ColumnElement, Table, func
 from runner.model.usage import Usage
 
 COUNTS = ("turns", "input_tokens", "cached_tokens", "output_tokens", "run_s", "output_bytes")
-"""Those that are never NULL. `model_calls` does not have all of them."""
+"""Columns that are never NULL. `model_calls` does not have all of them."""
 
 COLUMNS = (*COUNTS, "cost_usd")
-"""`cost_usd` is NULL where nobody knows it."""
+"""`cost_usd` is NULL if it is unknown."""
 
 
 def write_usage(usage: Usage, table: Table) -> dict[str, Any]:
-    """A usage as values of the table's columns."""
+    """The values of the table's columns."""
     return {name: getattr(usage, name) for name in COLUMNS if name in table.c}
 
 
 def read_usage(row: Mapping[str, Any]) -> Usage:
-    """The usage in a job's row of `meters`, which may hold other columns as well."""
+    """The usage in a row of `meters`, which may have other columns, too."""
     return Usage(jobs=1, **{name: row[name] for name in COUNTS}).with_cost(row["cost_usd"])
 
 
 def sum_usage(table: Table) -> Sequence[ColumnElement[Any]]:
     """The sum of a group's rows, as columns named like the fields of `Usage`, all but `jobs`.
 
-    A row that an outer join has left empty counts for nothing.
+    An empty row of an outer join counts as 0.
     """
     names = {name: name for name in COUNTS if name in table.c} | {"known_usd": "cost_usd"}
-    # PostgreSQL adds whole numbers up to a decimal: the cast keeps them what they were.
+    # PostgreSQL sums integers to a decimal. The cast keeps them integers.
     sums = [
         func.coalesce(func.sum(table.c[column]), 0).cast(table.c[column].type).label(name)
         for name, column in names.items()

@@ -1,4 +1,4 @@
-"""The step in which the agent is at work: how it is started, watched, and judged when it has ended."""
+"""The step in which the agent runs: starts it, watches it, and judges its run."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from runner.transport.jobd_client import JobdClient
 log = structlog.get_logger()
 
 SESSIONS = uuid.UUID("6c1f3c2e-6f0d-4b8e-9f0e-5d2f6a1b7c3d")
-"""The namespace of the session ids that we choose: the same job always has the same one."""
+"""The namespace of session ids, which are derived from job ids."""
 
 MAX_EXIT_STATUS = 255
 
 KILL_AFTER_S = 10
-"""How much longer than twice its grace an agent may take to end before it is killed without more words."""
+"""The seconds after twice the grace time until an agent is killed."""
 
 
 async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
-    """Start the agent, in an environment that is prepared."""
+    """Start the agent in a prepared environment."""
     access = bench.gateway.grant(job)
     launch = bench.agents[job.agent].launch(_describe_run(bench, job, access.token if access else ""))
     launch = access.fill_in(launch) if access else launch
@@ -78,14 +78,14 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
 
 
 async def _open_account(bench: Bench, job: Job, stored: Meter | None, spent: Mapping[Scope, Usage]) -> Account | None:
-    """The job's account with the gateway, with what may be taken just now; None for an agent that does not ask it."""
+    """Open the job's account with the gateway, with the current caps; None if the agent does not use the gateway."""
     profile, own = bench.profiles[job.repository], stored.usage if stored else NOTHING
     others = {scope: usage - own for scope, usage in spent.items()}
     return await bench.gateway.open(job, bound(profile.caps, profile.limits), others, own)
 
 
 async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope, Usage]]:
-    """What the job has taken, as it was written down last, and what all that belongs together has, with it."""
+    """The stored meter of the job, and the usage in each scope, including the job."""
     async with bench.db.read() as connection:
         spent = await job_rows.fetch_spent(
             connection,
@@ -99,10 +99,9 @@ async def _fetch_taken(bench: Bench, job: Job) -> tuple[Meter | None, dict[Scope
 
 
 def _describe_run(bench: Bench, job: Job, token: str) -> Run:
-    """What is particular to this run: its session, which is always new, and caps that the backend can hold.
+    """The parameters of this run: a new session, and the caps that the backend can enforce.
 
-    The session of an earlier run is never resumed. Its file lies where the agent could write, so that it may hold
-    words in our name that we never said.
+    An earlier session is never resumed: its agent could write to the file, and so invent messages of the service.
     """
     caps = bench.profiles[job.repository].caps.get(Scope.JOB, Caps())
     return Run(
@@ -116,7 +115,7 @@ def _describe_run(bench: Bench, job: Job, token: str) -> Run:
 
 
 async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
-    """Look after an agent at work; once it has ended, judge its run."""
+    """Watch a running agent. When it has ended, judge its run."""
     poll = await follow(bench, client, job, "agent")
     agent = bench.agents[job.agent]
     if poll.state is StageState.RUNNING:
@@ -133,7 +132,7 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
         exit_status = _read_exit_status(poll.result)
         verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(bench, job, poll.result, account))
     else:
-        # What it had done by then may still be worth reading.
+        # Its results so far may still be useful.
         exit_status = None
         reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
         verdict = _told(bench, job, {}, account) or RunVerdict(Ending.KILLED, reason)
@@ -146,25 +145,25 @@ async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
     if doubt := poll.result.get("doubt"):
         log.warning("agent.environment_doubted", **job.log_context(), reason=read_text(doubt))
     if meter.unknown_events:
-        # A new version of a command line may say things that we should read.
+        # A new version of a command line may print events that the backend should read.
         log.warning("agent.unknown_events", **job.log_context(), agent=job.agent, count=meter.unknown_events)
     return log_move(moved)
 
 
 def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
-    """How long the agent ran, as its machine says: the service may have been away when it ended."""
+    """The running time that the machine reports, because the service may have been away when the agent ended."""
     run_s = result.get("run_s")
     return float(run_s) if isinstance(run_s, int | float) and 0 <= run_s <= MAX_NUMBER else otherwise
 
 
 def _read_exit_status(result: Mapping[str, Any]) -> int | None:
-    """How the agent ended; negative for a signal. None where its machine does not say it."""
+    """The agent's exit status, negative for a signal; None if the machine does not report it."""
     status = result.get("exit_status")
     return status if type(status) is int and -MAX_EXIT_STATUS <= status <= MAX_EXIT_STATUS else None
 
 
 def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> RunVerdict | None:
-    """Why the agent was told to end, by a person, by us or by its machine; None when it ended by itself."""
+    """Why the agent was stopped, by a person, the service or its machine; None if it ended by itself."""
     if job.cancel_requested_at:
         return RunVerdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
     if job.stopped_as:
@@ -175,18 +174,18 @@ def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | 
         return RunVerdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
         limit_s = bench.profiles[job.repository].limits.timeout_s
-        return RunVerdict(Ending.CAPPED, f"the agent was ended at its cap of {limit_s:,} seconds")
+        return RunVerdict(Ending.CAPPED, f"the agent was stopped at its cap of {limit_s:,} seconds")
     return None
 
 
 def _find_refusal(account: Account | None) -> RunVerdict | None:
-    """What became of a run whose model was not asked again."""
+    """The verdict on a run whose model calls were refused."""
     refusal = account and account.refusal
-    return RunVerdict(Ending.CAPPED, f"the agent was ended at {refusal}") if refusal else None
+    return RunVerdict(Ending.CAPPED, f"the agent was stopped at {refusal}") if refusal else None
 
 
 async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Job:
-    """Keep count of an agent at work; warn it before a cap, and end it at one, or when somebody asks for its end."""
+    """Count the usage of a running agent. Warn it before a cap, and stop it at a cap or after a cancel."""
     profile = bench.profiles[job.repository]
     await keep_way(bench, client, job)
     _, meter, idle_s = await asyncio.to_thread(bench.usage_reader.read, job, bench.agents[job.agent])
@@ -195,11 +194,11 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
     if account := await _open_account(bench, job, stored, spent):
         try:
             await bench.gateway.connect(job, client)
-        except JobdError as error:  # What the agent asks meanwhile is held for it.
+        except JobdError as error:  # The agent's requests wait meanwhile.
             log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
         meter = account.correct(meter)
     if is_worth_writing(stored, meter):
-        # What is lost with a machine's power is counted again, out of the log and the calls of models.
+        # If this write is lost in a power failure, the log and the model calls are counted again.
         async with bench.db.write(durable=False) as connection:
             await job_rows.save_meter(connection, meter)
     caps, watched = bound(profile.caps, profile.limits), Watched(job, meter, idle_s, spent)
@@ -213,15 +212,15 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
     if (warning := find_warning(watched, caps)) and not bench.usage_reader.was_warned(job.id):
         log.info("job.warned", **job.log_context(), warning=warning)
         bench.usage_reader.note_warning(job.id)
-        with suppress(JobdError):  # It has to do without.
+        with suppress(JobdError):  # The warning is optional.
             await client.notify(job.id, warning)
     return job
 
 
 async def _stop(bench: Bench, client: JobdClient, job: Job) -> Job:
-    """Tell the agent to end; where that leads to nothing, kill all that belongs to the job.
+    """Tell the agent to stop. If it does not, kill all processes of the job. Raises `Lost`.
 
-    The machine-side program that should end it runs as the same user: an agent can hold it up. Raises `Lost`.
+    The agent can delay the machine-side program that should stop it, because it runs as the same user.
     """
     assert job.stopped_at
     grace_s = 2 * bench.profiles[job.repository].limits.stop_grace_s + KILL_AFTER_S
@@ -230,7 +229,7 @@ async def _stop(bench: Bench, client: JobdClient, job: Job) -> Job:
         log.warning("job.killed", **job.log_context())
         is_alive = await client.kill(job.id) > 0
         if not is_alive and bench.now() - kill_from > KILL_PATIENCE:
-            # Nothing has to be alive for a machine to say that it is. It may also have been away all the time.
+            # The machine may report living processes although there are none, or may have been away all the time.
             is_alive = (await follow(bench, client, job, "agent")).state is StageState.RUNNING
         return bear_survivors(bench, job, kill_from) if is_alive else job
     try:

@@ -1,4 +1,4 @@
-"""Which commit a job begins from: the service chooses it by the host's word, and the machine's answer must be that one.
+"""Chooses the commit that a job begins from. The host's answer decides, and the machine must confirm the same commit.
 
 What a pull request brings in beside the approved diff is what its base commit comes from. So a job of an issue begins
 from a commit of its base branch. A worktree or a task of its own may begin anywhere: no pull request is made of it.
@@ -15,20 +15,20 @@ from runner.model.jobd_answers import JobdError
 from runner.steps.runtime import Bench, update_job
 
 WRONG_COMMIT = "wrong_commit"
-"""Our name for a machine that began from another commit than it should have; it counts as the machine's fault."""
+"""The error code for a machine that checked out another commit. It counts as a failure of the machine."""
 
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class NoBaseCommit(Exception):  # noqa: N818 - a fact about a job
-    """A job has no commit to begin from. The message is a sentence for its report."""
+    """There is no commit that the job can begin from. The message is a sentence for its report."""
 
 
 async def choose_base_commit(bench: Bench, job: Job, earlier: str) -> Job:
-    """The job with the commit that its machine is told to check out, written down before the machine is asked.
+    """Store the commit that the machine will be told to check out, and return the job.
 
-    `earlier` is where the attempt that it carries on from began; empty for none. The job stays without a commit where
-    only its machine knows the newest one: the operator's own `clone_url` may lag behind, and a worktree may begin at
+    `earlier` is the base commit of the attempt that the job continues, or empty. The job stays without a commit if
+    only its machine knows the newest one: a `clone_url` of the operator may lag behind, and a worktree may begin at
     any ref. Raises `NoBaseCommit` and `HistoryError`.
     """
     commit = job.base_commit or earlier
@@ -40,14 +40,14 @@ async def choose_base_commit(bench: Bench, job: Job, earlier: str) -> Job:
 
 
 async def _find_on_branch(bench: Bench, job: Job, commit: str) -> str:
-    """The same commit, which must be on the base branch; without one, the newest there."""
+    """The commit, if it is on the base branch; without one, the branch's newest commit."""
     newest = await bench.history.fetch_newest(job.repository, job.base_branch)
     if newest is None:
         raise NoBaseCommit(f"the repository has no branch {job.base_branch}")
     if commit and not await bench.history.leads_to(job.repository, commit, newest):
         raise NoBaseCommit(
-            f"commit `{commit[:10]}`, which this would begin from, is not on `{job.base_branch}`: `/ptq rebase` brings "
-            "an earlier diff onto the newest commit, and `/ptq fix` begins from that"
+            f"the base commit `{commit[:10]}` is not on `{job.base_branch}`: `/ptq rebase` moves an earlier diff to "
+            "the newest commit, and `/ptq fix` begins from there"
         )
     return commit or newest
 
@@ -58,9 +58,9 @@ async def _is_on_branch(bench: Bench, job: Job, commit: str) -> bool:
 
 
 async def read_base_commit(bench: Bench, job: Job, result: Mapping[str, Any]) -> str:
-    """The commit that a machine says it checked out, which must be the chosen one, or else one of the base branch.
+    """The commit that a machine checked out. It must be the chosen one, or without one, on the base branch.
 
-    Raises `JobdError` for any other, and `HistoryError`.
+    Raises `JobdError` for any other commit, and `HistoryError`.
     """
     said = result.get("base_commit")
     if not isinstance(said, str) or not _COMMIT.fullmatch(said):

@@ -1,6 +1,6 @@
-"""Keeps a job's environment for the person who holds it: lets their key in, and out again when the hold is over.
+"""Carries out holds: grants a person's SSH key access to a job's environment, and ends it.
 
-Level-triggered like all that the supervisor does: it looks at the hold's row, and makes the machine like it.
+Level-triggered, like everything in the supervisor: it makes the machine match the hold's row.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ log = structlog.get_logger()
 
 
 async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: float) -> bool:
-    """See to the hold on the environment of a job that has ended. False when nobody holds it, so that it may go.
+    """Carry out the hold on an ended job's environment. False if there is none, so that the environment can be removed.
 
-    Where the machine does not do what is wanted of it, that is written down, and `retry_s` passes.
+    If the machine fails, the reason is stored, and the next try is after `retry_s`.
     """
     async with bench.db.read() as connection:
         leased = lease.job_id in {other.job_id for other in await job_rows.fetch_leases(connection)}
@@ -36,13 +36,13 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
         job = await job_rows.fetch_job(connection, lease.job_id)
         report = await job_rows.fetch_report(connection, lease.job_id)
     if not leased:
-        return True  # It passed on to another job, which looks after it.
+        return True  # The lease moved to another job, which carries out the hold.
     client = bench.clients.get(lease.machine)
     if hold is None or job is None or client is None:
         return False
-    if job.kind is JobKind.WORKTREE and job.state is not JobState.SUCCEEDED:  # It was never made.
+    if job.kind is JobKind.WORKTREE and job.state is not JobState.SUCCEEDED:  # The environment was never made.
         return False
-    if job.adopts and report and hold.begun_at < job.created_at:  # All that was edited by its person is stored.
+    if job.adopts and report and hold.begun_at < job.created_at:  # The person's edits are stored.
         async with bench.db.write() as connection:
             await end_hold(connection, hold)
         return False
@@ -58,7 +58,7 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
             bell.ring()
     except (HostError, JobdError) as error:
         if isinstance(error, JobdError) and error.code == "gone":
-            return False  # Somebody else has removed it.
+            return False  # The environment is gone.
         log.warning("hold.trouble", job=hold.job_id, machine=lease.machine, reason=str(error))
         async with bench.db.write() as connection:
             await change_hold(connection, hold, trouble=str(error))
@@ -68,7 +68,7 @@ async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: fl
 
 
 async def _begin_now(bench: Bench, hold: Hold) -> Hold:
-    """Count a hold's time from now on: until now its environment was only being made."""
+    """Start the time of a hold now, because its environment has just become ready."""
     now = bench.now()
     expires_at = now + (hold.expires_at - hold.begun_at)
     async with bench.db.write() as connection:
@@ -77,7 +77,7 @@ async def _begin_now(bench: Bench, hold: Hold) -> Hold:
 
 
 async def _find_context(bench: Bench, job: Job, report: Report | None) -> str:
-    """What is known of a job; of one whose environment was made anew, what is known of the first."""
+    """The description of a job; if its environment was rebuilt, that of the first job."""
     if job.kind is JobKind.WORKTREE and job.follows:
         async with bench.db.read() as connection:
             job = await job_rows.fetch_job(connection, job.follows) or job
@@ -86,7 +86,7 @@ async def _find_context(bench: Bench, job: Job, report: Report | None) -> str:
 
 
 async def end_vain_holds(bench: Bench, holds: Iterable[Hold], kept: Collection[str]) -> None:
-    """End the holds on environments that are not there, and never will be; `kept` are the jobs that may have one."""
+    """End holds whose environments do not exist and never will. `kept` are the jobs that may have an environment."""
     for hold in (hold for hold in holds if hold.job_id not in kept):
         async with bench.db.write() as connection:
             ended = await end_hold(connection, hold)
@@ -96,7 +96,7 @@ async def end_vain_holds(bench: Bench, holds: Iterable[Hold], kept: Collection[s
 
 async def _let_in(bench: Bench, client: JobdClient, job: Job, hold: Hold, context: str) -> None:
     if job.state is JobState.LOST and await client.kill(job.id):
-        raise JobdError("still_alive", "something of the job is still at work")
+        raise JobdError("still_alive", "processes of the job are still running")
     lasts_s = int((hold.expires_at - bench.now()).total_seconds())
     await client.admit(job.id, hold.public_key, max(lasts_s, 1), context)
     async with bench.db.write() as connection:
@@ -108,7 +108,7 @@ async def _let_in(bench: Bench, client: JobdClient, job: Job, hold: Hold, contex
 
 
 async def _let_out(bench: Bench, client: JobdClient, hold: Hold) -> bool:
-    """End a hold whose time is over; False when it was released or made longer meanwhile."""
+    """End an expired hold; False if it was released or extended meanwhile."""
     await client.dismiss(hold.job_id)
     async with bench.db.write() as connection:
         ended = await end_hold(connection, hold)
@@ -119,26 +119,26 @@ async def _let_out(bench: Bench, client: JobdClient, hold: Hold) -> bool:
 
 
 def describe_context(job: Job, report: Report | None, profile: Profile | None) -> str:
-    """What a person, or an agent that they start, should know of a job. Pure.
+    """A description of the job for the person, or for an agent that they start. Pure.
 
-    Strangers and an agent wrote parts of it: they are shown so that a terminal does nothing of them.
+    Parts of it are untrusted. Control characters for terminals are shown as text.
     """
     commands = {
         "Rebuild": ((profile.setup if profile.update is None else profile.update) if profile else ()),
-        "Try whether the environment works": profile.smoke_test if profile else (),
-        "Lint, as is done before the change is collected": profile.lint if profile else (),
+        "Check that the environment works": profile.smoke_test if profile else (),
+        "Lint, which also runs before the change is collected": profile.lint if profile else (),
     }
     facts = [
         f"# Job {job.id}",
-        f"{job.case_key}, {job.preset}, attempt {job.attempt}, asked for by @{job.requested_by}; it is {job.state}.",
+        f"{job.case_key}, {job.preset}, attempt {job.attempt}, requested by @{job.requested_by}; state: {job.state}.",
         f"Base commit: {job.base_commit}, of `{job.base_branch}`.",
-        *([f"How it ended: {job.failure}"] if job.failure else []),
-        "What you change in the worktree is collected when the job is released. `$PTQ_OUTPUT_DIR/report.md` is the "
-        "report that goes with it: what the agent wrote there stands until you change it.",
+        *([f"Failure: {job.failure}"] if job.failure else []),
+        "Your changes in the worktree are collected when the job is released, with the report in "
+        "`$PTQ_OUTPUT_DIR/report.md`. You can edit the agent's report there.",
     ]
     shown = [f"## {title}\n\n{_indent(commands[title])}" for title in commands if commands[title]]
     texts = {"Last report": report.body, "Last worklog": report.worklog} if report else {}
-    texts["The brief that the agent had, with the issue and how tests are run"] = job.prompt
+    texts["The agent's brief, with the issue and the test command"] = job.prompt
     shown += [f"## {title}\n\n{text.strip()}" for title, text in texts.items() if text.strip()]
     return show_invisible("\n\n".join([*facts, *shown])) + "\n"
 

@@ -1,4 +1,4 @@
-"""What the service's endless loops share: level-triggered passes, rung awake early, never ended by an exception."""
+"""The service's endless loops: level-triggered passes, woken early by notifications, never ended by an exception."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Value = TypeVar("Value")
 
 
 class Listener:
-    """One loop's ear: hears every ring since it last waited."""
+    """Receives notifications for one loop, also those since it last waited."""
 
     def __init__(self) -> None:
         self.heard = asyncio.Event()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return at the next ring, at once if one came meanwhile, and after `timeout_s` seconds at the latest."""
-        # Not `asyncio.wait_for`: before Python 3.12 it can swallow a cancellation that comes together with a ring.
+        """Return at the next notification, at once if there was one meanwhile, or after `timeout_s` seconds."""
+        # Not `asyncio.wait_for`: before Python 3.12 it can lose a cancellation that comes with a notification.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self.heard.wait()
@@ -30,10 +30,10 @@ class Listener:
 
 
 class Bell:
-    """Wakes every loop before its interval is over. A lost ring costs that interval and nothing else.
+    """Wakes loops before their interval is over. A lost notification only costs that interval.
 
-    `tell_others` carries a ring to the other replicas, where `ring_here` is to be called. `narrower` rings whenever
-    this one does here: it is for what happens so often that not every loop should look.
+    `tell_others` notifies the other replicas, which then call `ring_here`. `narrower` is notified, too, but not the
+    other way round: it is for frequent events that few loops need.
     """
 
     def __init__(self, tell_others: Callable[[], None] = lambda: None, narrower: Bell | None = None) -> None:
@@ -42,12 +42,12 @@ class Bell:
         self._narrower = narrower
 
     def ring(self) -> None:
-        """Wake all who listen, here and elsewhere."""
+        """Wake all listeners, also in other replicas."""
         self.ring_here()
         self._tell_others()
 
     def ring_here(self) -> None:
-        """Wake all who listen in this process."""
+        """Wake all listeners in this process."""
         for listener in self._listeners:
             listener.heard.set()
         if self._narrower:
@@ -55,7 +55,7 @@ class Bell:
 
     @contextmanager
     def listen(self) -> Iterator[Listener]:
-        """Hear every ring inside the block."""
+        """Receive notifications inside the block."""
         listener = Listener()
         self._listeners.add(listener)
         try:
@@ -65,9 +65,9 @@ class Bell:
 
 
 async def finish(work: Coroutine[None, None, Value]) -> Value:
-    """Do something to its end, also when the caller is cancelled meanwhile; the cancellation comes after it.
+    """Await something to its end. If the caller is cancelled meanwhile, the cancellation follows afterwards.
 
-    A transaction that is broken off in mid-statement can leave SQLite locked for good.
+    A transaction that is interrupted during a statement can leave SQLite locked forever.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -78,7 +78,7 @@ async def finish(work: Coroutine[None, None, Value]) -> Value:
 
 
 async def run_forever(name: str, step: Callable[[], Awaitable[None]], bell: Bell, interval_s: float) -> None:
-    """Call `step` at every ring and every `interval_s` seconds. A pass that fails is logged, and repeated."""
+    """Call `step` at every notification and every `interval_s` seconds. A failed pass is logged and repeated."""
     with bell.listen() as listener:
         while True:
             try:
@@ -89,7 +89,7 @@ async def run_forever(name: str, step: Callable[[], Awaitable[None]], bell: Bell
 
 
 class Loop:
-    """`run_forever` in a task of its own, which can be ended between two passes."""
+    """`run_forever` in a task, which can be ended between two passes."""
 
     def __init__(self, name: str, step: Callable[[], Awaitable[None]], bell: Bell, interval_s: float) -> None:
         self._step = step
@@ -97,7 +97,7 @@ class Loop:
         self._task = asyncio.create_task(run_forever(name, self._pass, bell, interval_s), name=name)
 
     async def finish(self) -> None:
-        """Let the pass that is under way come to its end, and begin no other."""
+        """Wait for the current pass, and start no other."""
         async with self._passing:
             self._task.cancel()
         await self.cancel()

@@ -1,4 +1,4 @@
-"""What a preparation tells about its machine: that a base is there now, or that something is wrong with it."""
+"""Records what a preparation shows about its machine: a base that exists now, or a failure of the machine."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from runner.transport.ssh_metrics import SSH_METRICS
 log = structlog.get_logger()
 
 BASE_BROKEN = ("setup_failed", "smoke_test_failed")
-"""Why a base cannot be made, by the protocol's name."""
+"""Error codes of a base that cannot be built."""
 
 
 def name_recipe(recipe: Recipe) -> str:
-    """Names what a repository's base is made by: with any of it changed, jobs begin from another one. Pure."""
+    """A name for the recipe of a base. If any part of the recipe changes, jobs need another base. Pure."""
     parts = (recipe.clone_url, recipe.create_venv, recipe.setup, recipe.submodules, recipe.smoke_test)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 async def note_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> None:
-    """A job's environment was made: its machine is well, and has the base from now on."""
+    """Record a successful preparation: the machine works, and has the base now."""
     SSH_METRICS.count_steps(result.get("took"))
     machine, profile = job.machine or "", bench.profiles[job.repository]
     recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
@@ -40,13 +40,13 @@ async def note_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> No
         lease = await job_rows.fetch_leased(connection, job.id)
         if not isinstance(result.get("base"), Mapping) or lease is None:
             return
-        # Made in place, a base is good for that place alone.
+        # A base that was built in a slot's folder works only there.
         base = WarmBase(machine, lease.slot if result.get("way") == "slot" else None, recipe)
         await save_warm_base(connection, base, job.repository, bench.now())
 
 
 async def note_unprepared(bench: Bench, job: Job, code: str | None) -> None:
-    """A job could not be prepared, for the reason with this name. Too many in a row put the machine out."""
+    """Record a failed preparation with its error code. Too many in a row take the machine out of service."""
     machine = job.machine or ""
     if code in BASE_BROKEN:
         notification = draft_broken_base(machine, job.repository, job.failure or "", bench.now())
@@ -56,7 +56,7 @@ async def note_unprepared(bench: Bench, job: Job, code: str | None) -> None:
         return
     async with bench.db.write() as connection:
         if (await fetch_machine_states(connection)).get(machine, USABLE).outage:
-            return  # It gets no jobs as it is; this one was there before.
+            return  # It gets no new jobs anyway; this one was there before.
         outage = break_circuit(await count_fault(connection, machine), code, bench.now())
         if outage:
             await save_outage(connection, machine, outage)

@@ -1,4 +1,4 @@
-"""What the steps of a job work with, and what several of them do: follow a log, write the job down, end it."""
+"""The dependencies of a job's steps, and what several steps do: follow a log, store the job, end it."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from runner.transport.jobd_client import JobdClient
 log = structlog.get_logger()
 
 LOG_CHUNK = 262_144
-"""Bytes of a log that one poll asks for."""
+"""The bytes of a log that one poll requests."""
 
 
 READ_ON = timedelta(seconds=10)
-"""How long one step goes on reading the log of a stage that has ended."""
+"""How long one step continues to read the log of an ended stage."""
 
 
 class Lost(Exception):  # noqa: N818 - a fact about a job
-    """A machine answers, but does not bring a job to its end. The message is a clause for the job's report."""
+    """A machine answers, but the job does not end there. The message is a clause for the job's report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the steps work with."""
+    """The dependencies of the steps."""
 
     db: Database
     clients: Mapping[str, JobdClient]
@@ -58,7 +58,7 @@ class Bench:
 
 
 UNCONFIGURED = "the service's configuration no longer has this job's repository, agent or machine"
-"""Why a job that was taken in cannot go on after a change of `ptq.toml`."""
+"""Why a job cannot continue after a change of `ptq.toml`."""
 
 
 async def end(
@@ -68,10 +68,10 @@ async def end(
     failure: str | None,
     report: Report | None = None,
 ) -> Job:
-    """Put a job into a final state, with everything of it that must outlive the spool, in one transaction."""
+    """Move a job into a final state, and store its logs and report, in one transaction."""
     account = await _close_account(bench, job) if job.state is JobState.RUNNING else None
     stages = [stage for stage in STAGES if bench.spool.offset(job.id, stage)]
-    # Not on the event loop, and not while the transaction is open: a log may have many megabytes.
+    # In a thread, and before the transaction, because a log may have many megabytes.
     logs = {stage: await asyncio.to_thread(job_rows.compress_log, bench.spool.read(job.id, stage)) for stage in stages}
     async with bench.db.write() as connection:
         ended = await job_rows.move_job(connection, job, to, bench.now(), failure)
@@ -89,7 +89,7 @@ async def end(
 
 
 async def _close_account(bench: Bench, job: Job) -> Account | None:
-    """What a run has taken whose machine will not say that it has ended; from here on it takes nothing."""
+    """Close the account of a run whose end its machine does not report. No more usage is possible then."""
     account = await bench.gateway.open(job, {}, {}, NOTHING)
     await bench.gateway.close(job.id)
     return account
@@ -98,14 +98,13 @@ async def _close_account(bench: Bench, job: Job) -> Account | None:
 async def follow(
     bench: Bench, client: JobdClient, job: Job, stage: str, environment: str | None = None, wait_s: float = 0.0
 ) -> Poll:
-    """Ask how a stage stands, and copy what its log has grown by.
+    """Poll a stage, and copy the new part of its log.
 
-    A stage that has ended counts as running until its log is here to its end. A full piece means that there is more:
-    it is asked for at once for `READ_ON`, and by the next step after that, which first looks whether the job has been
-    cancelled.
+    An ended stage counts as running until its whole log is here. A full piece means that there is more. It is read at
+    once for up to `READ_ON`; after that the next step continues, which first checks for a cancel.
 
-    The machine may wait up to `wait_s` seconds for something new. The machine bounds the log's size; so does this
-    function, for a machine may lie. The stage may be in another `environment` than the job's own.
+    The machine may wait up to `wait_s` seconds for new output. It limits the size of the log, and so does this
+    function, because the machine is not trusted. The stage may be in another `environment` than the job's.
     """
     limit = bench.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
     until = bench.now() + READ_ON
@@ -122,9 +121,9 @@ async def follow(
 
 
 async def keep_way(bench: Bench, client: JobdClient, job: Job, fetcher: Fetcher | None = None) -> None:
-    """See to it that a job's machine reaches us, where it has to: the service may be another than before.
+    """Open the job's routes from its machine to the gateway again, because this may be another replica than before.
 
-    Raises `HostError`; where the machine does not let us listen, what git asks meanwhile is held for it.
+    Raises `HostError`. If the machine refuses to listen, requests of git wait.
     """
     try:
         await bench.gateway.lead_git(fetcher or Fetcher.of(job), client)
@@ -135,42 +134,42 @@ async def keep_way(bench: Bench, client: JobdClient, job: Job, fetcher: Fetcher 
 
 
 def explain(poll: Poll, otherwise: str) -> str:
-    """Why a stage did not end well: in the machine's words, where it has any."""
+    """Why a stage failed: the machine's message, if there is one."""
     return poll.message or otherwise
 
 
 async def update_job(bench: Bench, job: Job, **changes: Any) -> Job:
-    """Write a change within the job's state."""
+    """Store a change within the job's state."""
     async with bench.db.write() as connection:
         return await job_rows.change_job(connection, job, **changes)
 
 
 async def note_begun(bench: Bench, job: Job) -> Job:
-    """Count the limit of the job's state from now: its stage begins only here, after a wait for GitHub, for example."""
+    """Restart the time limit of the job's state, because its stage begins only now, such as after a wait for GitHub."""
     return await update_job(bench, job, changed_at=bench.now())
 
 
 def require_in_time(bench: Bench, job: Job) -> None:
-    """Raise `Lost` where a stage that is said to run should have ended long ago."""
+    """Raise `Lost` if a running stage should have ended long ago."""
     if reason := find_overdue(job, bench.profiles[job.repository].limits, bench.now()):
         raise Lost(reason)
 
 
 def bear_survivors(bench: Bench, job: Job, since: datetime) -> Job:
-    """The job, with what holds it up: its machine has tried since then to kill its processes, and some are alive.
+    """The job, blocked because its machine has not been able to kill its processes since then.
 
-    Raises `Lost` when that has lasted too long.
+    Raises `Lost` after `KILL_PATIENCE`.
     """
     if bench.now() - since > KILL_PATIENCE:
         minutes = KILL_PATIENCE // timedelta(minutes=1)
         log.error("job.not_killed", **job.log_context(), since=since.isoformat())
-        raise Lost(f"machine {job.machine} could not end this job's processes within {minutes} minutes")
+        raise Lost(f"machine {job.machine} could not kill this job's processes within {minutes} minutes")
     log.warning("job.still_alive", **job.log_context(), since=since.isoformat())
-    return replace(job, trouble=f"{job.machine} cannot end this job's processes yet; trying again")
+    return replace(job, trouble=f"{job.machine} could not kill this job's processes yet; trying again")
 
 
 async def set_trouble(bench: Bench, job: Job, trouble: str | None) -> bool:
-    """Say what holds a job up just now, or that nothing does. Whether that is news."""
+    """Store what the job is waiting for, or None. Returns whether that has changed."""
     if job.trouble == trouble:
         return False
     await update_job(bench, job, trouble=trouble)
@@ -178,13 +177,13 @@ async def set_trouble(bench: Bench, job: Job, trouble: str | None) -> bool:
 
 
 async def move_on(bench: Bench, job: Job, to: JobState, failure: str | None = None, **changes: Any) -> Job:
-    """Move a job, and say so in the log."""
+    """Move a job, and log it."""
     async with bench.db.write() as connection:
         moved = await job_rows.move_job(connection, job, to, bench.now(), failure, **changes)
     return log_move(moved)
 
 
 def log_move(moved: Job) -> Job:
-    """Say in the log where a job is now."""
+    """Log a job's new state."""
     log.info("job.moved", **moved.log_context(), state=str(moved.state))
     return moved

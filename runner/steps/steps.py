@@ -1,7 +1,7 @@
-"""What moves a job on, one step for each state. Every step may be repeated after a crash: it looks, then acts.
+"""The steps of a job, one for each state. Every step can be repeated after a crash, because it looks before it acts.
 
-A step asks the machine-side program how things stand, does at most one thing about it, and returns the job as it now
-is. It raises `HostError` when the machine cannot be asked; `supervisor` decides how long that may last.
+A step asks the machine-side program for the current state, does at most one thing, and returns the job. It raises
+`HostError` if the machine cannot be reached; `supervisor` decides how long that may last.
 """
 
 from __future__ import annotations
@@ -57,15 +57,15 @@ from runner.transport.jobd_client import JobdClient
 log = structlog.get_logger()
 
 PHASES: Mapping[str, str] = {
-    "base": "machine {machine} makes the base of this repository's environments first, which takes long, but only once"
+    "base": "machine {machine} is building this repository's base environment. This takes a while, but only once"
 }
-"""What takes a preparation long, in words for people, by the machine's word for it."""
+"""Name in the protocol -> why a preparation takes long, for people."""
 
 
 async def take_step(bench: Bench, job: Job) -> Job:
-    """Move a leased job on as far as it can go just now. Raises `HostError` when its machine cannot be asked.
+    """Take the next step of a leased job. Raises `HostError` if its machine cannot be reached.
 
-    The job's `trouble` is then what this step says holds it up, or None.
+    The job's `trouble` is then what it waits for, or None.
     """
     moved = await _take_step(bench, replace(job, trouble=None))
     if moved.state is job.state:
@@ -96,16 +96,16 @@ async def _take_step(bench: Bench, job: Job) -> Job:
 
 
 async def give_up(bench: Bench, job: Job, to: JobState, reason: str) -> Job:
-    """End a job that cannot go on. One that was only to be verified has its result."""
+    """End a job that cannot continue. If only its verification is missing, it keeps its result."""
     if job.state is JobState.VERIFYING:
         return await finish_unverified(bench, job, reason)
     return await end(bench, job, to, reason)
 
 
 def _is_to_be_killed(job: Job) -> bool:
-    """Whether a cancelled job ends without more ado.
+    """Whether a cancelled job is killed at once.
 
-    An agent at work may first say what it has cost; its result is collected, unless that was under way already.
+    A running agent may first report its cost, and its result is collected, unless the collection has already begun.
     """
     if job.cancel_requested_at is None or job.state is JobState.RUNNING:
         return False
@@ -122,7 +122,7 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         earlier, changes = await _fetch_earlier(bench, job)
         async with bench.db.read() as connection:
             lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
-        # A worktree may begin anywhere, and what follows on a rebase, too: others must not begin from there.
+        # Worktrees and jobs after a rebase may begin at any commit, and no other job must begin from there.
         trunk = job.base_branch if job.thread is not None and not job.follows else profile.base_branch
         begun_at = (earlier and earlier.base_commit) or ""
         job = await choose_base_commit(bench, job, "" if job.kind is JobKind.REBASE else begun_at)
@@ -142,7 +142,7 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
         await keep_way(bench, client, job)
         return replace(job, trouble=PHASES.get(poll.phase, "").format(machine=job.machine) or None)
     if poll.state is StageState.DONE:
-        # Recorded before the agent starts: from then on the machine's own word on it would be the agent's word.
+        # Stored before the agent starts, because after that the machine's answer may come from the agent.
         job = await _record_prepared(bench, job, poll.result)
         await note_prepared(bench, job, poll.result)
         return await _leave_preparing(bench, client, job)
@@ -152,7 +152,7 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
 
 
 async def _leave_preparing(bench: Bench, client: JobdClient, job: Job) -> Job:
-    """Begin what comes after the preparation in a job of this kind."""
+    """Start the next step of this kind of job."""
     match job.after_preparing:
         case JobState.RUNNING:
             return await start_agent(bench, client, job)
@@ -165,7 +165,7 @@ async def _leave_preparing(bench: Bench, client: JobdClient, job: Job) -> Job:
 
 
 async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileChange]]:
-    """The attempt that this one carries on from, and what of its change can be carried over."""
+    """The attempt that this one continues, and the part of its change that can be applied again."""
     if not job.follows:
         return None, []
     async with bench.db.read() as connection:
@@ -192,9 +192,9 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
         await client.collect(
             job.id,
             base_commit=job.base_commit or "",
-            # Whoever cancelled waits, and nothing will be made of the diff as it is.
+            # No linting after a cancel: somebody waits, and the diff will not be proposed.
             lint=() if job.cancel_requested_at else profile.lint,
-            # What is the same for every run of the job's agent.
+            # Files that are the same for every run of the job's agent.
             hidden=bench.agents[job.agent].launch(Run(session_id="")).hidden,
             timeout_s=limits.collect_timeout_s,
             max_change_bytes=limits.max_change_bytes,
@@ -213,11 +213,11 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
 
 
 async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, failure: str | None) -> Job:
-    """Read what was collected, distrustfully, and end the job with it."""
+    """Read the untrusted result, and end the job with it."""
     report = None
     try:
         result = await client.result(job.id, find_max_answer(profile.limits))
-        # In a thread, so that others get their turns: any part of what a machine sends may be long.
+        # In a thread, because any part of the machine's answer may be long.
         report = await asyncio.to_thread(read_report, job, result, profile, bench.db.secret)
         report = await _tell_origin(bench, job, report)
     except (BadArtifacts, JobdError, OutputTooLarge) as error:
@@ -228,14 +228,14 @@ async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, 
     if report and not report.body.strip():
         failure = failure or "the agent ended without writing a report"
     if report and (left := find_unresolved(job, report.changes)):
-        failure = failure or f"conflicts are left in {len(left)} file{'s' * (len(left) != 1)}"
+        failure = failure or f"unresolved conflicts in {len(left)} file{'s' * (len(left) != 1)}"
     if report and not failure and (verifying := await begin_verification(bench, job, report)):
         return verifying
     return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report)
 
 
 async def _tell_origin(bench: Bench, job: Job, report: Report) -> Report:
-    """The report, with what a reader has to know where its change is not an agent's alone."""
+    """The report, with a warning if its change is not only an agent's."""
     if job.kind is JobKind.RELEASE:
         return refuse_unresolved(job, _tell_by_hand(job, report))
     if job.kind is not JobKind.REBASE or not job.follows:
@@ -247,14 +247,14 @@ async def _tell_origin(bench: Bench, job: Job, report: Report) -> Report:
 
 
 def _tell_by_hand(job: Job, report: Report) -> Report:
-    """The report of a job that only collects: its change has a person's edits, and its words may be older."""
-    by_hand = f"@{job.requested_by} has worked in this environment by hand"
+    """The report of a release: its change has a person's edits, and its text may be older."""
+    by_hand = f"@{job.requested_by} has edited files in this environment"
     body = report.body if report.body.strip() else f"{by_hand}. No report was written."
-    return replace(report, body=body, warnings=(f"{by_hand}: the words of the report may be older", *report.warnings))
+    return replace(report, body=body, warnings=(f"{by_hand}: the report may be older", *report.warnings))
 
 
 async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:
-    """Kill all that belongs to the job, read the rest of its logs, and end it. Raises `Lost`."""
+    """Kill all processes of the job, read the rest of its logs, and end it. Raises `Lost`."""
     assert job.cancel_requested_at
     verified = [name_environment(job.id)] if job.state is JobState.VERIFYING else []
     alive = [await client.kill(environment) for environment in (job.id, *verified)]
@@ -266,7 +266,7 @@ async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:
         return bear_survivors(bench, job, since)
     polls = [await follow(bench, client, job, stage) for stage in STAGES if stage != STAGE]
     polls += [await follow(bench, client, job, STAGE, environment) for environment in verified]
-    # Nothing is alive any more. What the machine still calls running has a long log, or is a lie.
+    # No process is alive any more. A stage that is still reported as running has a long log, or the machine lies.
     if any(poll.state is StageState.RUNNING for poll in polls) and bench.now() - since <= KILL_PATIENCE:
         return job
     return await end(bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")

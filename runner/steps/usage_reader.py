@@ -1,6 +1,6 @@
-"""Reads the logs of running agents as events, each byte once, and says what they have taken.
+"""Reads the events in the logs of running agents, each byte once, and counts their usage.
 
-What it holds can be read again from the spool: after a restart it is.
+After a restart, it reads the spool again from the beginning.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from runner.model.usage import Usage
 from runner.steps.spool import Spool
 
 CHUNK = 262_144
-"""Bytes that are read at once; what comes after waits for the next."""
+"""The bytes that are read at once."""
 
 MAX_LINE = 4_000_000
-"""Bytes of a line that is still read: no backend prints a longer one, but a tool's output might be one."""
+"""The longest line that is parsed. No backend prints a longer one, but a tool's output might be longer."""
 
 MAX_TOOL = 80
 
 
 @dataclass(slots=True)
 class _Place:
-    """How far a log has been read."""
+    """The position in a log."""
 
     grew_at: datetime
     offset: int = 0
     rest: bytes = b""
-    """The beginning of the line under way."""
+    """The beginning of an unfinished line."""
     tally: Tally = field(default_factory=Tally)
 
 
 class UsageReader:
-    """One for the service; `read` brings a job's reading up to date."""
+    """One for the service. `read` updates a job's usage."""
 
     def __init__(self, spool: Spool, prices: Mapping[str, Price], now: Callable[[], datetime]) -> None:
         self._spool = spool
@@ -48,9 +48,9 @@ class UsageReader:
         self._warned: set[str] = set()
 
     def read(self, job: Job, agent: Agent, *, whole: bool = False) -> tuple[Tally, Meter, float]:
-        """What happened up to now, what it took, and for how many seconds nothing did.
+        """The events so far, the usage so far, and the seconds since the last event.
 
-        A log that is `whole` ends with a line, whether it has a line end or not.
+        `whole` means that the log is complete, so that its last line counts even without a line end.
         """
         now = self._now()
         place = self._places.setdefault(job.id, _Place(now))
@@ -66,11 +66,11 @@ class UsageReader:
         return job_id in self._warned
 
     def note_warning(self, job_id: str) -> None:
-        """The agent has been told that its end is near. After a restart it is told once more."""
+        """Record that the agent was warned. After a restart it is warned again."""
         self._warned.add(job_id)
 
     def forget(self, job_id: str) -> None:
-        """The job has ended."""
+        """Drop the state of an ended job."""
         self._places.pop(job_id, None)
         self._warned.discard(job_id)
 
@@ -84,9 +84,9 @@ class UsageReader:
 
     def _describe(self, job: Job, agent: Agent, place: _Place, now: datetime) -> Meter:
         tally, usage = place.tally, place.tally.usage
-        # One that says nothing has cost nothing knows no price: pi does so for models of the operator's own.
+        # A cost of 0 means an unknown price: pi reports it for models of the operator.
         said = usage.cost_usd or None
-        # An agent may know its model by another name than we asked for.
+        # The agent may report another name for the requested model.
         models = (tally.model, job.model or agent.spec.model) if said is None else ()
         price = next((price for model in models if (price := find_price(model, self._prices))), None)
         reckoned = reckon_cost(usage, price) if price and usage.tokens else None

@@ -1,7 +1,7 @@
-"""The step in which the service looks for itself: the issue's scripts, the agent's, and the tests in the change.
+"""The step that verifies a result: it runs the issue's scripts, the agent's script, and the tests in the change.
 
-They are run on the job's machine, in an environment of their own that is made from the base as the job's was: no agent
-was in it, and no token is. Whatever goes wrong here costs the verification, and never the job its report.
+They run on the job's machine, in a separate environment from the same base, which no agent has used and which has no
+token. A failure here only means that there is no verification; the job keeps its report.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from runner.transport.jobd_client import JobdClient
 log = structlog.get_logger()
 
 MAX_SCRIPTS, MAX_TEST_FILES = 3, 5
-"""Of the issue, and of the change, that are tried."""
+"""The most scripts of the issue, and test files of the change, that are run."""
 
-NOT_SEALED = "the machine cannot seal jobs from its account, and anybody can write a script into an issue"
-INCOMPLETE = "the machine did not say how all of it ended"
+NOT_SEALED = "the machine has no sandbox, and anybody can write a script in an issue"
+INCOMPLETE = "the machine did not report all results"
 
 STAGE = "check"
 """The stage on the machine, and the name of its log."""
@@ -53,20 +53,20 @@ STAGE = "check"
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is verified: a report's change, if it could be proposed, and the checks of it."""
+    """What to verify: the change of a report, if it can be proposed, and its checks."""
 
     checks: Sequence[Check]
     changes: Sequence[FileChange]
     text: Sequence[FileChange]
-    """What of them can stand in the files while the base's code runs."""
+    """The changes that can be in the files while the base's code runs."""
 
     def list_sides(self, check: Check) -> tuple[Side, ...]:
-        """What a check is run on."""
+        """The sides that a check runs on."""
         return list_sides(check.kind, has_change=bool(self.changes), has_text=bool(self.text))
 
 
 async def _plan(job: Job, report: Report) -> list[tuple[CheckKind, str, str]]:
-    """What there is to check, beside the issue's own scripts; less, where a diff makes us stumble."""
+    """The checks besides the issue's scripts; fewer if the diff cannot be analysed."""
     try:
         return await asyncio.to_thread(plan_checks, report)
     except Exception:
@@ -75,20 +75,20 @@ async def _plan(job: Job, report: Report) -> list[tuple[CheckKind, str, str]]:
 
 
 def plan_checks(report: Report) -> list[tuple[CheckKind, str, str]]:
-    """What of an agent's result is to be checked, beside the issue's own scripts: kind, origin and script of each."""
+    """The checks of an agent's result besides the issue's scripts: kind, origin and script of each."""
     found = [(CheckKind.AGENT, "repro.py", report.repro)] if report.repro.strip() else []
     tests = find_tests(report.changes, report.patch) if report.digest else ()
     return [*found, *((CheckKind.TESTS, path, "\n".join(names)) for path, names in islice(tests, MAX_TEST_FILES))]
 
 
 async def begin_verification(bench: Bench, job: Job, report: Report) -> Job | None:
-    """Store what came out of a run, and go on to verify it; None, and nothing is stored, where there is nothing to."""
+    """Store the result of a run, and start its verification. If there is nothing to verify, store nothing: None."""
     profile = bench.profiles[job.repository]
     planned = await _plan(job, report) if profile.verification.runs else []
     async with bench.db.read() as connection:
         known = await fetch_checks(connection, job.id)
         is_held = any(hold.job_id == job.id for hold in await fetch_holds(connection))
-    # A person has asked to get in, and on some machines what is made here would take the environment's place.
+    # A person waits for access, and on some machines this environment would replace the job's.
     if not profile.verification.runs or is_held or not (known or planned):
         return None
     async with bench.db.write() as connection:
@@ -99,9 +99,9 @@ async def begin_verification(bench: Bench, job: Job, report: Report) -> Job | No
 
 
 async def begin_only(bench: Bench, job: Job) -> Job:
-    """Look at the scripts that a job was given on the base commit alone: no agent has worked in it."""
+    """Run a job's scripts only on the base commit, because it has no agent."""
     if not bench.profiles[job.repository].verification.runs:
-        return await end(bench, job, JobState.FAILED, "the operator lets the service run no scripts in this repository")
+        return await end(bench, job, JobState.FAILED, "the operator has turned verification off for this repository")
     report = Report(job.id, body="", worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
     async with bench.db.write() as connection:
         moved = await job_rows.move_job(connection, job, JobState.VERIFYING, bench.now())
@@ -110,7 +110,7 @@ async def begin_only(bench: Bench, job: Job) -> Job:
 
 
 async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job:
-    """Make the environment, run the checks in it, and end the job with what was seen."""
+    """Prepare the environment, run the checks in it, and end the job with the results."""
     environment, profile = name_environment(job.id), bench.profiles[job.repository]
     try:
         poll = await follow(bench, client, job, STAGE, environment)
@@ -132,7 +132,7 @@ async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job
 
 
 async def finish_unverified(bench: Bench, job: Job, reason: str) -> Job:
-    """End the job with its report, which says why nothing was verified."""
+    """End the job with its report, and with the reason why nothing was verified."""
     log.warning("job.not_verified", **job.log_context(), reason=reason)
     async with bench.db.write() as connection:
         for check in await fetch_checks(connection, job.id):
@@ -148,7 +148,7 @@ async def _finish(bench: Bench, job: Job) -> Job:
 
 
 async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -> Job:
-    """Have the environment made; once it is there, start the checks. Raises `JobdError`."""
+    """Prepare the environment, and when it is ready, start the checks. Raises `JobdError`."""
     poll = await client.poll(environment, "prepare", log_limit=0)
     profile, fetcher = bench.profiles[job.repository], replace(Fetcher.of(job), id=environment)
     async with bench.db.read() as connection:
@@ -165,7 +165,7 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
         await keep_way(bench, client, job, fetcher)
     elif poll.state is StageState.DONE:
         await read_base_commit(bench, job, poll.result)
-        await bench.gateway.close(environment)  # From here on nothing in it has to be fetched.
+        await bench.gateway.close(environment)  # Nothing has to be fetched any more.
         subject = await _fetch_subject(bench, job)
         if poll.result.get("sealed") is not True:
             subject = await _leave_strangers_out(bench, job, subject)
@@ -178,7 +178,7 @@ async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -
 
 
 async def _leave_strangers_out(bench: Bench, job: Job, subject: Subject) -> Subject:
-    """What is verified on a machine that seals no jobs: there anybody's script would have all that the account has."""
+    """What to verify on a machine without a sandbox, where a stranger's script could access the whole account."""
     async with bench.db.write() as connection:
         for check in subject.checks:
             if check.kind is CheckKind.ISSUE:
@@ -188,7 +188,7 @@ async def _leave_strangers_out(bench: Bench, job: Job, subject: Subject) -> Subj
 
 
 async def _put_away(client: JobdClient, job: Job) -> None:
-    """Have the environment, which may be large, gone at once: a person may keep the job's slot for days."""
+    """Remove the environment at once: it may be large, and a person may hold the job's slot for days."""
     try:
         await client.clean(name_environment(job.id))
     except (HostError, JobdError) as error:
@@ -203,13 +203,13 @@ async def _fetch_subject(bench: Bench, job: Job) -> Subject:
     scripts = [check for check in found if check.kind is CheckKind.ISSUE][:MAX_SCRIPTS]
     others = [check for check in found if check.kind is not CheckKind.ISSUE]
     changes = report.changes if report and report.digest else ()
-    # Not on the event loop: a diff may have megabytes.
+    # In a thread, because a diff may have megabytes.
     text = await asyncio.to_thread(find_text, changes, report.patch, is_built=is_built) if report else ()
     return Subject([*scripts, *others], changes, text)
 
 
 def _list_runs(subject: Subject, profile: Profile) -> list[list[dict[str, Any]]]:
-    """What the machine is to run: the sides of each check in turn, the issue's scripts before the agent's."""
+    """The runs for the machine: the sides of each check in turn, the issue's scripts before the agent's."""
     return [
         [_describe_run(check, side, subject, profile) for side in subject.list_sides(check)] for check in subject.checks
     ]
@@ -258,5 +258,5 @@ def _read_run(row: Any) -> CheckRun:
     values = row if isinstance(row, Mapping) else {}
     status, words = values.get("status"), values.get("words")
     if type(status) is not int or not 0 <= status <= 255 or not isinstance(words, str):
-        return CheckRun(255, timed_out=False, words="the machine's answer about this run makes no sense")
+        return CheckRun(255, timed_out=False, words="the machine's answer about this run is not valid")
     return CheckRun(status, values.get("timed_out") is True, make_storable(words[-MAX_WORDS:]))

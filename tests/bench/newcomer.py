@@ -93,7 +93,7 @@ async def sit_down(terminals: tuple[Terminal, Terminal]) -> AsyncIterator[Newcom
     """Somebody new with a browser, who has read both terminals."""
     demo, setup = terminals
     told = read_told(await demo.wait_for("A maintainer labels"))
-    address = next(word for word in (await setup.wait_for("Ctrl-C ends")).split() if "token=" in word)
+    address = next(word for word in (await setup.wait_for("Press Ctrl-C")).split() if "token=" in word)
     options = ["--no-sandbox"] if os.geteuid() == 0 else []
     expect.set_options(timeout=PATIENCE_S * 1000)  # The doctor tries a first job on the machine.
     async with async_playwright() as playwright:

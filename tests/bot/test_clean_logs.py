@@ -8,7 +8,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from bot.web.job_logs import CleanLogs, End, JobLogs, TooMany
+from bot.web.job_logs import CleanLogs, JobLogs, LogTail, TooMany
 from runner.model.job import JobState
 from tests.support.jobs import make_job
 from tests.support.site import AGENTS, make_report, open_site
@@ -22,7 +22,7 @@ class Cleaner:
         self.at_once = self.most_at_once = 0
         self.go = threading.Event()
 
-    def clean(self, log: End) -> str:
+    def clean(self, log: LogTail) -> str:
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         self.go.wait(30)
@@ -34,7 +34,7 @@ class Cleaner:
 async def test_one_is_cleaned_at_a_time_and_a_crowd_is_turned_away() -> None:
     cleaner = Cleaner()
     logs = CleanLogs(cleaner.clean, max_waiting=2)
-    asked = [asyncio.ensure_future(logs.fetch(End(0, b"log %d" % number))) for number in range(5)]
+    asked = [asyncio.ensure_future(logs.fetch(LogTail(0, b"log %d" % number))) for number in range(5)]
     done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
     while len(done) < 2:
         more, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -43,24 +43,24 @@ async def test_one_is_cleaned_at_a_time_and_a_crowd_is_turned_away() -> None:
     cleaner.go.set()
     assert {await one for one in waiting} < {b"LOG %d" % number for number in range(5)}
     assert cleaner.most_at_once == 1
-    assert (await logs.fetch(End(0, b"later"))) == b"LATER"
+    assert (await logs.fetch(LogTail(0, b"later"))) == b"LATER"
 
 
 async def test_a_log_is_cleaned_once_while_there_is_room_to_keep_it() -> None:
     cleaner = Cleaner()
     cleaner.go.set()
     logs = CleanLogs(cleaner.clean, most=10)
-    same = await asyncio.gather(*(logs.fetch(End(0, b"same")) for _ in range(3)))
+    same = await asyncio.gather(*(logs.fetch(LogTail(0, b"same")) for _ in range(3)))
     assert same == [b"SAME"] * 3
     assert cleaner.cleaned == [b"same"]
-    await logs.fetch(End(0, b"other"))
-    await logs.fetch(End(0, b"same"))
+    await logs.fetch(LogTail(0, b"other"))
+    await logs.fetch(LogTail(0, b"same"))
     assert cleaner.cleaned == [b"same", b"other"], "both fit"
-    await logs.fetch(End(0, b"third"))
-    await logs.fetch(End(0, b"same"))
+    await logs.fetch(LogTail(0, b"third"))
+    await logs.fetch(LogTail(0, b"same"))
     assert cleaner.cleaned == [b"same", b"other", b"third"], "the one that was not asked for is gone"
-    assert (await logs.fetch(End(0, b"other"))) == b"OTHER"
-    assert (await logs.fetch(End(5, b"other"))) == b"OTHER", "a cut log is another: its beginning is left out"
+    assert (await logs.fetch(LogTail(0, b"other"))) == b"OTHER"
+    assert (await logs.fetch(LogTail(5, b"other"))) == b"OTHER", "a cut log is another: its beginning is left out"
     assert cleaner.cleaned[3:] == [b"other", b"other"]
 
 
@@ -87,15 +87,15 @@ async def test_a_page_draws_a_log_once(tmp_path: Path) -> None:
         logs = JobLogs(site.database, site.spool, AGENTS, frozenset())
         growing, ended = (make_job(state=state, agent="mine") for state in (JobState.RUNNING, JobState.SUCCEEDED))
         for job in (growing, ended):
-            drawn = [logs.draw(job, "agent", End(0, b"a line\nmore\n")).entries for _ in range(2)]
+            drawn = [logs.draw(job, "agent", LogTail(0, b"a line\nmore\n")).entries for _ in range(2)]
             assert drawn[0] is drawn[1]
-        keys = End(0, (b"-----BEGIN RSA PRIVATE KEY-----\n" + b"A\n" * 500) * 20)
+        keys = LogTail(0, (b"-----BEGIN RSA PRIVATE KEY-----\n" + b"A\n" * 500) * 20)
         before = cpu_s()
         assert logs.draw(growing, "agent", keys).entries
         cost, before = cpu_s() - before, cpu_s()
         assert logs.draw(growing, "agent", replace(keys)).entries
         assert cpu_s() - before < cost / 2, "what may be shown of a growing log is found once"
-        for other in (End(0, b"another\n"), End(20_000, b"a line\nmore\n")):
+        for other in (LogTail(0, b"another\n"), LogTail(20_000, b"a line\nmore\n")):
             assert logs.draw(ended, "agent", other).entries != drawn[0]
 
 

@@ -164,7 +164,7 @@ def test_a_database_that_cannot_be_used_is_one_sentence(tmp_path: Path) -> None:
 def test_a_data_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "var").touch()
     line = refuse_to_start(configure(tmp_path, 0))
-    assert f"{tmp_path}/var is no place for logs (not a directory)" in line
+    assert f"cannot store logs in {tmp_path}/var (not a directory)" in line
     assert line.endswith("see server.data_dir")
 
 

@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from bot.web.dashboard.sign_in import PEN_LASTS
+from bot.web.dashboard.sign_in import NOTE_COOKIE_LASTS
 from handlers.cases import casebook
 from handlers.cases.case import end_job
 from handlers.ports import OverBudget, Worth
@@ -85,7 +85,7 @@ async def test_what_the_thread_would_refuse_is_refused_on_the_page_and_nowhere_e
         assert (page.status, "this issue is closed" in page.text) == (409, True)
         assert (await browser.send("/launch", {**fields, "agent": "gpt"})).status == 409
         assert (
-            "no preset"
+            "Unknown preset"
             in (await browser.send("/launch", {**fields, "issue": "", "preset": "nothing", "advice": "x"})).text
         )
         async with dashboard.database.write() as connection:
@@ -146,7 +146,7 @@ async def test_a_job_is_cancelled_by_whoever_may_start_one(dashboard: Dashboard)
     async with dashboard.browser("alice") as browser:
         await browser.visit(f"/jobs/{job.id}")
         await browser.fill_in(f"/jobs/{job.id}/cancel")
-        assert "It is asked to end" in browser.page.text
+        assert "Cancelling" in browser.page.text
     assert (await dashboard.fetch_job(job.id)).cancelled_by == "alice"
 
 
@@ -233,16 +233,16 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
     path = await add_report(dashboard)
     async with dashboard.browser("alice") as browser:
         await go_for_a_note(browser, path)
-        assert "as your own comment" in browser.page.text
+        assert "as your comment" in browser.page.text
         pen, fields = browser.cookies()["ptq-pen"], browser.fields(f"{path}/note")
         assert "ghu_" not in pen
         page = await browser.send(f"{path}/note", {**fields, "note": "lgtm"})
         assert (page.status, "30 letters" in page.text) == (409, True)
         page = await browser.send(f"{path}/note", {**fields, "note": f"{NOTE}\n\n/ptq cancel"})
-        assert (page.status, "no other command" in page.text) == (409, True)
+        assert (page.status, "other commands" in page.text) == (409, True)
         assert dashboard.github.issue(NAME, 1).comments == []
         await browser.send(f"{path}/note", {**fields, "note": NOTE, "title": 'Keep the "last" chunk'})
-        assert "Your note stands in the thread" in browser.page.text
+        assert "Your note was posted" in browser.page.text
         assert "ptq-pen" not in browser.cookies()
         assert (await browser.send(f"{path}/note", {**fields, "note": NOTE})).status == 403
     (comment,) = dashboard.github.issue(NAME, 1).comments
@@ -276,7 +276,7 @@ async def test_a_note_whose_answer_is_lost_is_found_and_not_asked_for_again(dash
         await go_for_a_note(browser, path)
         fields = {**browser.fields(f"{path}/note"), "note": NOTE}
         await browser.send(f"{path}/note", fields)
-        assert "Your note stands in the thread" in browser.page.text
+        assert "Your note was posted" in browser.page.text
     assert len(dashboard.github.issue(NAME, 1).comments) == 1
 
 
@@ -285,7 +285,7 @@ async def test_a_note_is_posted_for_nobody_else(dashboard: Dashboard) -> None:
     async with dashboard.browser("alice") as browser:
         asked = await browser.visit(f"{path}/note")
         page = await browser.choose(asked, "bob")
-        assert (page.status, "somebody else" in page.text) == (403, True)
+        assert (page.status, "a different user" in page.text) == (403, True)
         await go_for_a_note(browser, path)
         pen = browser.cookies()["ptq-pen"]
         async with dashboard.browser("carol") as other:
@@ -302,7 +302,7 @@ async def test_leave_to_post_a_note_is_for_an_hour_and_for_one_job(dashboard: Da
     async with dashboard.browser("alice") as browser:
         await go_for_a_note(browser, path)
         fields = {**browser.fields(f"{path}/note"), "note": NOTE}
-        dashboard.clock.forward(PEN_LASTS.total_seconds() + 1)
+        dashboard.clock.forward(NOTE_COOKIE_LASTS.total_seconds() + 1)
         assert (await browser.send(f"{path}/note", fields)).status == 403
         await go_for_a_note(browser, path)
         other = await dashboard.add(

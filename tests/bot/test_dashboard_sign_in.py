@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bot.web.auth.cookies import Seal
+from bot.web.auth.cookies import CookieCipher
 from bot.web.auth.form_fields import MAX_FORM
 from bot.web.auth.sessions import LASTS, Visits
 from github_standin.standin import CLIENT_SECRET
@@ -71,7 +71,7 @@ async def test_cookies_are_for_this_host_and_for_no_script(dashboard: Dashboard)
 
 
 def test_on_https_a_cookie_is_for_https_and_no_neighbour() -> None:
-    visits = Visits(Seal(b"secret", lambda: NOON), "https://ptq.example", (), may_sign_in=True)
+    visits = Visits(CookieCipher(b"secret", lambda: NOON), "https://ptq.example", (), may_sign_in=True)
     answer = web.Response()
     visits.begin(answer, "alice")
     (cookie,) = answer.cookies.values()
@@ -124,7 +124,7 @@ async def test_a_code_signs_in_once(dashboard: Dashboard) -> None:
         assert who(browser) == "alice"
         other.session.cookie_jar.update_cookies(trip)
         assert (await other.visit(back)).status == 403
-        assert "used before" in other.page.text
+        assert "already used" in other.page.text
         await other.visit("/jobs")
         assert who(other) is None
 
@@ -141,7 +141,7 @@ async def test_whoever_refuses_at_github_is_told_so(dashboard: Dashboard) -> Non
         back = await go_to_github_and_back(browser, "alice")
         refused = back.replace("code=", "error=access_denied&not=")
         assert (await browser.visit(refused)).status == 403
-        assert "you did not agree" in browser.page.text
+        assert "You did not authorize" in browser.page.text
 
 
 async def test_nobody_is_sent_to_another_site(dashboard: Dashboard) -> None:

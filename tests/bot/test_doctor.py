@@ -1,4 +1,4 @@
-"""`ptq-bot doctor` on an installation that is well, and on many that somebody broke on purpose."""
+"""`ptq-bot doctor` on a working installation, and on many that are broken on purpose."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORKFLOW = "on: push\njobs:\n  test:\n    steps:\n      - run: ./deploy\n       
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """What somebody did, and what the doctor has to say."""
+    """One fault, and the finding that the doctor must report."""
 
     about: str
     check: str
@@ -145,10 +145,10 @@ NOT_LOOKED_AT = ((f"repository {NAME}", "reachable"),)
 BROKEN = {
     "a key that is none": Broken("configuration", "ptq.toml", "did you mean slots", edit("slots = 2", "slot = 2")),
     "another app_id": Broken(
-        "GitHub App", "key", "no App of this app_id", edit('"4711"', '"4712"'), follows=NOT_INSTALLED
+        "GitHub App", "key", "no App with this App ID", edit('"4711"', '"4712"'), follows=NOT_INSTALLED
     ),
     "another private key": Broken(
-        "GitHub App", "key", "does not take the private key", breaks=has_another_key, follows=NOT_LOOKED_AT
+        "GitHub App", "key", "rejected the private key", breaks=has_another_key, follows=NOT_LOOKED_AT
     ),
     "no GitHub there": Broken(
         "GitHub App", "reachable", "does not answer", edit("API_URL", "http://127.0.0.1:PORT"), follows=NOT_LOOKED_AT
@@ -177,14 +177,14 @@ BROKEN = {
     "a trigger label that is not there": Broken(
         f"repository {NAME}",
         "labels",
-        "no label perf, so",
+        "no label perf on GitHub",
         edit("labels = { ", 'labels = { "perf" = "fix", '),
         verdict=DoctorVerdict.WARNING,
     ),
     "few calls left": Broken(
         f"repository {NAME}",
         "rate limit",
-        "of 5,000 calls are left",
+        "of 5,000 calls left",
         breaks=has_few_calls_left,
         verdict=DoctorVerdict.WARNING,
     ),
@@ -201,7 +201,7 @@ BROKEN = {
         f"repository {NAME}", "machines", "public repositories", edit('["public"]', '["private"]')
     ),
     "a private repository where nobody signs in": Broken(
-        f"repository {NAME}", "pages", "its jobs have no pages", verdict=DoctorVerdict.WARNING, private=True
+        f"repository {NAME}", "pages", "sign-in is not configured", verdict=DoctorVerdict.WARNING, private=True
     ),
     "nobody at the port": Broken(
         "machine gpu-1", "connection", "the connection failed", edit("port = SSH", "port = PORT")
@@ -214,7 +214,7 @@ BROKEN = {
     "no GPU where one is promised": Broken(
         "machine gpu-1",
         "GPUs",
-        "it has none",
+        "nvidia-smi finds none",
         edit("min_free_gb", "gpus_per_slot = 1\nmin_free_gb"),
         verdict=DoctorVerdict.WARNING,
     ),
@@ -222,16 +222,16 @@ BROKEN = {
         "machine gpu-1", "first job", "No module named no_venv", edit('"-m", "venv"', '"-m", "no_venv"')
     ),
     "no program of the agent": Broken(
-        "machine gpu-1", "agent script", "no program mine", edit("command = [", 'command = ["mine", ')
+        "machine gpu-1", "agent script", "mine is not installed", edit("command = [", 'command = ["mine", ')
     ),
     "a stranger's database": Broken(
         "service", "database", "other tables", edit("///ptq.db", "///other.db"), has_a_strangers_database
     ),
     "no folder for a new database": Broken(
-        "service", "database", "there is no such folder", edit("///ptq.db", "///nowhere/ptq.db")
+        "service", "database", "the folder does not exist", edit("///ptq.db", "///nowhere/ptq.db")
     ),
     "a file for data_dir": Broken(
-        "service", "data_dir", "is no folder", edit('data_dir = "var"', 'data_dir = "file"'), has_a_file
+        "service", "data_dir", "is not a folder", edit('data_dir = "var"', 'data_dir = "file"'), has_a_file
     ),
     "no database server": Broken(
         "service",
@@ -248,10 +248,10 @@ BROKEN = {
         follows=(("GitHub App", "webhook"),),
     ),
     "models that are not there": Broken(
-        "agent models", "models", "do not answer", edit(AGENT, MODELS.format(url="http://127.0.0.1:PORT") + AGENT)
+        "agent models", "models", "does not answer", edit(AGENT, MODELS.format(url="http://127.0.0.1:PORT") + AGENT)
     ),
     "a key that models do not take": Broken(
-        "agent models", "models", "does not take the key (401)", edit(AGENT, MODELS.format(url="MODELS/401") + AGENT)
+        "agent models", "models", "rejected the key (401)", edit(AGENT, MODELS.format(url="MODELS/401") + AGENT)
     ),
     "an address of models with /v1": Broken(
         "agent models", "models", "answers 404", edit(AGENT, MODELS.format(url="MODELS/200/v1") + AGENT)
@@ -259,7 +259,7 @@ BROKEN = {
     "a key on machines": Broken(
         "agent models",
         "key",
-        "on machines",
+        "on the machines",
         edit(AGENT, '[agents.models]\nkind = "claude"\nenv = { ANTHROPIC_API_KEY = "k3y-k3y-k3y" }\n\n' + AGENT),
         verdict=DoctorVerdict.WARNING,
     ),
@@ -342,8 +342,8 @@ async def test_an_installation_that_is_well_is_left_alone(tmp_path: Path) -> Non
         assert set(not_well(findings)) <= {("machine gpu-1", "sandbox"), ("machine gpu-1", "GPUs")}
         assert await world.jobs() == []
         told = await asyncio.to_thread(program.run, "doctor", "--config", world.playground.config)
-        assert told.returncode == int(has_failed(findings)), "a host of our own that seals no jobs is a failure"
-        assert "GitHub knows us as ptq-bot" in told.stdout
+        assert told.returncode == int(has_failed(findings)), "unsealed jobs on the service's own host are a failure"
+        assert "App ptq-bot (4711)" in told.stdout
         rows = json.loads(
             (await asyncio.to_thread(program.run, "doctor", "--json", "--config", world.playground.config)).stdout
         )
@@ -365,8 +365,8 @@ async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:
         findings = await examine(world.playground.config)
     (found,) = [finding for finding in findings if finding.check == "deliveries"]
     assert found.verdict is DoctorVerdict.FAILED
-    assert "says that 1 were taken, and 1 did not come here" in found.words
-    assert "is the forwarder running" in found.fix
+    assert "GitHub delivered 1, but 1 did not reach the service" in found.words
+    assert "the forwarder runs" in found.fix
 
 
 async def test_whoever_runs_it_from_a_script_hears_of_a_failure(tmp_path: Path) -> None:

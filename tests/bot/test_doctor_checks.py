@@ -16,12 +16,12 @@ from runner.agents import AgentSpec
 from tests.support.doctor_models import make_models
 
 ANSWERED = {
-    200: (DoctorVerdict.OK, "takes the key", ""),
-    302: (DoctorVerdict.FAILED, "answers 302, and so leads elsewhere", "the address that it leads to"),
-    400: (DoctorVerdict.FAILED, "answers 400", "mend [agents.models.gateway]"),
-    401: (DoctorVerdict.FAILED, "does not take the key (401)", "mend [agents.models.gateway] key"),
-    404: (DoctorVerdict.FAILED, "answers 404", "leave /v1 out of it"),
-    429: (DoctorVerdict.WARNING, "no room for more just now", "wait"),
+    200: (DoctorVerdict.OK, "accepts the key", ""),
+    302: (DoctorVerdict.FAILED, "answers 302, a redirect", "the target of the redirect"),
+    400: (DoctorVerdict.FAILED, "answers 400", "fix [agents.models.gateway]"),
+    401: (DoctorVerdict.FAILED, "rejected the key (401)", "fix [agents.models.gateway] key"),
+    404: (DoctorVerdict.FAILED, "answers 404", "without /v1"),
+    429: (DoctorVerdict.WARNING, "rate limit reached", "wait"),
     503: (DoctorVerdict.WARNING, "answers 503", "try again"),
 }
 
@@ -47,7 +47,7 @@ async def test_a_check_that_stumbles_says_over_what_and_where() -> None:
     assert before.verdict is DoctorVerdict.OK
     assert (found.about, found.verdict) == ("machine gpu-1", DoctorVerdict.FAILED)
     line = stumble.__code__.co_firstlineno + 2
-    assert f"the check itself failed: KeyError (test_doctor_checks.py:{line}): 'free_gb'" in found.words
+    assert f"the check failed: KeyError (test_doctor_checks.py:{line}): 'free_gb'" in found.words
     assert "log" not in found.fix
 
 

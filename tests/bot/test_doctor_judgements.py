@@ -1,4 +1,4 @@
-"""What the doctor makes of what it sees, where that cannot be broken on purpose: clocks, and words of GitHub's."""
+"""The doctor's judgements about what a test cannot break on purpose: clocks, and GitHub's answers."""
 
 from __future__ import annotations
 
@@ -38,10 +38,15 @@ FAILED, WARNING, OK = DoctorVerdict.FAILED, DoctorVerdict.WARNING, DoctorVerdict
 
 @pytest.mark.parametrize(
     ("skew_s", "verdict", "words"),
-    [(0.4, OK, "agree"), (-29.0, OK, "agree"), (31.0, FAILED, "31 s ahead of"), (-4000.0, FAILED, "4,000 s behind")],
+    [
+        (0.4, OK, "in sync"),
+        (-29.0, OK, "in sync"),
+        (31.0, FAILED, "31 s ahead of"),
+        (-4000.0, FAILED, "4,000 s behind"),
+    ],
 )
 def test_a_clock_that_is_far_off_is_named(skew_s: float, verdict: DoctorVerdict, words: str) -> None:
-    found = judge_skew(PART, "clock", "GitHub's", skew_s)
+    found = judge_skew(PART, "clock", "GitHub", skew_s)
     assert (found.verdict, words in found.words) == (verdict, True)
 
 
@@ -115,13 +120,13 @@ def test_what_was_lost_before_the_newest_delivery_is_a_warning() -> None:
         (receive(), FAILED),
     ],
 )
-@pytest.mark.parametrize(("is_relayed", "fix"), [(True, "forwarder"), (False, "let POST /webhook through")])
+@pytest.mark.parametrize(("is_relayed", "fix"), [(True, "forwarder"), (False, "forward POST /webhook")])
 def test_what_somebody_took_and_did_not_pass_on_at_once_is_named(
     received: Received, verdict: DoctorVerdict, is_relayed: bool, fix: str
 ) -> None:
     found = judge(sent("new", 2, 200), sent("old", 60, 200), received=received, is_relayed=is_relayed)
     assert found.verdict is verdict, found
-    assert ("2 were taken" in found.words) is (verdict is not OK)
+    assert ("GitHub delivered 2" in found.words) is (verdict is not OK)
     assert (fix in found.fix) is (verdict is FAILED or (verdict is WARNING and not is_relayed))
 
 
@@ -143,8 +148,8 @@ def test_without_the_inbox_nothing_is_said_of_what_a_forwarder_took() -> None:
         ([("500", "5000")], OK, "500 of 5,000"),
         ([("499", "5000")], WARNING, "499 of 5,000"),
         ([("4999", "5000"), ("0", "60")], FAILED, "0 of 60"),
-        ([("many", "5000"), ("", ""), ("-1", "5000"), ("1", "9" * 40)], OK, "tells of none"),
-        ([], OK, "tells of none"),
+        ([("many", "5000"), ("", ""), ("-1", "5000"), ("1", "9" * 40)], OK, "no rate limit"),
+        ([], OK, "no rate limit"),
     ],
 )
 def test_what_is_left_of_the_rate_limit_is_judged_and_what_cannot_be_read_is_not(
@@ -161,7 +166,7 @@ def test_labels_that_are_missing_are_named_with_the_way_to_create_them() -> None
     assert judge_labels(PART, page, ["ptq", "ptq:fix"], []).words == "ptq, ptq:fix"
     assert judge_labels(PART, page, [], []).verdict is OK
     found = judge_labels(PART, page, ["ptq", "help wanted"], ["help wanted"])
-    assert (found.verdict, "no label help wanted, so" in found.words) == (WARNING, True)
+    assert (found.verdict, "no label help wanted on GitHub" in found.words) == (WARNING, True)
     assert f"{page}/labels" in found.fix
     assert f"gh label create 'help wanted' -R {page}" in found.fix
 

@@ -91,7 +91,7 @@ async def test_jobs_are_listed_newest_first_and_by_what_is_asked_for(tmp_path: P
 async def test_a_job_is_shown_with_its_steps_and_how_long_each_took(tmp_path: Path) -> None:
     settings = load_settings(await fill(tmp_path))
     shown = await show_job(settings, "0123456789")
-    assert "octo/widgets#7, fix, attempt 1, asked for by maintainer" in shown
+    assert "octo/widgets#7, fix, attempt 1, requested by maintainer" in shown
     assert "2026-03-01 12:00:05 UTC  preparing  (+5 s)" in shown
     assert "(+1 min 0 s)" in shown
     assert "12 turns" in shown
@@ -139,7 +139,7 @@ async def test_jobs_that_are_under_way_are_asked_to_end_by_the_operator(tmp_path
         )
     assert asked
     assert asked.canceller == "the operator", "no login at the terminal is anybody's on GitHub"
-    assert [what for _, what in events if "cancel" in what] == ["cancel asked for by the operator"]
+    assert [what for _, what in events if "cancel" in what] == ["cancel requested by the operator"]
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ async def test_the_end_of_a_job_is_said_with_a_link_once_its_log_is_whole(site: 
         await move(site, job, JobState.SUCCEEDED)
         end = await reader.until("end")
         assert squeeze(reader.log) == "onetwothree"
-        assert end.text.strip() == "The job has ended: succeeded. Show its result"
+        assert end.text.strip() == "Job finished: succeeded. View result"
         assert f'href="/jobs/{job.id}"' in end.data
         assert f'hx-get="/jobs/{job.id}/actions"' in end.data, "what is offered is another matter for each reader"
         assert await reader.drain() == ["over"]
@@ -242,7 +242,7 @@ async def test_of_a_run_that_is_withheld_nothing_is_sent_any_more(site: Site) ->
             await job_rows.insert_report(connection, make_report(body="security concern\n\nHere is how."))
             await job_rows.move_job(connection, job, JobState.VERIFYING, NOON)
         gone = await reader.until("gone")
-        assert "The result of this run is with the operator" in gone.text
+        assert "Only the operator can see this result" in gone.text
         assert await reader.drain() == ["over"]
         await other.until("gone")
     async with follow(site, "collect") as reader:
@@ -255,7 +255,7 @@ async def test_a_confidential_report_withholds_the_log_of_an_ended_job(site: Sit
     await site.keep_log(job, "agent", b"how\n")
     async with follow(site) as reader:
         gone = await reader.until("gone")
-        assert "is with the operator" in gone.text
+        assert "Only the operator" in gone.text
         assert await reader.drain() == ["over"]
 
 
@@ -357,7 +357,7 @@ async def test_a_slow_reader_holds_up_nobody_and_is_told_what_it_has_missed(site
             assert slow.log.count("x") <= reader.log.count("x")
     async with follow(site, start=6) as late:
         await late.until_log("last")
-        assert "Some of the log is left out here: the raw log has it." in late.log
+        assert "Part of the log is not shown here. See the raw log." in late.log
         assert KEPT / 2 < late.log.count("x") <= KEPT
 
 

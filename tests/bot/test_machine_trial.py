@@ -1,4 +1,4 @@
-"""The first job that `doctor` and set-up try on a machine: a real one, on this host."""
+"""The test job of `doctor` and set-up on a machine: a real one, on this host."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ VENV = (sys.executable, "-m", "venv", "--without-pip")
 @pytest.mark.parametrize(
     ("create_venv", "verdict", "words", "fix"),
     [
-        (VENV, DoctorVerdict.OK, "a virtual environment, a command in it", ""),
-        (("/bin/mkdir",), DoctorVerdict.OK, "ran there", ""),
+        (VENV, DoctorVerdict.OK, "virtual environment, command", ""),
+        (("/bin/mkdir",), DoctorVerdict.OK, "passed", ""),
         ((sys.executable, "-m", "no_venv"), DoctorVerdict.FAILED, "No module named no_venv", "install python3-venv"),
         (("/opt/none/uv", "venv"), DoctorVerdict.FAILED, "/opt/none/uv", "create_venv that works there"),
-        (("mkdir", "-p", "venv"), DoctorVerdict.FAILED, "bin/python", "can be used there"),
+        (("mkdir", "-p", "venv"), DoctorVerdict.FAILED, "bin/python", "usable there"),
     ],
 )
 async def test_a_first_job_is_tried_and_nothing_of_it_stays(
@@ -59,7 +59,7 @@ async def test_a_first_job_whose_folder_somebody_deletes_ends(tmp_path: Path) ->
         found = await trial
     finally:
         await host.close()
-    assert (found.verdict, found.words) == (DoctorVerdict.FAILED, "somebody deleted its folder meanwhile")
+    assert (found.verdict, found.words) == (DoctorVerdict.FAILED, "its folder was deleted")
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_phases_are_measured_from_one_step_to_the_next() -> None:
     steps = [
         ("a", NOON, "queued by @maintainer"),
         ("a", NOON + at(5), "preparing"),
-        ("a", NOON + at(6), "cancel asked for by @maintainer"),
+        ("a", NOON + at(6), "cancel requested by @maintainer"),
         ("a", NOON + at(65), "running"),
         ("a", NOON + at(665), "failed: the agent stopped"),
         ("b", NOON, "queued by @maintainer"),

@@ -67,7 +67,7 @@ async def test_service_doctor_and_set_up_reach_github_by_the_proxy_alone(tmp_pat
             assert pick(findings, "GitHub App")["permissions"].verdict is DoctorVerdict.OK
             assert pick(findings, f"repository {NAME}")["labels"].verdict is DoctorVerdict.OK
             assert pick(findings, "service")["running"].verdict is DoctorVerdict.OK, "this host is asked directly"
-            assert "does not take the key (401)" in pick(findings, "agent models")["models"].words
+            assert "rejected the key (401)" in pick(findings, "agent models")["models"].words
             asked = set(proxy.asked)
             assert asked == {f"CONNECT {COMPANY}:443 HTTP/1.1", "GET http://models.example/v1/models HTTP/1.1"}
             await expect_set_up_to_ask(world, proxy, certificate)

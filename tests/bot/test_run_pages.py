@@ -170,7 +170,7 @@ async def test_the_page_says_what_the_run_took_with_what_and_after_which(site: S
         "Took3 min 20 s, 12 turns, 34 tool calls, 120k tokens, $0.42 ",
         "Modelsaid-by-itself ",
         "Skillsgpu, style ",
-        "Carries on fromattempt 1 ",
+        "Continuesattempt 1 ",
     ):
         assert part in text
     assert "/jobs/earlier" in page.links()
@@ -180,17 +180,17 @@ async def test_the_page_says_what_the_run_took_with_what_and_after_which(site: S
 async def test_what_a_run_takes_is_live(site: Site) -> None:
     job = await site.add(state=JobState.RUNNING, model="asked-for", started_at=NOON - timedelta(seconds=61))
     text = " ".join((await site.get(f"/jobs/{job.id}")).text.split())
-    assert "Modelasked-for Took1 min 1 s by now" in text
+    assert "Modelasked-for So far1 min 1 s" in text
     for turns in (1, 2):
         await site.take(job, turns=turns, input_tokens=1000, cost_usd=0.5, cost_is_estimate=True)
         text = " ".join((await site.get(f"/jobs/{job.id}")).text.split())
-        assert f"Took1 min 1 s, {turns} turn{'s' * (turns > 1)}, 1k tokens, about $0.50 by now" in text
+        assert f"So far1 min 1 s, {turns} turn{'s' * (turns > 1)}, 1k tokens, about $0.50" in text
 
 
-async def test_what_is_not_known_has_no_row(site: Site) -> None:
+async def test_unknown_values_have_no_row(site: Site) -> None:
     await site.add()
     text = (await site.get("/jobs/0123456789")).text
-    for title in ("Took", "Model", "Skills", "Carries on from"):
+    for title in ("Took", "So far", "Model", "Skills", "Continues"):
         assert title not in text
 
 
@@ -206,9 +206,9 @@ async def test_the_list_says_what_each_run_cost(site: Site) -> None:
     assert page.classes().count("cost") == 4
 
 
-async def test_a_job_that_was_done_by_hand_names_no_agent_and_a_worktree_is_in_no_list(site: Site) -> None:
+async def test_a_worktree_has_no_agent_and_is_in_no_list(site: Site) -> None:
     job = await site.add(state=JobState.SUCCEEDED, kind=JobKind.WORKTREE, series=1, name="try")
-    assert "Agentnone: by hand" in (await site.get(f"/jobs/{job.id}")).text
+    assert "Agentnone (edited by a person)" in (await site.get(f"/jobs/{job.id}")).text
     assert f"/jobs/{job.id}" not in (await site.get("/jobs")).links()
 
 
@@ -235,13 +235,13 @@ CONFIDENTIAL_PATHS = ("", "/patch", "/log/agent", "/log/prepare", "/log/nothing"
 
 
 @pytest.mark.parametrize("path", CONFIDENTIAL_PATHS)
-async def test_of_a_confidential_run_nothing_is_shown_but_that_it_was(site: Site, path: str) -> None:
+async def test_a_confidential_run_shows_only_that_it_has_ended(site: Site, path: str) -> None:
     await add_confidential(site)
     page = await site.get(f"/jobs/0123456789{path}")
     assert page.status == 200
     assert page.headers["Cache-Control"] == "no-store"
     heading = "octo/widgets#7 · fix · ended octo/widgets#7 ended Presetfix, attempt 2"
-    assert " ".join(page.text.split()) == f"{heading} The result of this run is with the operator."
+    assert " ".join(page.text.split()) == f"{heading} Only the operator can see this result."
     assert not [link for link in page.links() if "/jobs/" in link or link.startswith("#")]
 
 
@@ -265,11 +265,11 @@ async def test_a_confidential_run_is_a_row_without_its_cost(site: Site, body: st
     assert "concern" not in page.text.casefold()
 
 
-async def test_a_page_that_loads_itself_anew_says_so_and_links_the_log_first(site: Site) -> None:
+async def test_a_page_that_reloads_says_so_and_links_the_log_first(site: Site) -> None:
     job = await site.add(make_report(), state=JobState.COLLECTING)
     site.spool.append(job.id, "agent", b"at work\n")
     page = await site.get(f"/jobs/{job.id}")
-    assert "This page loads itself anew every 5 s." in page.text
+    assert "This page reloads every 5 seconds." in page.text
     assert [link for link in page.links() if link.startswith("#")][:3] == ["#log-agent", "#log-collect", "#report"]
     assert [attrs for tag, attrs in page.tags if tag == "details" and "class" not in attrs] == [{"open": None}]
 

@@ -1,4 +1,4 @@
-"""The pages of set-up: who may use them, and what becomes of what goes wrong on the way."""
+"""The set-up pages: who can use them, and how they show failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from bot.demo.repository import NAME
 from bot.demo.tryout import Tryout
 from bot.setup.answers import MachineAnswer
-from tests.support.installer import Operator, sit_down
+from tests.support.installer import Operator, open_setup
 from tests.support.openapi import load_openapi
 
 
@@ -28,7 +28,7 @@ async def tryout(tmp_path: Path) -> AsyncIterator[Tryout]:
 
 @pytest.fixture
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
-    async with sit_down(tmp_path / "here") as operator:
+    async with open_setup(tmp_path / "here") as operator:
         yield operator
 
 
@@ -36,24 +36,26 @@ def modes(folder: Path) -> set[int]:
     return {path.stat().st_mode & 0o777 for path in folder.iterdir()}
 
 
-async def test_only_the_browser_that_has_the_token_is_let_in_and_only_once(tmp_path: Path) -> None:
-    async with sit_down(tmp_path, inside=False) as operator:
+async def test_the_token_lets_in_one_browser_once(tmp_path: Path) -> None:
+    async with open_setup(tmp_path, inside=False) as operator:
         for path in ("/app", "/", "/finish"):
             assert (await operator.open(path)).status == 403
         wrong = await operator.open("/?token=wrong")
-        assert (wrong.status, "its token is another" in wrong.text) == (403, True)
+        assert (wrong.status, "Wrong token" in wrong.text) == (403, True)
         seen = await operator.open(operator.address)
         assert (seen.status, urlsplit(seen.url).path, urlsplit(seen.url).query) == (200, "/app", "")
         (cookie,) = operator.session.cookie_jar
         assert (cookie["httponly"], cookie["samesite"]) == (True, "Lax")
-        assert (await operator.open(operator.address)).status == 200, "whoever is in may come again"
+        assert (await operator.open(operator.address)).status == 200, (
+            "a browser with a session may open the address again"
+        )
         operator.session.cookie_jar.clear()
         again = await operator.open(operator.address)
-        assert (again.status, "was used already" in again.text) == (403, True)
+        assert (again.status, "already used this address" in again.text) == (403, True)
 
 
-async def test_halves_of_characters_let_nobody_in(tmp_path: Path) -> None:
-    async with sit_down(tmp_path, inside=False) as operator:
+async def test_lone_surrogates_do_not_sign_in(tmp_path: Path) -> None:
+    async with open_setup(tmp_path, inside=False) as operator:
         port = urlsplit(operator.url).port
         for headers, query in (({}, "?token=%ED%A0%80"), ({"Cookie": f"ptq_setup_{port}=\udcff"}, "")):
             sent = f"GET /{query} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n"
@@ -75,13 +77,13 @@ async def test_a_form_that_cannot_be_read_is_refused(operator: Operator) -> None
             assert (answer.status, "cannot be read" in await answer.text()) == (status, True)
 
 
-async def test_only_the_style_sheets_are_for_a_browser_that_was_not_let_in(tmp_path: Path) -> None:
-    async with sit_down(tmp_path, inside=False) as operator:
+async def test_a_browser_without_a_session_gets_only_style_sheets(tmp_path: Path) -> None:
+    async with open_setup(tmp_path, inside=False) as operator:
         assert (await operator.open("/static/style.css")).status == 200
-        assert (await operator.post("/static/style.css")).status == 403, "no form is read of it"
+        assert (await operator.post("/static/style.css")).status == 403, "a form is not read without a session"
 
 
-async def test_a_site_that_points_its_own_name_at_us_gets_nothing(operator: Operator) -> None:
+async def test_another_host_name_is_refused(operator: Operator) -> None:
     port = urlsplit(operator.url).port
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{int(port or 0) + 1}"):
         seen = await operator.open("/app", Host=host)
@@ -97,15 +99,15 @@ async def test_a_site_that_points_its_own_name_at_us_gets_nothing(operator: Oper
         ({}, {"csrf": ""}),
     ],
 )
-async def test_a_form_of_another_site_does_nothing(
+async def test_a_form_from_another_site_is_refused(
     operator: Operator, headers: dict[str, str], form: dict[str, str]
 ) -> None:
     place = {"web_url": "https://evil.example", "app_name": "x", "public_url": "https://x.example", "port": "1"}
     assert (await operator.post("/app/place", {**place, **form}, **headers)).status == 403
-    assert operator.setup.desk.answers.place.web_url == "https://github.com"
+    assert operator.setup.state.answers.place.web_url == "https://github.com"
 
 
-async def test_pages_run_nothing_and_send_forms_to_us_and_github_alone(operator: Operator) -> None:
+async def test_pages_run_no_scripts_and_send_forms_only_to_us_and_github(operator: Operator) -> None:
     seen = await operator.open("/app")
     policy = seen.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
@@ -116,26 +118,26 @@ async def test_pages_run_nothing_and_send_forms_to_us_and_github_alone(operator:
     assert (await operator.open("/static/..%2fcli.py")).status == 404
 
 
-async def test_an_app_is_made_once_and_its_secrets_are_for_its_owner_alone(
+async def test_an_app_is_created_once_and_its_secrets_are_private(
     tryout: Tryout, operator: Operator, tmp_path: Path
 ) -> None:
     form = await operator.find_creation(tryout.github.url)
     wrong = await operator.open("/github/created?code=abc&state=wrong")
-    assert (wrong.status, operator.setup.desk.answers.app) == (403, None)
+    assert (wrong.status, operator.setup.state.answers.app) == (403, None)
     made = await operator.post(f"{tryout.github.url}/settings/apps/manifest", form)
-    app = operator.setup.desk.answers.app
+    app = operator.setup.state.answers.app
     assert app is not None
     assert (made.status, urlsplit(made.url).path) == (200, "/app")
-    assert f"ptq-bot , App {app.id}" in made.text
+    assert f"ptq-bot (ID {app.id})" in made.text
     for secret in (app.webhook_secret, app.client_secret, "PRIVATE KEY"):
         assert secret not in made.html
     assert (tmp_path / "here" / app.key_file).read_text() == app.private_key
     assert modes(tmp_path / "here") == {0o600}
     replayed = await operator.open(f"/github/created?code=abc&state={form['state']}")
-    assert (replayed.status, operator.setup.desk.answers.app) == (403, app)
+    assert (replayed.status, operator.setup.state.answers.app) == (403, app)
 
 
-async def test_whoever_is_inside_is_led_back_from_a_page_that_is_none(operator: Operator) -> None:
+async def test_a_missing_page_links_back_to_set_up_if_signed_in(operator: Operator) -> None:
     for path, status in (("/nothing", 404), ("/static/none.css", 404), ("/github/created?code=abc&state=wrong", 403)):
         seen = await operator.open(path)
         assert (seen.status, "Back to set-up" in seen.text) == (status, True), path
@@ -143,72 +145,70 @@ async def test_whoever_is_inside_is_led_back_from_a_page_that_is_none(operator: 
     assert "Back to set-up" not in (await operator.open("/app")).text
 
 
-async def test_a_code_that_github_does_not_know_is_a_sentence_and_another_try_works(
-    tryout: Tryout, operator: Operator
-) -> None:
+async def test_an_unknown_code_is_explained_and_another_try_works(tryout: Tryout, operator: Operator) -> None:
     state = (await operator.find_creation(tryout.github.url))["state"]
     seen = await operator.open(f"/github/created?code=abc&state={state}")
     assert "GitHub does not know this code" in seen.text
-    again = parse_qs(urlsplit(operator.setup.desk.describe_creation()["address"]).query)["state"]
+    again = parse_qs(urlsplit(operator.setup.state.describe_app_form()["address"]).query)["state"]
     assert again != [state]
-    assert "GitHub knows us as" in (await operator.create_app(tryout.github.url)).text
+    assert "App created" in (await operator.create_app(tryout.github.url)).text
 
 
-async def test_a_github_that_is_away_is_a_sentence(operator: Operator) -> None:
+async def test_an_unreachable_github_is_explained(operator: Operator) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         place = {"app_name": "x", "public_url": "http://127.0.0.1:1", "port": "1"}
         await operator.post("/app/place", {**place, "web_url": f"http://127.0.0.1:{nobody.getsockname()[1]}"})
-        state = parse_qs(urlsplit(operator.setup.desk.describe_creation()["address"]).query)["state"][0]
+        state = parse_qs(urlsplit(operator.setup.state.describe_app_form()["address"]).query)["state"][0]
         assert "GitHub did not answer" in (await operator.open(f"/github/created?code=abc&state={state}")).text
 
 
-async def test_an_app_made_by_hand_is_taken_if_github_knows_it(tryout: Tryout, operator: Operator) -> None:
+async def test_an_app_registered_by_hand_is_accepted_if_github_knows_it(tryout: Tryout, operator: Operator) -> None:
     await operator.create_app(tryout.github.url)
-    app = operator.setup.desk.answers.app
+    app = operator.setup.state.answers.app
     assert app is not None
     await operator.post("/app/forget")
     form = {"app_id": app.id, "private_key": app.private_key, "webhook_secret": app.webhook_secret}
     wrong = await operator.post("/app/known", {**form, "app_id": "7"})
-    assert "GitHub does not know this App by this key" in wrong.text
+    assert "GitHub rejected this key for App ID 7" in wrong.text
     assert app.webhook_secret not in wrong.html
     await operator.post("/app/known", form)
-    taken = operator.setup.desk.answers.app
+    taken = operator.setup.state.answers.app
     assert taken is not None
     assert (taken.slug, taken.html_url) == (app.slug, app.html_url)
 
 
-async def test_a_repository_of_which_github_did_not_tell_us_is_refused(tryout: Tryout, operator: Operator) -> None:
+async def test_a_repository_without_the_app_is_refused(tryout: Tryout, operator: Operator) -> None:
     await operator.create_app(tryout.github.url)
-    assert "installed nowhere yet" in (await operator.open("/repositories")).text
+    assert "not installed on any repository yet" in (await operator.open("/repositories")).text
     refused = await operator.post("/repositories", {"repository": NAME, "diagnose_label": "ptq", "fix_label": ""})
-    assert "has not told us of octo/widgets" in refused.text
+    assert "not installed in octo/widgets" in refused.text
     await operator.choose_repository(tryout.github.url)
-    (kept,) = operator.setup.desk.answers.repositories
+    (kept,) = operator.setup.state.answers.repositories
     assert (kept.name, kept.private, kept.tests) == (NAME, False, "python -m unittest")
 
 
 @pytest.mark.slow
-async def test_a_machine_is_kept_once_its_key_is_confirmed_and_our_program_runs_there(
+async def test_a_machine_is_saved_after_its_key_is_confirmed_and_a_test_job_ran(
     tryout: Tryout, operator: Operator, tmp_path: Path
 ) -> None:
     looked = await operator.look_at(tryout)
     assert "ssh-ed25519 SHA256:" in looked.text
-    assert not operator.setup.desk.answers.machines
+    assert not operator.setup.state.answers.machines
     assert not tryout.workspace.exists(), "nothing was sent there"
     tried = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    assert "jobs can run there" in tried.text
+    assert "machine-1 ready" in tried.text
     assert "git version" in tried.text
-    assert "one was made and ran there" in tried.text
+    assert "test job passed" in tried.text
     assert not [*tryout.workspace.glob("trial-*")]
-    (kept,) = operator.setup.desk.answers.machines
+    (kept,) = operator.setup.state.answers.machines
     assert kept.programs["git"].startswith("git version")
     hosts = (tmp_path / "here" / "ptq-known-hosts").read_bytes()
     assert hosts.split()[:3] == tryout.ssh.known_hosts_file.read_bytes().split()[:3]
     assert modes(tmp_path / "here") == {0o600}
 
 
-async def test_a_host_key_that_changes_between_the_look_and_the_confirmation_is_shown_once_more(
+async def test_a_host_key_that_changed_before_the_confirmation_is_shown_again(
     tryout: Tryout, operator: Operator, tmp_path: Path
 ) -> None:
     looked = await operator.look_at(tryout)
@@ -218,16 +218,16 @@ async def test_a_host_key_that_changes_between_the_look_and_the_confirmation_is_
     await tryout.ssh.start()
     tryout.ssh.client_key_file.write_bytes(kept_client_key)
     changed = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    assert "shows another host key now" in changed.text
+    assert "is no longer the one that you confirmed" in changed.text
     assert changed.hidden("host_key") != looked.hidden("host_key")
-    assert operator.setup.desk.answers.machines == ()
+    assert operator.setup.state.answers.machines == ()
     assert not tryout.workspace.exists(), "nothing was sent there"
     forged = await operator.post("/machines/confirm", {"host_key": "ssh-ed25519 AAAA"})
-    assert "shows another host key now" in forged.text
-    assert operator.setup.desk.answers.machines == ()
+    assert "is no longer the one that you confirmed" in forged.text
+    assert operator.setup.state.answers.machines == ()
 
 
-async def test_a_machine_that_does_not_answer_is_a_sentence_and_what_was_typed_stays(
+async def test_a_machine_that_does_not_answer_is_explained_and_the_input_stays(
     tryout: Tryout, operator: Operator
 ) -> None:
     with socket.socket() as deaf:  # It listens, and says nothing.
@@ -235,84 +235,82 @@ async def test_a_machine_that_does_not_answer_is_a_sentence_and_what_was_typed_s
         deaf.listen()
         address = f"ptq@127.0.0.1:{deaf.getsockname()[1]}"
         seen = await operator.look_at(tryout, address=address)
-    assert "machine-1 cannot be looked at: it did not answer" in seen.text
+    assert "Cannot connect to machine-1: it did not answer" in seen.text
     assert address in seen.html
     await tryout.ssh.stop()
     assert "connection refused" in (await operator.look_at(tryout)).text
-    assert operator.setup.desk.answers.machines == ()
+    assert operator.setup.state.answers.machines == ()
 
 
 @pytest.mark.slow
-async def test_a_machine_that_lets_us_not_in_says_how_to_mend_that_and_is_tried_again(
-    tryout: Tryout, operator: Operator, tmp_path: Path
-) -> None:
+async def test_a_failed_login_is_explained_and_tested_again(tryout: Tryout, operator: Operator, tmp_path: Path) -> None:
     looked = await operator.look_at(tryout, client_key_file="")
     own = (tmp_path / "here" / "ptq-machines-key").stat().st_mode & 0o777
     assert (own, "ssh-ed25519 AAAA" in looked.text) == (0o600, True)
     refused = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    assert "it did not accept our user name and key" in refused.text
+    assert "user name and key" in refused.text
     assert "authorized_keys" in refused.text
-    public_key = operator.setup.desk.notes.find_client_key()
+    public_key = operator.setup.state.files.find_client_key()
     (tmp_path / "tryout" / "machine" / "ssh" / "authorized_keys").write_text(f"{public_key}\n")
     await tryout.ssh.stop()
     await tryout.ssh.start()
     tried = await operator.post("/machines/confirm", {"host_key": refused.hidden("host_key")})
-    assert "jobs can run there" in tried.text
+    assert "machine-1 ready" in tried.text
 
 
 @pytest.mark.slow
-async def test_this_host_itself_can_be_a_machine(operator: Operator, tmp_path: Path) -> None:
+async def test_this_host_can_be_a_machine(operator: Operator, tmp_path: Path) -> None:
     form = {"kind": "local", "name": "here", "workspace": str(tmp_path / "ptq"), "slots": "1"}
-    assert "jobs can run there" in (await operator.post("/machines/look", form)).text
+    assert "here ready" in (await operator.post("/machines/look", form)).text
     await operator.post("/machines/drop", {"name": "here"})
-    assert operator.setup.desk.answers.machines == ()
+    assert operator.setup.state.answers.machines == ()
 
 
 @pytest.mark.slow
-async def test_set_up_goes_on_after_it_was_interrupted(tryout: Tryout, tmp_path: Path) -> None:
-    async with sit_down(tmp_path / "here") as operator:
+async def test_set_up_continues_after_an_interruption(tryout: Tryout, tmp_path: Path) -> None:
+    async with open_setup(tmp_path / "here") as operator:
         await operator.create_app(tryout.github.url)
         looked = await operator.look_at(tryout)
-        before = operator.setup.desk.answers
-    async with sit_down(tmp_path / "here") as operator:
-        assert operator.setup.desk.answers == before
+        before = operator.setup.state.answers
+    async with open_setup(tmp_path / "here") as operator:
+        assert operator.setup.state.answers == before
         assert urlsplit((await operator.open("/")).url).path == "/repositories"
         machines = await operator.open("/machines")
         assert machines.hidden("host_key") == looked.hidden("host_key")
         assert (
-            "jobs can run there"
+            "machine-1 ready"
             in (await operator.post("/machines/confirm", {"host_key": machines.hidden("host_key")})).text
         )
 
 
-async def test_what_a_machine_says_is_text_on_the_page(operator: Operator) -> None:
-    desk = operator.setup.desk
+async def test_text_from_a_machine_is_escaped(operator: Operator) -> None:
+    state = operator.setup.state
     machine = MachineAnswer("m", "/<b>x</b>\u202e", "local", programs={"claude": "<script>"})
-    desk.answers = type(desk.answers)(machines=(machine,))
+    state.answers = type(state.answers)(machines=(machine,))
     page = (await operator.open("/machines")).html
     assert "/&lt;b&gt;x&lt;/b&gt;⟨U+202E⟩" in page
     assert "found on m" in (await operator.open("/agents")).text
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-async def test_a_folder_that_takes_nothing_is_a_sentence(operator: Operator, tmp_path: Path) -> None:
+async def test_a_read_only_folder_is_explained(operator: Operator, tmp_path: Path) -> None:
     (tmp_path / "here").chmod(0o500)
     seen = await operator.post("/agents/add", {"kind": "claude", "name": "a"})
-    assert "cannot be written to" in seen.text
+    assert "Cannot write to" in seen.text
 
 
 async def wait_for_the_doctor(operator: Operator) -> str:
-    while operator.setup.desk.is_looking:
+    while operator.setup.state.is_checking:
         await asyncio.sleep(0.05)
     return (await operator.open("/finish")).text
 
 
 @pytest.mark.slow
-async def test_the_end_is_a_configuration_that_the_doctor_has_looked_at(
+async def test_set_up_ends_with_a_configuration_that_the_doctor_has_checked(
     tryout: Tryout, operator: Operator, tmp_path: Path
 ) -> None:
     missing = await operator.post("/finish/write")
-    assert "Something is missing yet" in missing.text
+    assert "Still missing" in missing.text
     await operator.create_app(tryout.github.url)
     await operator.choose_repository(tryout.github.url)
     looked = await operator.look_at(tryout)
@@ -320,24 +318,24 @@ async def test_the_end_is_a_configuration_that_the_doctor_has_looked_at(
     await operator.add_agent("python3")
     config = tmp_path / "here" / "ptq.toml"
     config.write_text("mine")
-    assert "say that it may be replaced" in (await operator.post("/finish/write")).text
+    assert "Replace the existing file" in (await operator.post("/finish/write")).text
     assert config.read_text() == "mine"
     written = await operator.post("/finish/write", {"replace": "yes"})
     assert f"ptq-bot serve --config {config}" in written.text
     for label in ("ptq", "ptq:fix"):
         assert f"gh label create {label} -R {tryout.github.url}/{NAME}" in written.text
     assert f'href="{tryout.github.url}/{NAME}/labels"' in written.html
-    assert "Nobody is an operator yet" in written.text
+    assert "Add yourself as an operator" in written.text
     assert 'operators = ["your-login"]' in written.text
     said = await wait_for_the_doctor(operator)
-    assert "GitHub knows us as ptq-bot" in said
+    assert "App ptq-bot (" in said
     assert "FAILED" not in said
-    app = operator.setup.desk.answers.app
+    app = operator.setup.state.answers.app
     assert app is not None
     assert app.webhook_secret in config.read_text()
     assert app.webhook_secret not in (await operator.open("/finish")).html
     assert modes(tmp_path / "here") - {0o755} == {0o600}
     ended = await operator.post("/finish/end")
-    assert "You may close this page" in ended.text
+    assert "You can close this page" in ended.text
     assert operator.setup.ended.is_set()
-    assert not operator.setup.desk.notes.path.exists()
+    assert not operator.setup.state.files.path.exists()

@@ -1,4 +1,4 @@
-"""What is typed into set-up becomes a configuration that can be read, or a sentence."""
+"""Set-up turns its forms into a valid configuration, or explains what is not valid."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from bot.config.settings import load_settings
 from bot.setup import steps
 from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer, find_next
 from bot.setup.config_text import quote, render_config
+from bot.setup.files import SetupFiles, UnusableFile
 from bot.setup.github_app import find_form_address, make_manifest
-from bot.setup.notes import SetupFiles, Unusable
-from bot.setup.steps import Wrong
+from bot.setup.steps import InvalidInput
 from tests.support.scripted_github import app_key_pem
 
 APP = App("4711", "ptq-bot", "https://github.com/apps/ptq-bot", app_key_pem(), "hush", "Iv1", "hush too")
@@ -46,7 +46,7 @@ def write(folder: Path, answers: Answers) -> Path:
 
 
 @given(texts)
-def test_every_text_is_the_same_in_toml(text: str) -> None:
+def test_every_text_survives_toml(text: str) -> None:
     assert tomllib.loads(f"x = {quote(text)}")["x"] == text
 
 
@@ -60,7 +60,7 @@ def test_every_text_is_the_same_in_toml(text: str) -> None:
     private=st.booleans(),
 )
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_was_answered_is_what_the_service_reads(
+def test_the_service_reads_what_was_answered(
     tmp_path: Path,
     secret: str,
     command: tuple[str, ...],
@@ -88,7 +88,7 @@ def test_whatever_was_answered_is_what_the_service_reads(
     assert read.machine_list()[0].serves == {"private" if private else "public"}
 
 
-def test_a_complete_configuration_says_where_everything_is(tmp_path: Path) -> None:
+def test_a_complete_configuration_has_every_address_and_file(tmp_path: Path) -> None:
     place = Place("https://ghe.example", "https://ghe.example/api/v3", webhook_url="https://smee.io/x", port=9000)
     kinds = (
         AgentAnswer("codex", "codex", gateway_url="https://api.openai.com", key="k-1", model="m"),
@@ -113,7 +113,7 @@ def test_a_complete_configuration_says_where_everything_is(tmp_path: Path) -> No
     assert sum(line.startswith("#") for line in config.read_text().splitlines()) > 8
 
 
-def test_a_proxy_is_written_down_with_its_credentials_in_a_file_of_their_own(tmp_path: Path) -> None:
+def test_the_credentials_of_a_proxy_are_in_a_separate_file(tmp_path: Path) -> None:
     way = {"proxy": "http://proxy.example:3128", "proxy_credentials": "ptq:hush-hush"}
     answers = steps.set_place(complete(), {**PLACE, **way})
     assert {"ptq:hush-hush", "hush-hush"} <= set(answers.secrets())
@@ -133,12 +133,12 @@ def test_a_proxy_is_written_down_with_its_credentials_in_a_file_of_their_own(tmp
     other = steps.set_place(answers, {**PLACE, "proxy": "http://other.example:3128"}).place
     assert (other.proxy, other.proxy_credentials) == ("http://other.example:3128", "")
     for wrong in ({"proxy": "proxy.example"}, {"proxy_credentials": "ptq:hush"}, {**way, "proxy_credentials": "hush"}):
-        with pytest.raises(Wrong) as caught:
+        with pytest.raises(InvalidInput) as caught:
             steps.set_place(complete(), {**PLACE, **wrong})
         assert "hush" not in str(caught.value)
 
 
-def test_answers_are_the_same_after_a_restart(tmp_path: Path) -> None:
+def test_answers_survive_a_restart(tmp_path: Path) -> None:
     notes, answers = (
         SetupFiles(tmp_path / "ptq.toml"),
         complete(looked_at=MachineAnswer("gpu-2", programs={"git": "2"})),
@@ -148,11 +148,11 @@ def test_answers_are_the_same_after_a_restart(tmp_path: Path) -> None:
     assert notes.load() == answers
     assert notes.path.stat().st_mode & 0o777 == 0o600
     notes.path.write_text("{}x")
-    with pytest.raises(Unusable, match="remove it to begin anew"):
+    with pytest.raises(UnusableFile, match="remove it to start again"):
         notes.load()
 
 
-def test_a_configuration_that_is_there_is_replaced_only_when_that_is_said(tmp_path: Path) -> None:
+def test_an_existing_configuration_is_replaced_only_on_request(tmp_path: Path) -> None:
     notes = SetupFiles(tmp_path / "ptq.toml")
     notes.find_client_key()
     notes.config.write_text("mine")
@@ -190,7 +190,7 @@ def test_every_permission_and_event_is_shown_with_its_own_reason() -> None:
         ("https://github.example.org", "https://github.example.org/api/v3"),
     ],
 )
-def test_the_api_is_found_by_the_address_that_people_know(web_url: str, api_url: str) -> None:
+def test_the_api_url_follows_from_the_web_url(web_url: str, api_url: str) -> None:
     place = steps.set_place(Answers(), {**PLACE, "web_url": f"{web_url}/"}).place
     assert (place.web_url, place.api_url, place.public_url) == (web_url, api_url, "https://ptq.example/x")
 
@@ -199,42 +199,42 @@ def test_the_api_is_found_by_the_address_that_people_know(web_url: str, api_url:
     ("changes", "words"),
     [
         ({"web_url": "github.com"}, "like https://github.com"),
-        ({"web_url": "https://github.com/octo"}, "without anything behind"),
+        ({"web_url": "https://github.com/octo"}, "nothing after the host"),
         ({"public_url": "ptq"}, "public_url: must be an http"),
         ({"public_url": "http://127.0.0.1:8080"}, "a forwarder's address"),
-        ({"webhook_url": "http://localhost:1/x"}, "that is this computer alone"),
+        ({"webhook_url": "http://localhost:1/x"}, "only this computer can"),
         ({"port": "no"}, "The port is a number"),
         ({"port": "70000"}, "port:"),
         ({"app_name": "x" * 35}, "1 to 34 characters"),
         ({"organization": "a/b"}, "letters, digits and hyphens"),
-        ({"ca_file": "ca.pem"}, "the whole path"),
+        ({"ca_file": "ca.pem"}, "the absolute path"),
     ],
 )
-def test_a_place_that_cannot_be_is_a_sentence(changes: dict[str, str], words: str) -> None:
-    with pytest.raises(Wrong, match=words):
+def test_an_invalid_address_is_explained(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
         steps.set_place(Answers(), {**PLACE, **changes})
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"address": "gpu-1"}, "Say the account"),
+        ({"address": "gpu-1"}, "Include the user name"),
         ({"address": "ptq@gpu 1"}, "like ptq@gpu-1"),
         ({"address": "ptq@gpu-1:99999"}, "like ptq@gpu-1"),
         ({"address": "-oProxyCommand=x@y"}, "like ptq@gpu-1"),
         ({"name": "a b"}, "name: may hold"),
-        ({"name": "old"}, "a machine old already"),
+        ({"name": "old"}, "already a machine old"),
         ({"slots": "0"}, "slots:"),
         ({"workspace": "ptq"}, "absolute path"),
     ],
 )
-def test_a_machine_that_cannot_be_is_a_sentence(changes: dict[str, str], words: str) -> None:
-    with pytest.raises(Wrong, match=words):
-        steps.look_at_machine(Answers(machines=(MachineAnswer("old"),)), {**MACHINE, **changes})
+def test_an_invalid_machine_is_explained(changes: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        steps.connect_machine(Answers(machines=(MachineAnswer("old"),)), {**MACHINE, **changes})
 
 
-def test_a_machine_is_known_by_its_port_where_that_is_unusual() -> None:
-    machine = steps.look_at_machine(Answers(), MACHINE).looked_at
+def test_known_hosts_contain_an_unusual_port() -> None:
+    machine = steps.connect_machine(Answers(), MACHINE).looked_at
     assert machine is not None
     assert replace(machine, host_key="k v").known_hosts_line == "[10.0.0.5]:2222 k v\n"
     assert replace(machine, host_key="k v", port=22).known_hosts_line == "10.0.0.5 k v\n"
@@ -245,20 +245,20 @@ def test_a_machine_is_known_by_its_port_where_that_is_unusual() -> None:
     [
         ({"name": "a b", "kind": "claude"}, "An agent's name"),
         ({"name": "a", "kind": "command"}, "also needs: command"),
-        ({"name": "a", "kind": "command", "command": "'x"}, "a quote that does not end"),
-        ({"name": "a", "kind": "command", "command": "x", "key": "hush"}, "Say where the key is for"),
+        ({"name": "a", "kind": "command", "command": "'x"}, "an unclosed quote"),
+        ({"name": "a", "kind": "command", "command": "x", "key": "hush"}, "Enter the API base URL"),
         ({"name": "a", "kind": "pi", "key": "hush", "gateway_url": "https://x.example"}, "provider/model"),
         ({"name": "a", "kind": "other"}, "kind: must be one of"),
-        ({"name": "old", "kind": "claude"}, "an agent old already"),
+        ({"name": "old", "kind": "claude"}, "already an agent old"),
     ],
 )
-def test_an_agent_that_cannot_be_is_a_sentence_without_its_key(form: dict[str, str], words: str) -> None:
-    with pytest.raises(Wrong, match=words) as caught:
+def test_an_invalid_agent_is_explained_without_its_key(form: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words) as caught:
         steps.add_agent(Answers(agents=(AgentAnswer("old", "claude"),)), form)
     assert "hush" not in str(caught.value)
 
 
-def test_a_key_goes_to_the_vendors_own_address_and_cursors_to_the_machine() -> None:
+def test_a_key_goes_to_the_vendor_and_cursors_key_to_the_machine() -> None:
     answers = steps.add_agent(Answers(), {"name": "a", "kind": "claude", "key": "k"})
     answers = steps.add_agent(answers, {"name": "b", "kind": "cursor", "key": "k", "gateway_url": "https://x.example"})
     assert [agent.gateway_url for agent in answers.agents] == ["https://api.anthropic.com", ""]
@@ -266,16 +266,16 @@ def test_a_key_goes_to_the_vendors_own_address_and_cursors_to_the_machine() -> N
     assert tomllib.loads(text)["agents"]["b"]["env"] == {"CURSOR_API_KEY": "k"}
 
 
-def test_an_app_by_hand_needs_a_real_key() -> None:
+def test_an_app_registered_by_hand_needs_a_valid_key() -> None:
     form = {"app_id": "7", "webhook_secret": "s", "private_key": app_key_pem()}
     assert steps.set_known_app(Answers(), form).app == App("7", "", "", app_key_pem().strip(), "s")
-    wrong = (("private_key", "no", "no PEM"), ("app_id", "x", "number"), ("webhook_secret", "", "from others"))
+    wrong = (("private_key", "no", "no PEM"), ("app_id", "x", "number"), ("webhook_secret", "", "is required"))
     for name, text, words in wrong:
-        with pytest.raises(Wrong, match=words):
+        with pytest.raises(InvalidInput, match=words):
             steps.set_known_app(Answers(), {**form, name: text})
 
 
-def test_set_up_goes_on_where_something_is_missing() -> None:
+def test_set_up_continues_with_the_first_incomplete_step() -> None:
     assert find_next(Answers()) == "app"
     assert find_next(complete(machines=())) == "machines"
     assert find_next(complete()) == "finish"

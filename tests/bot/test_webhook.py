@@ -337,7 +337,7 @@ async def test_a_delivery_that_the_database_does_not_take_is_answered_503_on_one
         await connection.exec_driver_sql("ALTER TABLE deliveries RENAME TO elsewhere")
     status, answer = await endpoint.send()
     assert status == 503
-    assert "the database took no delivery" in answer["error"]
+    assert "the database could not store the delivery" in answer["error"]
     async with endpoint.database.begin() as connection:
         await connection.exec_driver_sql("ALTER TABLE elsewhere RENAME TO deliveries")
     assert (await endpoint.send())[0] == 202, "the same delivery, sent again"

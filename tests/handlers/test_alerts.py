@@ -96,7 +96,7 @@ async def open_watch(url: str) -> AsyncIterator[Watch]:
         yield watch
 
 
-DOWN = ["Machine gpu-1 is out: no route. It gets no jobs until it is well again."]
+DOWN = ["Machine gpu-1 is out of service: no route. It gets no jobs until it works again."]
 BACK = ["Machine gpu-1 is back."]
 
 
@@ -113,7 +113,7 @@ async def test_a_machine_that_is_out_and_back_is_told_of_once_each_also_by_the_n
         watch.start_again()
         assert await watch.hear(60) == []
         await watch.break_down(permanent=True)
-        assert await watch.hear() == ["Machine gpu-1 is out until somebody has mended it: no route."]
+        assert await watch.hear() == ["Machine gpu-1 is out of service until it is fixed: no route."]
 
 
 async def test_a_machine_that_flaps_is_told_of_once_in_ten_minutes_and_as_it_is_by_then(database_url: str) -> None:
@@ -166,10 +166,10 @@ async def test_each_cap_of_a_day_or_a_month_is_told_of_once_in_that_time(databas
         await run(watch, "aaaaaaaaaa", cost_usd=4.99, input_tokens=9_000)
         assert await watch.hear() == []
         await run(watch, "bbbbbbbbbb", cost_usd=0.01, input_tokens=2_000)
-        end = "is used up, and no new run begins."
+        end = "is used up. No new jobs start."
         assert await watch.hear() == [
-            f"octo/widgets: the cap of $5.00 of this repository today {end} Runs under way are ended.",
-            f"octo/widgets: the cap of 10,000 tokens of this repository in this month {end} Runs under way are ended.",
+            f"octo/widgets: the cap of $5.00 of this repository today {end} Running agents are stopped.",
+            f"octo/widgets: the cap of 10,000 tokens of this repository in this month {end} Running agents are stopped.",
         ]
         await run(watch, "cccccccccc")
         assert await watch.hear() == [f"maintainer: the cap of 3 jobs of what maintainer asked for today {end}"]

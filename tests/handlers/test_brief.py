@@ -57,7 +57,7 @@ RULES = RepositoryRules("octo/widgets", agent="mine", test_command="python -m un
 BARE = replace(SNAPSHOT, body="", labels=(), comments=(), repros=(), links=())
 EARLIER = EarlierAttempt(
     job=make_job(attempt=2, state=JobState.FAILED, base_commit="b" * 40),
-    failure="the agent was ended at the cap of 200 turns of this run",
+    failure="the agent was stopped at the cap of 200 turns of this run",
     report="unable to fix\n\n## Summary\nThe loop ends early.",
     worklog="## Read the loop\n\nIt ends at `len - size`.",
     edited=True,

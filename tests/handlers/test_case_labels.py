@@ -184,7 +184,7 @@ async def test_a_refusal_for_good_ends_the_tries_and_says_why(database_url: str)
         issue.github.refusal = NotFound(410, "This issue was deleted")
         await live(issue, [CaseState.ACTIVE, CaseState.IDLE])
         assert issue.github.changes == [f"+{RUNNING}"]
-        assert (await issue.known()).abandoned == "the issue was deleted, moved, or made a discussion"
+        assert (await issue.known()).abandoned == "the issue was deleted, moved, or converted to a discussion"
 
 
 async def test_a_refusal_that_may_pass_is_tried_again_later_and_later(database_url: str) -> None:

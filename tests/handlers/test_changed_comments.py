@@ -56,7 +56,7 @@ async def test_a_report_that_others_changed_is_restored_and_the_next_note_counts
     assert (await answer(thread, thread.note())).startswith("The report comment was changed on GitHub after ptq-bot")
     assert thread.github.opened == []
     assert find_report(thread) == report
-    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("draft pull request #")
 
 
 async def test_a_report_that_was_deleted_is_posted_again_and_the_next_note_counts(thread: Thread) -> None:
@@ -66,13 +66,13 @@ async def test_a_report_that_was_deleted_is_posted_again_and_the_next_note_count
     assert thread.github.opened == []
     again = find_report(thread)
     assert (again.id > report.id, again.body) == (True, report.body)
-    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("draft pull request #")
 
 
 async def test_what_an_editor_does_to_line_ends_is_no_change(thread: Thread) -> None:
     report = find_report(thread)
     thread.github._edit(report.id, report.body.replace("\n", "\r\n") + "\r\n")
-    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("draft pull request #")
 
 
 async def test_a_report_that_we_are_changing_ourselves_counts_before_and_after(thread: Thread) -> None:
@@ -81,7 +81,7 @@ async def test_a_report_that_we_are_changing_ourselves_counts_before_and_after(t
         (reply,) = await casebook.fetch_reports_of(connection, "octo/widgets", ISSUE)
         await casebook.change_reply(connection, reply, body="Shorter.")
     thread.github._edit(report.id, f"{reply.marker}\nShorter.")  # Its answer is still on its way.
-    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("draft pull request #")
 
 
 async def test_a_note_costs_one_question_about_the_report_and_one_about_itself(thread: Thread) -> None:
@@ -121,4 +121,4 @@ async def test_an_edit_that_leaves_the_note_as_it_was_changes_nothing(thread: Th
     note = thread.note()
     await thread.work(note)
     thread.github._edit(note.id, text)
-    assert (await answer(thread, note)).startswith("Draft pull request #")
+    assert (await answer(thread, note)).startswith("draft pull request #")

@@ -103,7 +103,7 @@ async def test_one_that_fails_waits_and_the_others_go_on_in_their_order(house: H
     await drain(house.lamps)
     assert house.lamps.switched == ["cellar", "attic", "hall"]
     attic = await house.find("attic")
-    assert (attic.attempts, attic.trouble) == (1, "GitHub gives no usable answer")
+    assert (attic.attempts, attic.trouble) == (1, "GitHub does not answer properly")
     assert attic.next_attempt_at == house.clock() + timedelta(seconds=2)
     house.clock.forward(2)
     house.lamps.fails.clear()
@@ -129,7 +129,7 @@ async def test_where_nothing_was_sent_there_was_no_attempt(house: House, error: 
     ("error", "reason"),
     [
         (Abandoned("the lamp is sold"), "the lamp is sold"),
-        (GitHubError(410, "Gone"), "the issue was deleted, moved, or made a discussion"),
+        (GitHubError(410, "Gone"), "the issue was deleted, moved, or converted to a discussion"),
     ],
 )
 async def test_one_that_can_never_be_is_given_up_with_a_reason(house: House, error: Exception, reason: str) -> None:

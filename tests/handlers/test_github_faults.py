@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 FOR_EVER = 10_000
 DONE = "done"
-SHORT = f"What belongs here could not be posted as it is: [read it]({URL}/jobs/0123456789)."
+SHORT = f"GitHub rejected this comment's text: [read it here]({URL}/jobs/0123456789)."
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Row:
     delay_s: float = 0.0
 
 
-GONE = "the issue was deleted, moved, or made a discussion"
-COMMENT_GONE = "our comment is not there any more, or its issue was deleted, moved, or made a discussion"
+GONE = "the issue was deleted, moved, or converted to a discussion"
+COMMENT_GONE = "our comment or its issue was deleted, moved, or converted to a discussion"
 LOCKED, ARCHIVED = "the issue is locked", "the repository is archived"
 SUSPENDED = "the installation is suspended"
-MOVED = "the repository or the issue has moved to where we may not follow"
+MOVED = "the repository or the issue has moved to a place that the App cannot access"
 
 ROWS = {
     "500": Row(500, 3),
@@ -72,7 +72,7 @@ ROWS = {
     "suspended for a while": Row(403, 2, message="This installation has been suspended"),
     "moved out of reach": Row(301, FOR_EVER, MOVED, MOVED, "301", "failed", "Moved Permanently"),
     "invalid for good": Row(
-        422, FOR_EVER, "GitHub finds the text invalid", "GitHub finds the text invalid", "422", "failed", "Invalid"
+        422, FOR_EVER, "GitHub rejected the text", "GitHub rejected the text", "422", "failed", "Invalid"
     ),
     "submitted too quickly": Row(422, 3, message="Validation Failed: was submitted too quickly", pull="too quickly"),
 }
@@ -175,7 +175,7 @@ async def test_a_pull_request_of_somebody_else_from_our_branch_is_not_taken_for_
     await counter.github.close_issue(NAME, number, by="alice")
     await counter.add_pull(job)
     await counter.open()
-    assert "points at something else" in ((await counter.pull(job)).abandoned or "")
+    assert "exists with another commit" in ((await counter.pull(job)).abandoned or "")
 
 
 async def test_a_note_whose_author_may_write_no_more_opens_nothing(counter: Counter) -> None:
@@ -187,7 +187,7 @@ async def test_a_note_whose_author_may_write_no_more_opens_nothing(counter: Coun
     await counter.open()
     assert counter.github.pulls(NAME) == []
     assert count_calls(counter, "POST", "/git/refs") == 0
-    assert (await counter.pull(job)).abandoned == "alice has no write access any more, so the note approves nothing"
+    assert (await counter.pull(job)).abandoned == "alice no longer has write access, so the note is not valid"
     await counter.post()
     assert "no write access any more" in counter.comments()[0]
 
@@ -317,5 +317,5 @@ async def test_an_accident_of_our_own_waits_too(counter: Counter) -> None:
         await counter.post(passes=2)
     assert [line["exc_info"] for line in lines if line["event"] == "reply.waits_for_github"] == [True, True]
     reply = await counter.reply(reply_id)
-    assert reply.trouble == "an accident of our own, which the log tells of"
+    assert reply.trouble == "an internal error (see the service log)"
     assert counter.waits_s == [15, 15], "it may have been sent all the same"

@@ -215,7 +215,7 @@ async def test_a_malformed_payload_is_set_aside_at_once_without_its_values(datab
         await desk.bring("odd")
         await desk.settle()
         row = await desk.row("odd")
-        assert (row.state, row.error) == ("failed", "the payload lacks or garbles: login")
+        assert (row.state, row.error) == ("failed", "missing or invalid fields in the payload: login")
 
 
 async def test_characters_that_a_database_refuses_hold_up_no_delivery(database_url: str) -> None:
@@ -349,7 +349,7 @@ async def test_a_delivery_that_ends_the_service_each_time_is_set_aside_and_its_n
     async with open_desk(database_url) as desk:
         rows = [await desk.row(word) for word in words]
         assert [row.state for row in rows] == ["done", "done", "failed", "done"]
-        assert rows[2].error == "the service ended 3 times while this was the only delivery being worked"
+        assert rows[2].error == "the service ended 3 times while it processed only this delivery"
 
 
 async def test_the_lane_of_one_that_was_worked_alone_holds_nobody_up_later(database_url: str) -> None:

@@ -112,12 +112,12 @@ STARTED = {Scope.ISSUE: Caps(jobs=1)}
 @pytest.mark.parametrize(
     ("changes", "caps", "words"),
     [
-        ({"cancel_requested_at": NOON, "cancelled_by": "boss"}, {}, "@boss had asked for its end"),
+        ({"cancel_requested_at": NOON, "cancelled_by": "boss"}, {}, "@boss had cancelled it"),
         ({}, STARTED, "the cap of 1 job of all runs on this issue is used up"),
         ({}, {Scope.USER_DAY: Caps(jobs=1)}, "the cap of 1 job of what @somebody asked for today is used up"),
-        ({"agent": "gone"}, {}, "no longer offered here"),
-        ({"model": "gone"}, {}, "no longer offered here"),
-        ({"repository": "octo/gone"}, {}, "no longer offered here"),
+        ({"agent": "gone"}, {}, "no longer available here"),
+        ({"model": "gone"}, {}, "no longer available here"),
+        ({"repository": "octo/gone"}, {}, "no longer available here"),
     ],
 )
 async def test_what_stands_in_the_way_of_another_attempt_is_said(
@@ -128,7 +128,7 @@ async def test_what_stands_in_the_way_of_another_attempt_is_said(
         await desk.add(lost(**changes))
         assert len(await jobs_of(desk)) == 1
         report = (await desk.reply("report")).body
-        assert "It was not started again: " in report
+        assert "Not restarted: " in report
         assert words in report
         assert "`/ptq retry`" in report
 
@@ -151,7 +151,7 @@ async def test_a_cancel_before_a_lost_job_is_started_again_is_heard(database_url
         await report_jobs(thread.context)
         (heard, report) = await thread.answers()
         assert "Cancelling" in heard
-        assert "@boss had asked for its end" in report
+        assert "@boss had cancelled it" in report
 
 
 async def test_a_cancel_after_a_lost_job_was_reported_finds_nothing(database_url: str) -> None:
@@ -172,6 +172,4 @@ async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(da
             await job_rows.insert_job(connection, lost(id="aaaaaaaaaa", attempt=2, state=JobState.FAILED))
         await desk.add(lost(adopts="aaaaaaaaaa", kind=JobKind.RELEASE))
         assert len(await jobs_of(desk)) == 2
-        assert (
-            "not started again: it only collected what a person had done by hand" in (await desk.reply("report")).body
-        )
+        assert "not started again: it only collected a person's edits" in (await desk.reply("report")).body

@@ -86,7 +86,7 @@ async def test_two_attempts_with_one_diff_have_one_pull_request(database_url: st
         await thread.work(thread.note())
         await drain(Pulls(thread.context))
         (opened,) = thread.github.opened
-        assert f"This diff is in pull request #{opened.pull.number} already." in await thread.answers()
+        assert f"Pull request #{opened.pull.number} already contains this diff." in await thread.answers()
 
 
 async def test_a_note_for_a_diff_that_is_on_its_way_in_another_attempt_waits_with_it(database_url: str) -> None:
@@ -108,7 +108,7 @@ async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url
         await drain(Pulls(thread.context))
         await thread.work(note)
         (answer,) = await thread.answers()
-        assert answer.startswith("Draft pull request #")
+        assert answer.startswith("draft pull request #")
 
 
 async def test_a_refused_note_that_is_worked_again_stays_refused(database_url: str) -> None:

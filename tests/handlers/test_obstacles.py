@@ -68,7 +68,7 @@ async def test_a_pull_request_that_somebody_else_opened_from_our_branch_is_named
 
 async def test_one_that_was_closed_again_is_not_taken_for_ours_and_its_branch_is_named(thread: Thread) -> None:
     add_pull(thread, push(thread), state="closed")
-    assert f"the branch `{BRANCH}` exists and points at something else" in await approve(thread)
+    assert f"the branch `{BRANCH}` exists with another commit" in await approve(thread)
     assert ours(thread) == []
 
 

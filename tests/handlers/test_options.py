@@ -117,7 +117,7 @@ def test_a_repository_offers_its_own_agent_first_and_of_each_the_configured_mode
 
 def test_a_refusal_says_what_may_be_given() -> None:
     assert render_option_refused("there is no option `--foo`", OFFERS, ["gpu-1"]) == (
-        "No job was started: there is no option `--foo`. What may stand before your advice:\n\n"
+        "Not started: there is no option `--foo`. Available options:\n\n"
         "- `--agent claude`, with `--model opus` or `--model sonnet`\n"
         "- `--agent codex`, with `--model gpt-5.5`\n"
         "- `--agent mine`\n"

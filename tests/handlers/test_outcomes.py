@@ -231,8 +231,8 @@ async def test_no_word_of_a_log_or_of_a_run_without_a_report_is_in_a_thread(
         job = ended(state=state, failure=f"the agent exited with status 1:\n{FINDING}")
         await desk.add(job, report, meter=Meter(job.id, heading=FINDING))
         posted = (await desk.reply("report")).body
-        assert "the agent exited with status 1. The log says more." in posted
-        assert ("It left no report, so its diff and its worklog are not shown here." in posted) is (report is not None)
+        assert "the agent exited with status 1. See the log for details." in posted
+        assert ("There is no report, so diff and worklog are not shown here." in posted) is (report is not None)
         again = await render_report(desk.context, job)
         assert FINDING not in posted + again
         assert await desk.notifications() == [], "nobody has judged it"
@@ -344,4 +344,4 @@ async def test_a_job_that_changed_while_its_report_was_rendered_is_reported_as_i
         async with desk.db.read() as connection:
             assert await casebook.fetch_unreported_job_ids(connection) == [job.id]
         await report_jobs(desk.context)
-        assert "maintainer had asked for its end" in (await desk.reply("report")).body
+        assert "maintainer had cancelled it" in (await desk.reply("report")).body

@@ -74,7 +74,7 @@ async def test_an_error_is_everybodys_answer_and_the_next_batch_is_stored(tmp_pa
         receiver = Receiver(database, Clock())
         async with database.begin() as connection:
             await connection.execute(text("ALTER TABLE deliveries RENAME TO elsewhere"))
-        said = "the database took no delivery (OperationalError): send it again later"
+        said = "the database could not store the delivery (OperationalError): send it again later"
         assert await gather([receiver.receive(arrive(number)) for number in range(3)]) == [said] * 3
         async with database.begin() as connection:
             await connection.execute(text("ALTER TABLE elsewhere RENAME TO deliveries"))

@@ -201,7 +201,7 @@ async def test_only_people_who_may_pause_end_a_pause_and_others_find_the_label_b
     assert await thread.is_paused(), "a copy of an old delivery: the label is on"
     await thread.unlabel("ptq:pause")
     assert not await thread.is_paused()
-    assert (await thread.replies())[-1] == "New jobs may begin again, as @boss asked."
+    assert (await thread.replies())[-1] == "Resumed by @boss. New jobs can start again."
 
 
 async def test_a_bot_ends_no_pause_and_is_not_fought_over_the_label(thread: Thread) -> None:

@@ -201,7 +201,7 @@ def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> 
     assert "last line of its log" in draft(quotes_log=True).finish()
     text = draft().finish()
     assert headline in text
-    assert "the setup failed. The log says more." in text
+    assert "the setup failed. See the log for details." in text
     assert "last line of its log" not in text
     prepared = replace(job, started_at=None)
     text = draft_report(prepared, None, None, model=None, public_url="https://ptq.example", secrets=()).finish()
@@ -274,7 +274,7 @@ def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
         text = body_of(body="b" * length, worklog="w" * 70_000, repro="r" * 500)
         assert len(text) <= MAX_COMMENT
         assert text.startswith(PULL.note)
-        assert text.count("(A part that is too long for this text [is here](https://ptq.example/jobs/0123456789).)")
+        assert text.count("(Part of this is too long: [see here](https://ptq.example/jobs/0123456789).)")
         assert text.index("Fixes #7") < text.index("approved digest `0123456789ab`")
 
 
@@ -349,7 +349,7 @@ def test_a_confidential_report_says_nothing_of_what_was_found_or_how_the_run_end
     job = done(state=state, failure=failure, model="opus")
     report = result(body=f"security concern\n{BODY}", refusals=("`.ci/run` is protected",))
     text = render(job, report, meter=make_meter(turns=3, input_tokens=1000, cost_usd=0.42))
-    assert text == ("The run has ended. Its result is with the operator of this App, who decides what becomes of it.")
+    assert text == ("The run has finished. The operator of this App will review the result privately.")
     assert not approvable(job, report, ())
 
 

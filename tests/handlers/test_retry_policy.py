@@ -51,7 +51,7 @@ def test_each_answer_is_believed_after_so_many_refusals() -> None:
 def test_only_what_has_a_text_goes_again_with_another() -> None:
     invalid = GitHubError(422, "Validation Failed")
     assert judge(invalid, attempts=1, refusals=0, has_text=True).wants_other_text
-    assert judge(invalid, attempts=1, refusals=0) == Verdict("GitHub finds the text invalid", 10, 1)
+    assert judge(invalid, attempts=1, refusals=0) == Verdict("GitHub rejected the text", 10, 1)
     hurried = GitHubError(422, "was submitted too quickly")
     assert not judge(hurried, attempts=1, refusals=0, has_text=True).wants_other_text
 
@@ -74,7 +74,7 @@ def test_silence_is_waited_out_and_never_counts_as_a_refusal(attempts: int, aske
 def test_a_live_edit_without_a_turn_waits_without_a_word() -> None:
     over = OverBudget(900)
     assert judge(over, attempts=1, refusals=0, worth=Worth.LIVE) == Verdict(None, 60, 0, was_sent=False)
-    assert judge(over, attempts=1, refusals=0).trouble == "we have written as much as GitHub allows for a while"
+    assert judge(over, attempts=1, refusals=0).trouble == "GitHub's write limit is reached"
     assert judge(over, attempts=1, refusals=0, turn_wait_s=MAX_WAIT_S).wait_s == 900
 
 

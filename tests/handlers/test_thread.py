@@ -29,7 +29,7 @@ THREAD = Path(__file__).with_name("thread.md")
 URL, REPOSITORY = "https://ptq.example", "octo/widgets"
 LEFT = result(changes=(FileChange("a.py", "100644", b"<<<<<<< onto\none\n", "100644"),))
 UNRESOLVED = done(
-    preset=REBASE, attempt=4, state=JobState.FAILED, failure="conflicts are left in 1 file", conflicts=("a.py",)
+    preset=REBASE, attempt=4, state=JobState.FAILED, failure="unresolved conflicts in 1 file", conflicts=("a.py",)
 )
 METER = make_meter(turns=12, tool_calls=34, input_tokens=110_000, output_tokens=10_000, cost_usd=0.42)
 RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")
@@ -82,7 +82,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_confidential: [replies.render_confidential()],
     replies.render_started_again: [replies.render_started_again(make_job(attempt=2), URL)],
     replies.render_lost_twice: [replies.render_lost_twice(LOST)],
-    replies.render_not_again: [replies.render_not_again("another job on this issue is under way")],
+    replies.render_not_again: [replies.render_not_again("another job on this issue is running")],
     replies.render_unrenderable: [replies.render_unrenderable(DONE, URL)],
     replies.render_shortened: [replies.render_shortened(URL, "0123456789"), replies.render_shortened(URL, None)],
     replies.render_busy: [replies.render_busy(URL, "1"), replies.render_busy(URL, "1", ending=True)],

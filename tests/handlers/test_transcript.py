@@ -73,7 +73,7 @@ def test_why_the_model_failed_is_said_once() -> None:
 
 @pytest.mark.parametrize(("kind", "name"), [("claude", "refused_twice"), ("codex", "cut_once"), ("pi", "cut_once")])
 def test_a_model_that_is_asked_again_is_noted(kind: str, name: str) -> None:
-    assert any(text.startswith("The model did not answer and is asked again: ") for _, text in replay(kind, name))
+    assert any(text.startswith("The model did not answer. Trying again: ") for _, text in replay(kind, name))
 
 
 def test_a_tool_that_failed_is_marked_in_words() -> None:
@@ -106,7 +106,7 @@ def test_events_that_nobody_knows_are_only_counted() -> None:
     unknown = '{"type": "brand new", "words": "unheard of"}'
     assert render(f"{unknown}\n{say('One.')}\n{unknown}") == [
         ("said", "One."),
-        ("note", "2 events are not shown: of a kind that this version does not know."),
+        ("note", "2 events are not shown, because this version does not know them."),
     ]
 
 

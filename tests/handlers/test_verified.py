@@ -36,7 +36,7 @@ def say(*checks: Check, secrets: tuple[str, ...] = (), digest: str | None = "ab"
 
 
 def test_each_check_is_a_line_with_its_counts_its_failure_and_its_script() -> None:
-    counts = "fails on base 3 of 3 (`ValueError: no`); passes with the change 3 of 3"
+    counts = "before: fails 3/3 (`ValueError: no`); after: passes 3/3"
     assert say(check(), check(CheckKind.AGENT, number=2), check(CheckKind.TESTS, "tests/test_a.py", number=3)) == [
         f"- ✅ **the issue's repro**: {counts} ([script]({PAGE}1))",
         f"- ✅ **the agent's repro**: {counts} ([script]({PAGE}2))",
@@ -52,7 +52,7 @@ def test_what_could_not_be_tried_has_a_mark_of_its_own_but_for_the_issues_script
     assert issue.startswith("- ✅ **the issue's repro**")
     for line in (agent, tests):
         assert line.startswith("- ❔ ")
-        assert "; **not verified**: whether it looks for the patch could not be tried (" in line
+        assert "; **not verified**: it could not be tested whether it looks for the patch (" in line
 
 
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -0,0 +1 @@\n+_FIXED = True\n"
@@ -63,10 +63,7 @@ def test_a_name_that_only_the_change_has_is_quoted_unless_the_issue_has_it_too()
     seen = check(CheckKind.AGENT, script="import a\nassert hasattr(a, '_FIXED')")
     line = render_checks(JOB, [seen], report, "https://ptq.example", ())
     assert "- ❔ **the agent's repro**" in line
-    assert (
-        "**not verified**: it asks for what only comes with the change, and is not in the issue either: `_FIXED` ("
-        in line
-    )
+    assert "**not verified**: it uses names that only the change has, and that are not in the issue: `_FIXED` (" in line
     told = replace(JOB, prompt=f"{JOB.prompt}\nPlease add `_FIXED` to `a`.")
     assert "- ✅ **the agent's repro**" in render_checks(told, [seen], report, "https://ptq.example", ())
 

@@ -29,7 +29,7 @@ from tests.support.model_machine import ModelMachine, ModelWire
 from tests.support.no_gateway import NoGateway
 
 NEWEST, OLDER, STRANGERS = "aa" * 20, "bb" * 20, "cc" * 20
-GONE = "is not on `main`: `/ptq rebase` brings an earlier diff onto the newest commit"
+GONE = "is not on `main`: `/ptq rebase` moves an earlier diff to the newest commit"
 
 
 @dataclass

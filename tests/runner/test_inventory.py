@@ -126,14 +126,16 @@ def test_a_machine_with_too_little_room_takes_no_jobs() -> None:
     machine = Machine("a", "/srv", min_free_gb=10.0)
     assert find_shortage(machine, replace(SEEN, free_bytes=10 * GB)) is None
     assert find_shortage(machine, replace(SEEN, free_bytes=9_940_000_000)) == (
-        "its disk has 9.9 GB free, and min_free_gb is 10"
+        "its disk has 9.9 GB free, but min_free_gb is 10"
     )
     assert find_shortage(replace(machine, min_free_gb=0.0), replace(SEEN, free_bytes=0)) is None
 
 
 def test_a_machine_that_cannot_name_the_gpus_it_had_takes_no_jobs() -> None:
     failing = replace(SEEN, gpus=(), gpu_trouble="nvidia-smi failed")
-    assert find_shortage(Machine("a", "/srv"), remember(SEEN, failing)) == "its GPUs cannot be asked: nvidia-smi failed"
+    assert (
+        find_shortage(Machine("a", "/srv"), remember(SEEN, failing)) == "its GPUs cannot be listed: nvidia-smi failed"
+    )
     for before in (None, replace(SEEN, gpus=()), failing):
         assert find_shortage(Machine("a", "/srv"), remember(before, failing)) is None, "it may never have had any"
     assert remember(SEEN, replace(SEEN, gpus=())).gpus == (), "somebody has taken them out"

@@ -58,7 +58,7 @@ def test_every_text_of_an_answer_about_a_stage_is_cut_and_can_be_stored(field: s
 
 @pytest.mark.parametrize("told", [6.0, -1, True, 10**30, "6"])
 def test_what_is_no_number_of_bytes_makes_no_sense(told: Any) -> None:
-    with pytest.raises(JobdError, match="makes no sense"):
+    with pytest.raises(JobdError, match="unexpected answer"):
         parse_poll(POLL | {"log_size": told})
 
 

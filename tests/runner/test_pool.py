@@ -97,7 +97,7 @@ async def test_a_machine_that_loses_its_gpus_is_out_until_they_are_back(floor: F
     give_gpus(floor, "gpu-1", "echo broken\nexit 9\n")
     job = await floor.place(await floor.queue())
     assert job.state is JobState.QUEUED
-    assert (await floor.state("gpu-1")).trouble == "its GPUs cannot be asked: nvidia-smi failed: broken"
+    assert (await floor.state("gpu-1")).trouble == "its GPUs cannot be listed: nvidia-smi failed: broken"
     assert len((await see(floor)).inventory.gpus) == 2, "as it is asked again, it is still known what it had"
     assert not await floor.placement.probe("gpu-1")
     give_gpus(floor, "gpu-1")
@@ -122,7 +122,7 @@ async def test_a_machine_with_little_room_gets_no_jobs_until_there_is_more_and_o
     assert (await floor.place(job)).machine == "gpu-2"
     state = await floor.state("gpu-1")
     assert state.trouble
-    assert state.trouble.endswith("GB free, and min_free_gb is 1e+09")
+    assert state.trouble.endswith("GB free, but min_free_gb is 1e+09")
     assert state.outage
     assert not state.outage.permanent
     assert not await floor.placement.probe("gpu-1")

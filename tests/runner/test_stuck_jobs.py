@@ -28,8 +28,8 @@ from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job
 from tests.support.model_machine import ModelMachine, ModelWire, Stage
 
-STUCK = "gpu-1 cannot end this job's processes yet; trying again"
-NOT_ENDED = "machine gpu-1 could not end this job's processes within 10 minutes"
+STUCK = "gpu-1 could not kill this job's processes yet; trying again"
+NOT_ENDED = "machine gpu-1 could not kill this job's processes within 10 minutes"
 
 
 class Dripping(ModelMachine):
@@ -228,7 +228,7 @@ async def test_a_stage_that_never_ends_is_given_up_long_after_its_limit(
     assert (await step(floor, job)).state is state
     clock_of(floor).forward(1)
     ended = await step(floor, job)
-    reason = f"machine gpu-1 still says that it is {doing}, long after its limit of {limit_s:,} seconds"
+    reason = f"machine gpu-1 still reports that it is {doing}, long after the limit of {limit_s:,} seconds"
     assert (ended.state, ended.failure) == (JobState.LOST, reason)
 
 

@@ -21,7 +21,7 @@ async def test_a_cancel_right_behind_the_label_ends_the_job_that_the_label_start
         job = await world.wait_for_job("cancelled")
         assert job.cancelled_by == "maintainer"
         await world.settle()
-        assert not any("nothing to cancel" in reply.lower() for reply in world.replies())
+        assert not any("no job is running" in reply.lower() for reply in world.replies())
 
 
 async def test_an_old_cancel_that_is_sent_again_under_a_new_id_is_not_taken_in(tmp_path: Path) -> None:

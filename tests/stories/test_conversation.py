@@ -66,7 +66,7 @@ async def test_commands_on_our_pull_request_act_on_its_issue(tmp_path: Path) -> 
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
         issue = await open_our_pull(world)
         await world.comment("/ptq status")
-        await world.wait_for_reply("No job is active. The last one, `fix` attempt 1")
+        await world.wait_for_reply("No job is running. Last: `fix` attempt 1")
         await asyncio.sleep(1.1)  # The issue was last touched a moment ago, and GitHub knows whole seconds.
         await world.comment("/ptq retry take the shorter way")
         on_pull = world.number
@@ -78,7 +78,7 @@ async def test_commands_on_our_pull_request_act_on_its_issue(tmp_path: Path) -> 
         world.number = on_pull
         assert not world.reports()
         await world.comment("/ptq results")
-        assert "The last report, once more" in await world.wait_for_reply("### Fix staged")
+        assert "The last report again" in await world.wait_for_reply("### Fix staged")
 
 
 async def test_a_request_from_a_pull_request_is_for_the_issue_as_its_maintainer_knew_it(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ async def test_the_last_report_comes_again_when_it_is_asked_for(tmp_path: Path) 
         await world.label()
         report = await world.wait_for_report()
         await world.comment("/ptq results")
-        again = await world.wait_for_reply("The last report, once more")
+        again = await world.wait_for_reply("The last report again")
         assert report.partition("-->")[2].strip() in again
         assert len(world.reports()) == 1
 
@@ -171,7 +171,7 @@ async def test_simplify_goes_on_from_the_change_of_the_last_attempt(tmp_path: Pa
     async with open_world(tmp_path, agent=agent) as world:
         await world.open_issue()
         await world.comment("/ptq simplify")
-        await world.wait_for_reply("nothing to carry on from")
+        await world.wait_for_reply("no finished attempt to continue")
         await world.label()
         first = await world.wait_for_report()
         await world.comment("/ptq simplify no new helper")
@@ -296,7 +296,7 @@ async def test_the_operator_stops_everything_new_at_once(tmp_path: Path) -> None
         first = world.number
         await world.open_issue()
         await world.comment("/ptq diagnose")
-        await world.wait_for_reply("No job was started: the operator of this App has paused new jobs")
+        await world.wait_for_reply("Not started: the operator of this App has paused new jobs")
         assert await world.leases() == 0
         assert "nothing was paused anywhere\nstill paused in octo/widgets" in await operate(world, "resume")
         assert "may begin in octo/widgets" in await operate(world, "resume", "--repository", "octo/widgets")
@@ -357,7 +357,7 @@ async def test_a_repository_narrows_what_may_be_asked_for(tmp_path: Path) -> Non
         await world.open_issue()
         await world.label("ptq:fix")
         await world.comment("/ptq fix")
-        listed = await world.wait_for_reply("takes the name of a preset. There are:\n\n- `/ptq repro`")
+        listed = await world.wait_for_reply("Available presets:\n\n- `/ptq repro`")
         assert "/ptq fix" not in listed
         await world.label("ptq")
         await world.wait_for_report()
@@ -375,7 +375,7 @@ async def test_rules_that_are_broken_stop_what_is_new_and_nothing_else(tmp_path:
         await world.comment("/ptq cancel")
         await world.wait_for_report()
         await world.comment("/ptq fix")
-        refusal = await world.wait_for_reply("until `.github/ptq.toml` on the default branch is mended")
+        refusal = await world.wait_for_reply("Invalid `.github/ptq.toml` on the default branch")
         assert "line 2, who_may_start: Input should be" in refusal
         await world.comment(f"/ptq pr\n\n{NOTE}")
         await world.wait_for_reply("until `.github/ptq.toml`", 2)

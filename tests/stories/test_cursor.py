@@ -84,7 +84,7 @@ async def test_cursor_sees_nothing_that_would_command_it_and_what_it_writes_ther
         assert change.pop("widgets/chunks.py")
         assert change == FIRST, "what was only put aside for the run is no change"
         assert list_named(report) == FIRST.keys()
-        assert "its model's key was on the machine" in report
+        assert "its API key was on the machine" in report
 
         await world.comment("/ptq retry and once more")
         report = await world.wait_for_report(2)

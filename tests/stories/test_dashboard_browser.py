@@ -61,7 +61,7 @@ async def test_a_maintainer_does_everything_from_the_dashboard(tmp_path: Path, b
             await expect(page.locator("#log-agent")).to_contain_text("the second line")
             await expect(page.locator("#offers").get_by_role("link", name="Open the pull request")).to_be_visible()
             await expect(page.get_by_role("button", name="Cancel the job")).to_have_count(0)
-            await page.locator("#state").get_by_role("link", name="Show its result").click()
+            await page.locator("#state").get_by_role("link", name="View result").click()
 
             await expect(page.locator("#report").get_by_role("heading")).not_to_have_count(0)
             await expect(page.locator("#diff .plus").first).to_be_visible()
@@ -70,7 +70,7 @@ async def test_a_maintainer_does_everything_from_the_dashboard(tmp_path: Path, b
             await page.get_by_role("button", name=re.compile(f"{MAINTAINER}$")).click()
             await page.get_by_label("Your note").fill(NOTE)
             await page.get_by_role("button", name="Post the note").click()
-            await expect(page.locator("main")).to_contain_text("Your note stands in the thread")
+            await expect(page.locator("main")).to_contain_text("Your note was posted")
             pull = await world.wait_for_pull()
             assert NOTE in pull.body
             for path in ("", "/jobs", f"/jobs/{job.id}", "/launch", "/deliveries", "/spend"):

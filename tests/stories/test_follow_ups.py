@@ -128,7 +128,7 @@ async def test_options_that_name_nobody_start_nothing_and_are_answered_once(tmp_
         await world.open_issue()
         for count, typed in enumerate(("--agent <b>@evil", "--foo", "—model", "--model big"), 1):
             await world.comment(f"/ptq fix {typed} please")
-            reply = await world.wait_for_reply("No job was started", count)
+            reply = await world.wait_for_reply("Not started", count)
             assert "- `--agent script`\n- `--agent second`, with `--model small` or `--model big`" in reply
             assert "evil" not in reply
         await bring_again(world)
@@ -140,7 +140,7 @@ async def test_without_an_attempt_there_is_nothing_to_retry(tmp_path: Path) -> N
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
         await world.open_issue()
         await world.comment("/ptq retry")
-        assert "`/ptq diagnose`" in await world.wait_for_reply("nothing to carry on from")
+        assert "`/ptq diagnose`" in await world.wait_for_reply("no finished attempt to continue")
         await bring_again(world)
         assert len(world.replies()) == 1
 
@@ -149,10 +149,10 @@ async def test_what_only_the_operator_may_know_is_not_carried_on(tmp_path: Path)
     async with open_world(tmp_path) as world:
         await world.open_issue()
         await world.comment("/ptq retry --agent nobody")
-        await world.wait_for_reply("nothing to carry on from")
+        await world.wait_for_reply("no finished attempt to continue")
         await add_ended_job(world, "security concern\n\n## Summary\nThe parser of headers.")
         await world.comment("/ptq retry --agent nobody")
-        reply = await world.wait_for_reply("The operator of this App decides about further runs on this issue.")
+        reply = await world.wait_for_reply("Only the operator of this App can start further runs on this issue.")
         assert "secur" not in reply.casefold()
         await world.settle()
         assert len(await world.jobs()) == 1
@@ -200,9 +200,9 @@ async def test_while_a_cap_is_used_up_nothing_starts_and_each_request_is_answere
         await world.label()
         await world.wait_for_report()
         await world.label("ptq")
-        assert words in await world.wait_for_reply("No job was started")
+        assert words in await world.wait_for_reply("Not started")
         await world.comment("/ptq retry")
-        assert words in await world.wait_for_reply("No job was started", 2)
+        assert words in await world.wait_for_reply("Not started", 2)
         before = len(world.replies())
         await bring_again(world)
         assert len(await world.jobs()) == 1

@@ -38,7 +38,7 @@ async def test_what_a_forwarder_took_and_did_not_pass_on_is_found_and_done_once(
         assert (lost.name, lost.status_code) == ("issue_comment.created", 200)
         await world.wait_for_report()
         await world.comment("/ptq status")
-        await world.wait_for_reply("No job is active. The last one")
+        await world.wait_for_reply("No job is running. Last:")
         forwarder.is_away, forwarder.rewrite = False, bytes
         await world.github.redeliver(lost.guid)
         await forwarder.settle()

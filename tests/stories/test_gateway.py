@@ -157,4 +157,4 @@ async def test_an_agent_with_a_key_of_its_own_is_told_of_in_the_report(tmp_path:
     async with open_world(tmp_path, on_real_machine=True, more_toml=more, repository_agent="own") as world:
         await world.open_issue()
         await world.label()
-        assert "its model's key was on the machine" in await world.wait_for_report()
+        assert "its API key was on the machine" in await world.wait_for_report()

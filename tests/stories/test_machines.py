@@ -167,7 +167,7 @@ async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(
     async with open_world(tmp_path, on_real_machine=True, more_toml=more_toml, repository_toml=setup) as world:
         await start(world)
         await world.wait_for_reply("preparing the environment on `gpu-1`")
-        await world.wait_for_reply("Held up:** machine gpu-1 makes the base of this repository's environments first")
+        await world.wait_for_reply("Held up:** machine gpu-1 is building this repository's base environment")
         await world.playground.embedded_ssh.stop()
         await world.wait_for_reply("### Lost")
         go.touch()

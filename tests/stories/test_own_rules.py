@@ -27,14 +27,14 @@ async def give_note_during_an_outage(world: World, rules: str) -> None:
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ('who_may_open = "admin"\n', "maintainer has no admin access any more"),
+        ('who_may_open = "admin"\n', "maintainer no longer has admin access"),
         ('who_may_open = "nobody"\n', "line 1, who_may_open"),
     ],
 )
 async def test_a_note_is_carried_out_by_the_rules_of_that_moment(tmp_path: Path, rules: str, words: str) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
         await give_note_during_an_outage(world, rules)
-        assert words in await world.wait_for_reply("This note could not be carried out")
+        assert words in await world.wait_for_reply("Could not open the pull request")
         await world.settle()
         assert world.pulls() == []
 

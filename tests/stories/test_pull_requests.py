@@ -93,7 +93,7 @@ async def test_with_a_fork_to_push_to_no_branch_of_ours_comes_into_the_repositor
         await world.comment("/ptq fix")
         await world.wait_for_report(2)
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        await world.wait_for_reply(f"Pull request #{pull.number} now holds this diff")
+        await world.wait_for_reply(f"Updated pull request #{pull.number} with this diff")
         assert world.pulls() == [pull]
         assert world.git("branch", "--format=%(refname:short)").split() == ["main"]
         assert world.git(f"--git-dir={fork}", "rev-parse", pull.head).strip() == pull.head_sha
@@ -118,11 +118,11 @@ async def test_a_note_that_would_open_one_too_many_names_the_open_ones_and_may_c
         await world.wait_for_report()
         note = f"/ptq pr {world.digest()}\n\n{NOTE}"
         await world.comment(note)
-        await world.wait_for_reply(f"(#{first.number}), and 1 are the most")
+        await world.wait_for_reply(f"(#{first.number}), and the limit is 1")
         assert world.pulls() == [first]
         await world.github.close_issue(NAME, first.number, by="maintainer")
         await world.comment(note)
         await world.wait(lambda: world.pulls()[1:] or None, "the second pull request")
-        await world.wait_for_reply("Draft pull request #")
+        await world.wait_for_reply("draft pull request #")
         await world.settle()
         assert len(world.pulls()) == 2

@@ -55,7 +55,7 @@ async def test_a_label_that_was_put_on_while_the_service_was_down_gets_its_job(t
         await restart(world)
         await settle_with(world, jobs=1)
         assert len(world.statuses()) == len(world.reports()) == 1
-        told = "Of what was missed, deliveries fetched: 1, labels answered: 0, deliveries that GitHub no longer has: 0."
+        told = "Missed deliveries fetched: 1, labels answered: 0, deliveries that GitHub no longer has: 0."
         assert [heard["text"] for heard in hook.heard] == [told]
 
 
@@ -155,7 +155,7 @@ async def test_a_pause_is_found_though_its_label_came_and_went_while_nobody_list
         await world.github.unlabel_issue(NAME, world.number, "ptq:pause", MAINTAINER)
         world.github.deliveries.clear()
         await world.playground.start_service()
-        await world.wait_for_reply("New jobs may begin again, as @maintainer asked")
+        await world.wait_for_reply("Resumed by @maintainer")
         assert await fetch_pause_origins(world) == []
 
 

@@ -12,7 +12,7 @@ from bot.app import Service
 from bot.config.settings import load_settings
 from bot.demo.playground import PACE
 from bot.demo.tryout import Tryout
-from tests.support.installer import sit_down
+from tests.support.installer import open_setup
 from tests.support.openapi import load_openapi
 from tests.support.world import PATIENCE_S
 
@@ -23,7 +23,7 @@ async def test_from_nothing_to_a_first_report_by_the_pages_alone(tmp_path: Path,
     config = tmp_path / "here" / "ptq.toml"
     async with Tryout(tmp_path / "tryout") as tryout:
         tryout.github.observers.append(load_openapi().check)
-        async with sit_down(config.parent) as operator:
+        async with open_setup(config.parent) as operator:
             await operator.create_app(tryout.github.url)
             await operator.choose_repository(tryout.github.url)
             looked = await operator.look_at(tryout)

@@ -103,8 +103,8 @@ async def test_where_it_is_asked_to_comment_only_what_is_definite_is_posted(worl
     await world.settle()
     (report,) = said(world, first)
     assert "### Still reproduces at" in report
-    assert "asked for by the operator of this App." in report
-    assert "It was a check of the operator's." in world.replies()[0]
+    assert "requested by the operator of this App." in report
+    assert "It was started by the operator." in world.replies()[0]
     assert len(world.replies()) == 1, "somebody asked there, and is answered; no report follows"
 
 
@@ -185,13 +185,13 @@ async def test_whoever_asks_in_the_thread_comes_before_a_sweep_that_waits(world:
     await world.comment("/ptq verify")
     await world.wait_for_reply("<!-- ptq:job=")
     told = {job.id: job for job in await world.jobs()}[waits.id]
-    assert (told.state, told.failure) == ("cancelled", "it gave way to a job that @maintainer asked for")
+    assert (told.state, told.failure) == ("cancelled", "replaced by a job that @maintainer requested")
     await world.comment("/ptq cancel")
     await world.wait_for_reply("<!-- ptq:report=")
     for number in {*numbers} - {waits.issue_number}:
         world.number = number
         await world.comment("/ptq verify")
-        await world.wait_for_reply("One job at a time on an issue")
+        await world.wait_for_reply("Only one job at a time")
         await world.comment("/ptq cancel")
     assert (await running).count() == {"not verified": 3}
 
@@ -202,7 +202,7 @@ async def test_a_repository_that_allows_no_verify_is_not_swept(world: World) -> 
     with pytest.raises(Refused, match=r"the \.github/ptq\.toml of octo/widgets does not allow verify"):
         await run(world)
     world.commit({".github/ptq.toml": "presets = 3\n"})
-    with pytest.raises(Refused, match="cannot be understood, so nothing starts: line 1"):
+    with pytest.raises(Refused, match=r"invalid \.github/ptq\.toml: line 1"):
         await run(world)
     with pytest.raises(UnknownRepository, match="there is no repository 'octo/other'; configured: octo/widgets"):
         await run(world, replace(WISH, repository="octo/other"))

@@ -76,13 +76,13 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert (second.requested_by, second.base_commit) == ("casey", first.base_commit)
     assert "+by hand" in report
     assert "# more" in report
-    assert "casey has worked in this environment by hand" in report
+    assert "casey has edited files in this environment" in report
     assert "· by hand ·" in report
     assert "agent `" not in report
     assert not any("The agent will" in body for body in world.statuses())
     await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
     pull = await world.wait_for_pull()
-    assert "was written by a coding agent and, by hand, by casey on base" in (pull.body or "")
+    assert "was written by a coding agent, and edited by casey on base" in (pull.body or "")
     assert "by hand, by casey." in world.git("log", "--format=%B", "-1", pull.head)
     assert keys(world) == ""
     with pytest.raises(HoldRefused, match="nobody holds this job"):

@@ -107,14 +107,14 @@ def keys(world: World) -> str:
 async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attempt(world: World) -> None:
     told = await ask(world, "/ptq takeover", "its slot stays taken")
     assert f"@{MAINTAINER}, [this job](" in told
-    assert "by the SSH key that GitHub has of you" in told
+    assert "with your GitHub SSH key" in told
     first = await world.wait_for_job("cancelled")
     await world.wait_for_reply("<!-- ptq:report=")
     command = await find_way_in(world)
     (hold,) = await holds(world)
     assert f"{hold.expires_at:%Y-%m-%d %H:%M} UTC" in told
     assert (hold.expires_at - hold.begun_at).total_seconds() == 8 * 3600
-    assert "who may enter it" in await ask(world, "/ptq status", f"**Held for** `{MAINTAINER}`")
+    assert "access is ready" in await ask(world, "/ptq status", f"**Held for** `{MAINTAINER}`")
     assert f"# Job {first.id}" in await asyncio.to_thread(work, world, command)
     await deliver_again(world, "/ptq takeover")
     assert await holds(world) == [hold]
@@ -141,7 +141,7 @@ async def test_what_has_ended_is_made_anew_and_a_colleague_may_give_it_back(worl
     give_key(world, COLLEAGUE)
     await world.comment("/ptq cancel")
     await world.wait_for_report()
-    told = await ask(world, "/ptq takeover", "Its environment is being made anew")
+    told = await ask(world, "/ptq takeover", "The environment is being rebuilt")
     assert "is yours for 8 hours; its slot" in told
     command = await find_way_in(world)
     await asyncio.to_thread(work, world, command, "echo '# more' >> widgets/chunks.py")
@@ -161,12 +161,12 @@ async def test_another_person_takes_it_from_the_first_who_is_named_and_out(world
     told = await ask(world, "/ptq takeover", "Until now", by=COLLEAGUE)
     assert f"@{COLLEAGUE}, [this job](" in told
     assert f"Until now `{MAINTAINER}` held it" in told
-    assert "You are let in within moments" in told
+    assert "You can log in within moments" in told
     theirs = await find_way_in(world, COLLEAGUE)
     await asyncio.to_thread(work, world, theirs)
     assert await asyncio.to_thread(come(world, command).end) == 255
-    assert "Nothing was released" in await ask(world, "/ptq release dorp", "Behind them nothing is read")
-    await ask(world, "/ptq release drop", "What was edited in it is dropped")
+    assert "Not released" in await ask(world, "/ptq release dorp", "Nothing else may follow")
+    await ask(world, "/ptq release drop", "The edits are discarded")
     await world.settle()
     assert (len(await world.jobs()), keys(world), await holds(world)) == (1, "", [])
 
@@ -240,7 +240,7 @@ async def test_an_environment_that_cannot_be_made_anew_is_told_by_the_status(tmp
             config.read_text().replace("import_names", 'setup = ["echo no such luck; false"]\nimport_names')
         )
         await world.playground.start_service()
-        await ask(world, "/ptq takeover", "Its environment is being made anew")
+        await ask(world, "/ptq takeover", "The environment is being rebuilt")
         await world.wait_for_job("failed")
         await world.settle()
         told = await ask(world, "/ptq status", "was to be made anew")
@@ -254,7 +254,7 @@ async def test_a_security_concern_lets_nobody_in_who_is_not_the_operator(tmp_pat
     async with open_world(tmp_path, on_real_machine=True, agent=agent) as world:
         give_key(world)
         await start(world)
-        await ask(world, "/ptq takeover", "You are let in once its report is here")
+        await ask(world, "/ptq takeover", "You can log in as soon as its report is posted")
         await world.wait_for_reply("who decides what becomes of it")
         await world.settle()
         assert await holds(world) == []

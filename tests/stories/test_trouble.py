@@ -69,7 +69,7 @@ async def test_a_queued_job_can_be_cancelled_too(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=SLEEP.replace("print", "import time; print")) as world:
         for _ in range(2):
             await start(world)
-            await world.wait_for_reply("the agent is at work")
+            await world.wait_for_reply("the agent is working")
         await start(world)
         await world.wait_for_reply("queued, number 1")
         await world.comment("/ptq cancel")

@@ -42,7 +42,7 @@ async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(
 ) -> None:
     async with open_world(tmp_path, ssh=ssh_server, verify_runs=3) as world:
         seen = seen_in(await report_on(world))
-        failure = "fails on base 3 of 3 (`AssertionError: [[1, 2], [3, 4]]`); passes with the change 3 of 3"
+        failure = "before: fails 3/3 (`AssertionError: [[1, 2], [3, 4]]`); after: passes 3/3"
         assert f"- ✅ **the issue's repro**: {failure} ([script](" in seen
         assert f"- ✅ **the agent's repro**: {failure}" in seen
         assert "- ✅ **1 regression test** in `tests/test_chunks.py`: fails on base 3 of 3 (`AssertionError: " in seen
@@ -105,16 +105,16 @@ async def test_a_change_of_data_alone_leaves_it_open_whether_the_agents_repro_lo
     async with open_world(tmp_path, agent=WRITE_REPORT + REPRO.format(repro) + data, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
         assert "- ❔ **the agent's repro**: fails on base 1 of 1" in seen
-        assert "**not verified**: whether it looks for the patch could not be tried" in seen
+        assert "**not verified**: it could not be tested whether it looks for the patch" in seen
 
 
 async def test_a_change_that_mends_nothing_is_not_called_verified(tmp_path: Path) -> None:
     vain = 'pathlib.Path("widgets/chunks.py").write_text(open("widgets/chunks.py").read() + "\\n# mended\\n")\n'
     async with open_world(tmp_path, agent=WRITE_REPORT + REPRO.format("x = 1") + vain, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
-        assert "passes with the change 0 of 1; **not verified**: with the change it fails as before" in seen
+        assert "after: passes 0/1; **not verified**: after the change, it still fails" in seen
         assert "**the agent's repro**: fails on base 0 of 1" in seen
-        assert "**not verified**: it does not fail on base, so it shows nothing" in seen
+        assert "**not verified**: it does not fail before the change, so it shows nothing" in seen
 
 
 async def test_a_preset_that_changes_nothing_says_how_the_repro_fails(tmp_path: Path) -> None:

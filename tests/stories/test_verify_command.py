@@ -23,7 +23,7 @@ async def test_an_old_issue_is_checked_on_todays_base_branch_without_an_agent(tm
         assert f"### Still reproduces at `{first[:10]}`" in report
         assert "**the issue's repro**: fails on base 2 of 2" in report
         assert "no agent" in report
-        assert "`/ptq diagnose` has an agent look into it" in report
+        assert "`/ptq diagnose` asks an agent for the cause" in report
         assert "can be closed" not in report
         chunks = world.git("show", "main:widgets/chunks.py")
         world.commit({"widgets/chunks.py": chunks.replace(" - size + 1", "")})
@@ -49,7 +49,7 @@ async def test_the_repro_of_an_earlier_attempt_is_run_too(tmp_path: Path) -> Non
         assert "### Still reproduces at" in report
         assert "**the agent's repro**: fails on base 1 of 1" in report
         await world.comment("/ptq results")
-        assert "### Still reproduces" in await world.wait_for_reply("once more")
+        assert "### Still reproduces" in await world.wait_for_reply("report again")
         await world.comment(f"/ptq pr {digest}\n\n{NOTE}")
         await world.wait_for_pull()
 
@@ -58,7 +58,7 @@ async def test_where_the_service_runs_no_scripts_it_says_so(tmp_path: Path) -> N
     async with open_world(tmp_path, agent=AGENT, verify_runs=0) as world:
         await world.open_issue()
         await world.comment("/ptq verify")
-        assert "the operator lets the service run no scripts" in await world.wait_for_report()
+        assert "the operator has turned verification off" in await world.wait_for_report()
 
 
 async def test_a_check_is_cancelled_like_any_job(tmp_path: Path) -> None:

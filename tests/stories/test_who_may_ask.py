@@ -76,7 +76,7 @@ async def test_a_typo_gets_a_suggestion_and_help_lists_every_command(tmp_path: P
         await world.comment("/ptq status")
         assert "No job has run" in await world.wait_for_reply("No job")
         await world.comment("/ptq cancel")
-        await world.wait_for_reply("nothing to cancel")
+        await world.wait_for_reply("No job is running")
 
 
 async def test_a_repository_without_configuration_is_explained_once_to_each_requester(tmp_path: Path) -> None:

@@ -70,14 +70,14 @@ async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own(world: World
     with pytest.raises(HoldRefused, match="there is a worktree try already"):
         await make(world, key)
     seen = await asyncio.to_thread(work, world, command)
-    assert "octo/widgets~try, worktree, attempt 1, asked for by @casey" in seen
+    assert "octo/widgets~try, worktree, attempt 1, requested by @casey" in seen
     said = await release(settings, "try")
     job = await end(world)
     assert (job.state, job.kind, job.preset) == ("succeeded", "release", "worktree")
     assert f"ptq-bot report {job.id}" in said
     report = await read_report(settings, job.id)
     assert "+by hand" in report
-    assert "casey has worked in this environment by hand. No report was written." in report
+    assert "casey has edited files in this environment. No report was written." in report
     assert "octo/widgets,,casey,worktree,1,," in await read_costs(settings, None, None)
     assert find_way_in(await make(world, key)), "its name is free again"
     await release(settings, "try", drop=True)

@@ -48,7 +48,7 @@ class Operator:
 
     @property
     def url(self) -> str:
-        return self.setup.desk.our_url
+        return self.setup.state.our_url
 
     async def open(self, path: str, **headers: str) -> Seen:
         url = path if path.startswith("http") else f"{self.url}{path}"
@@ -57,7 +57,7 @@ class Operator:
 
     async def post(self, path: str, form: Mapping[str, str] | None = None, **headers: str) -> Seen:
         """Send a form of ours, with its word, and go where it leads."""
-        fields = {"csrf": self.setup.door.word, **(form or {})}
+        fields = {"csrf": self.setup.access.csrf_token, **(form or {})}
         url = path if path.startswith("http") else f"{self.url}{path}"
         async with self.session.post(url, data=fields, headers=headers) as answer:
             return Seen(answer.status, str(answer.url), answer.headers, await answer.text())
@@ -105,14 +105,14 @@ async def serve_setup(folder: Path) -> AsyncIterator[tuple[Setup, str]]:
     listener = HttpListener(setup.application(), 0.2)
     port = urlsplit(await listener.open("127.0.0.1", 0)).port
     try:
-        yield setup, setup.stand_at(port or 0)
+        yield setup, setup.set_port(port or 0)
     finally:
         await listener.close()
         await setup.close()
 
 
 @asynccontextmanager
-async def sit_down(folder: Path, *, inside: bool = True) -> AsyncIterator[Operator]:
+async def open_setup(folder: Path, *, inside: bool = True) -> AsyncIterator[Operator]:
     """In front of a set-up in this folder; `inside` has opened its address."""
     # Browsers keep cookies of addresses, too.
     jar = aiohttp.CookieJar(unsafe=True)

@@ -1,4 +1,4 @@
-"""Somebody new in front of the pages of set-up, in a real Chromium: reads what the demo prints, types and clicks."""
+"""A new operator uses the set-up pages in a real Chromium: reads what the demo prints, types and clicks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from playwright.async_api import Locator, Page, expect
 
 TOLD = re.compile(
-    r"^(?:\d\. \S.*?\s{2,})?\s*(GitHub|tests|an issue's script|host|key by which we come|folder|kind|command): +(\S.*)$"
+    r"^(?:\d\. \S.*?\s{2,})?\s*(GitHub|tests|an issue's script|host|SSH private key|folder|kind|command): +(\S.*)$"
 )
 
 Look = Callable[[str], Awaitable[None]]
@@ -57,9 +57,9 @@ class Newcomer:
         await self._type("GitHub", self.told["GitHub"])
         if port:
             await self._press(self.page.get_by_text("Another port"))
-            await self._type("Address at which people reach the service", f"http://127.0.0.1:{port}")
-            await self._type("Port that the service listens on, on this host", str(port))
-        await self._click("button", "Keep this", "app, kept")
+            await self._type("Public URL of ptq-bot", f"http://127.0.0.1:{port}")
+            await self._type("Port of the service on this host", str(port))
+        await self._click("button", "Save", "app, kept")
         await self._click("button", "Create the App on GitHub", "GitHub asks")
         await self._click("button", re.compile("^Create GitHub App"), "app, created")
 
@@ -67,7 +67,7 @@ class Newcomer:
         """Install the App, and say how jobs are made."""
         await self._click("link", "Next: repositories", "repositories, none")
         async with self.page.expect_popup() as opening:
-            await self._press(self.page.get_by_role("link", name="Install it on GitHub"))
+            await self._press(self.page.get_by_role("link", name="Install on GitHub"))
         ours, self.page = self.page, await opening.value
         await self.page.wait_for_load_state()
         await self._arrive("GitHub installs")
@@ -75,19 +75,19 @@ class Newcomer:
         await self._click("button", "Install", "GitHub has installed")
         await self.page.close()
         self.page = ours
-        await self._click("link", "Load again", "repositories")
-        await self._type("How tests are run", self.told["tests"])
-        await self._type("How an issue's script is run", self.told["an issue's script"])
-        await self._click("button", "Keep these", "machines, none")
+        await self._click("link", "Reload", "repositories")
+        await self._type("Test command", self.told["tests"])
+        await self._type("Command for an issue's script", self.told["an issue's script"])
+        await self._click("button", "Save", "machines, none")
 
     async def add_machine(self) -> None:
         """Look at a machine, confirm its host key, and have it tried."""
         await self._type("Host", self.told["host"])
-        await self._type("Key by which we come", self.told["key by which we come"])
-        await self._type("Folder there that is ours", self.told["folder"])
-        await self._click("button", "Look at it", "machines, host key")
-        await self._click("button", "It is the right key: try the machine", "machines, tried")
-        await expect(self.page.get_by_text("jobs can run there")).to_be_visible()
+        await self._type("SSH private key", self.told["SSH private key"])
+        await self._type("Work folder on the machine", self.told["folder"])
+        await self._click("button", "Connect", "machines, host key")
+        await self._click("button", "Key matches: test this machine", "machines, tried")
+        await expect(self.page.get_by_text("ready", exact=True)).to_be_visible()
         await self._click("link", "Next: agents", "agents, none")
 
     async def add_agent(self) -> None:
@@ -96,17 +96,17 @@ class Newcomer:
         if not await kind.is_checked():
             await self._press(kind)
         await self._type("Command", self.told["command"])
-        await self._click("button", "Add it", "agents")
+        await self._click("button", "Add agent", "agents")
         await self._click("link", "Next: finish", "finish")
 
     async def finish(self) -> None:
         """Write the configuration, and wait for the doctor."""
-        await self._press(self.page.get_by_role("button", name="Write it"))
-        # Until the doctor is done the page loads itself anew, over and over.
-        await expect(self.page.get_by_role("button", name="Look again")).to_be_visible()
+        await self._press(self.page.get_by_role("button", name="Write ptq.toml"))
+        # The page reloads until the doctor has finished.
+        await expect(self.page.get_by_role("button", name="Check again")).to_be_visible()
         await self._arrive("finish, looked")
-        await self._click("button", "Done: end set-up", "the end")
-        await expect(self.page.get_by_text("Set-up has ended")).to_be_visible()
+        await self._click("button", "Finish", "the end")
+        await expect(self.page.get_by_text("Set-up has finished")).to_be_visible()
 
     async def _type(self, label: str, text: str) -> None:
         typed = self.page.get_by_role("textbox", name=re.compile(rf"^{re.escape(label)}( optional)?$"))

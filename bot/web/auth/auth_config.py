@@ -1,4 +1,4 @@
-"""What the operator has set up of the dashboard, as its parts need it."""
+"""The configuration of sign-in and access."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from bot.web.auth.visibility import LASTS_S
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """Who gets in, and how. As it is here, nobody can sign in."""
+    """Who can sign in, and who sees what. With the defaults nobody can sign in."""
 
     oauth: GitHubOAuth | None = None
     public: bool = True
-    """Whether jobs of public repositories are shown to everybody."""
+    """Whether everybody sees jobs of public repositories."""
     operators: Collection[str] = ()
     web_url: str = ""
-    """Where GitHub's pages are."""
+    """The address of GitHub's pages."""
     role_lasts_s: float = LASTS_S
-    """How long an answer of GitHub's is good for looking, in seconds."""
+    """How long a role from GitHub is cached for reading, in seconds."""
 
 
 def build_auth_config(session: aiohttp.ClientSession, settings: Settings) -> AuthConfig:
-    """The `[dashboard]` table. The session keeps no cookies."""
+    """Build it from the `[dashboard]` table. The session must not keep cookies."""
     table, web_url = settings.dashboard, find_web_url(settings.github.api_url)
     if table.client_id is None:
         return AuthConfig(web_url=web_url)

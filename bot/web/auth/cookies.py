@@ -1,7 +1,6 @@
-"""Values that a browser keeps for us, and can neither read nor change.
+"""Encrypts values that a browser keeps, so that it can neither read nor change them.
 
-Encrypted and signed under a key that follows from the installation's secret, so that every replica opens what another
-one has closed, and no row is needed. It refuses to know what a cookie is.
+The key is derived from the installation's secret, so every replica can decrypt them, without a row in the database.
 """
 
 from __future__ import annotations
@@ -15,23 +14,23 @@ from datetime import datetime, timedelta
 from cryptography.fernet import Fernet, InvalidToken
 
 
-class Seal:
-    """Closes values, and opens them again for as long as they last."""
+class CookieCipher:
+    """Encrypts values, and decrypts them until they expire."""
 
     def __init__(self, secret: bytes, now: Callable[[], datetime]) -> None:
         key = hmac.digest(secret, b"what browsers keep", "sha256")
         self._fernet = Fernet(base64.urlsafe_b64encode(key))
         self._now = now
 
-    def close(self, purpose: str, values: Mapping[str, str]) -> str:
-        """The values as text for a cookie; what was closed for one purpose opens for no other."""
+    def encrypt(self, purpose: str, values: Mapping[str, str]) -> str:
+        """Encrypt values into the text of a cookie, for one purpose only."""
         text = json.dumps({"purpose": purpose, "values": dict(values)})
         return self._fernet.encrypt_at_time(text.encode(), self._seconds()).decode()
 
-    def open(self, purpose: str, sealed: str, lasts: timedelta) -> dict[str, str] | None:
-        """The values; None for what is not ours, is too old, or was meant for something else."""
+    def decrypt(self, purpose: str, encrypted: str, lasts: timedelta) -> dict[str, str] | None:
+        """The values; None if they are not ours, too old, or for another purpose."""
         try:
-            given = sealed.encode(errors="replace")
+            given = encrypted.encode(errors="replace")
             text = self._fernet.decrypt_at_time(given, int(lasts.total_seconds()), self._seconds())
         except InvalidToken:
             return None

@@ -1,7 +1,6 @@
-"""Reads the fields of a form. It refuses to know what the fields are for.
+"""Reads the fields of a form, with limits on size, time and encoding, because its sender is not known yet.
 
-A form has the one shape that browsers send for our pages. Its size, its time and its encoding are bounded here,
-because nothing about its sender is known before it is read.
+Only the one encoding that browsers use for our forms is accepted.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from runner.characters import make_storable
 KIND = "application/x-www-form-urlencoded"
 
 MAX_FORM = 256 * 1024
-"""Bytes of a form: 20,000 characters of advice (`bot.web.dashboard.actions`) have at most 240,000 percent-encoded."""
+"""The most bytes of a form. 20,000 characters of advice (`bot.web.dashboard.actions`) need up to 240,000."""
 
 MAX_FIELDS = 10_000
-"""Fields of a form. In a form of `MAX_FORM` bytes they could be ten times as many."""
+"""The most fields of a form. `MAX_FORM` bytes could hold ten times as many."""
 
 FORM_S = 30.0
-"""Seconds that a form may take to arrive."""
+"""The most seconds for a form to arrive."""
 
 
 class Unreadable(Exception):  # noqa: N818 - what is the case
@@ -30,10 +29,10 @@ class Unreadable(Exception):  # noqa: N818 - what is the case
 
 
 async def read_fields(request: web.Request, form_s: float = FORM_S) -> list[tuple[str, str]]:
-    """The names and texts of a form, which a database takes as they are.
+    """The names and texts of a form. A database can store the texts unchanged.
 
-    The application's `client_max_size` bounds the form: give it `MAX_FORM`. Raises `Unreadable`, and
-    `aiohttp.web.HTTPException` for a form of another type or charset, and for one that is too large or too slow.
+    The application's `client_max_size` must be `MAX_FORM`. Raises `Unreadable`, and `aiohttp.web.HTTPException` for a
+    form of another type or charset, or one that is too large or too slow.
     """
     if request.content_type != KIND or (request.charset or "utf-8").lower() not in ("utf-8", "utf8"):
         raise web.HTTPUnsupportedMediaType(text=f"a form must be {KIND} in UTF-8\n")

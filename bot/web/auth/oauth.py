@@ -1,4 +1,4 @@
-"""GitHub as a person sees it through the App: who they are, and a comment of their own. No token is kept here.
+"""GitHub on behalf of a person: their login, and a comment in their name. No token is kept here.
 
 The web application flow for GitHub Apps with PKCE (docs.github.com, "Generating a user access token for a GitHub App").
 """
@@ -27,16 +27,16 @@ _NO_ANSWER = (aiohttp.ClientError, TimeoutError, ValueError)
 
 
 class OAuthFailed(Exception):  # noqa: N818
-    """GitHub did not do what was asked for; the message says what, as a sentence, and holds no secret."""
+    """A request failed. The message is a sentence for people, without secrets."""
 
 
 class OAuthUnanswered(OAuthFailed):
-    """GitHub gave no usable answer, so what was asked for may have happened, or may still happen."""
+    """GitHub gave no usable answer, so the request may have worked, or may still work."""
 
 
 @dataclass(frozen=True, slots=True)
 class OAuthApp:
-    """How the App is known to GitHub's sign-in, and where that is."""
+    """The App's client credentials, and GitHub's addresses."""
 
     client_id: str
     client_secret: str = field(repr=False)
@@ -45,16 +45,16 @@ class OAuthApp:
 
 
 class GitHubOAuth:
-    """The session is the caller's, and keeps no cookies: those of one person would travel with the next."""
+    """Requests to GitHub's OAuth. The session must not keep cookies: they would be sent for the next person."""
 
     def __init__(self, session: aiohttp.ClientSession, app: OAuthApp, *, settles: timedelta = SETTLES) -> None:
-        """`settles` is how long GitHub may still be at a request after its answer was lost."""
+        """`settles` is how long GitHub may still work on a request after its answer was lost."""
         self._session = session
         self._app = app
         self.settles = settles
 
     def authorize_url(self, state: str, verifier: str, redirect_uri: str, login: str = "") -> str:
-        """Where a browser goes so that GitHub asks who is there; `login` is whom we expect."""
+        """The address of GitHub's sign-in page; `login` is the expected person."""
         digest = hashlib.sha256(verifier.encode()).digest()
         query = {
             "client_id": self._app.client_id,
@@ -67,7 +67,7 @@ class GitHubOAuth:
         return str(URL(f"{self._app.web_url}/login/oauth/authorize").with_query(query))
 
     async def redeem(self, code: str, verifier: str, redirect_uri: str) -> str:
-        """The token of whoever has agreed. A code does once. Raises `OAuthFailed`."""
+        """Exchange a code for a person's token. A code works once. Raises `OAuthFailed`."""
         form = {
             "client_id": self._app.client_id,
             "client_secret": self._app.client_secret,
@@ -79,27 +79,27 @@ class GitHubOAuth:
         answer = await self._ask("POST", url, data=form, headers={"Accept": "application/json"})
         token = answer.get("access_token")
         if not isinstance(token, str):
-            raise OAuthFailed("GitHub did not accept the sign-in: its code was used before, or is too old.")
+            raise OAuthFailed("GitHub rejected the sign-in: its code was already used or has expired.")
         return token
 
     async def fetch_login(self, token: str) -> str:
-        """Whose token it is. Raises `OAuthFailed`."""
+        """The login of a token. Raises `OAuthFailed`."""
         login = (await self._ask("GET", f"{self._app.api_url}/user", token=token)).get("login")
         if not isinstance(login, str):
             raise OAuthFailed("GitHub did not say who you are.")
         return login
 
     async def comment(self, token: str, repository: str, number: int, body: str) -> str:
-        """Post a comment as the person themselves; its address. Raises `OAuthFailed`.
+        """Post a comment as the person, and return its address. Raises `OAuthFailed`.
 
-        It takes no turn in the installation's budget of writes: GitHub counts it for the person, whose token this is.
+        It does not use the installation's write budget, because GitHub counts it for the person.
         """
         url = f"{self._app.api_url}/repos/{repository}/issues/{number}/comments"
         answer = await self._ask("POST", url, token=token, json={"body": body})
         return str(answer.get("html_url", ""))
 
     async def revoke(self, token: str) -> None:
-        """Have GitHub forget a token. Best effort: it would end by itself."""
+        """Revoke a token. Best effort: it also expires."""
         with suppress(OAuthFailed):
             headers = {**API, "Authorization": aiohttp.encode_basic_auth(self._app.client_id, self._app.client_secret)}
             url = f"{self._app.api_url}/applications/{self._app.client_id}/token"
@@ -116,7 +116,7 @@ class GitHubOAuth:
                 found = await answer.json(content_type=None) if answer.status != 204 else {}
                 status = answer.status
         except _NO_ANSWER as error:
-            # The type only: the text of some errors holds the request.
+            # Only the type: the text of some errors contains the request.
             raise OAuthUnanswered(f"GitHub gave no usable answer ({type(error).__name__}). Please try again.") from None
         if status >= 500:
             raise OAuthUnanswered(f"GitHub answered {status}. Please try again.")

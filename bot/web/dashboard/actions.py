@@ -1,6 +1,6 @@
-"""What people do by forms: launch, follow up, rebase, cancel. Each is what a command in the thread does, by its rules.
+"""The forms that start and cancel jobs: launch, follow up, rebase, cancel. Each does the same as a command in a thread.
 
-What is refused is said on the page, and nowhere else; what is begun its thread hears of as always.
+A refusal is shown only on the page. A started job is reported in its thread as usual.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from bot.web.auth.sessions import Visit
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.forms import Denied, Fields, admit, answering, make_occasion, name_occasion
+from bot.web.dashboard.forms import ActionRefused, Fields, admit, derive_request_key, handle_form, new_request_key
 from bot.web.dashboard.listing import MAX_TYPED
 from handlers.commands.options import Options
 from handlers.commands.rights import Operation, Person
@@ -23,34 +23,34 @@ from handlers.rules import REBASE
 log = structlog.get_logger()
 
 MAX_ADVICE = 20_000
-"""Characters of advice."""
+"""The most characters of advice."""
 
 
 class Actions:
-    """The handlers of the forms, and of the page to launch from."""
+    """The handlers of the forms, and of the launch page."""
 
-    def __init__(self, desk: DashboardDeps) -> None:
-        self._desk = desk
+    def __init__(self, deps: DashboardDeps) -> None:
+        self._deps = deps
 
     def routes(self) -> list[web.RouteDef]:
         """Every address."""
         return [
             web.get("/launch", self.show_launch),
-            web.post("/launch", answering(self._desk, self.launch)),
-            web.post("/jobs/{id}/follow-up", answering(self._desk, self.follow_up)),
-            web.post("/jobs/{id}/rebase", answering(self._desk, self.rebase)),
-            web.post("/jobs/{id}/cancel", answering(self._desk, self.cancel)),
+            web.post("/launch", handle_form(self._deps, self.launch)),
+            web.post("/jobs/{id}/follow-up", handle_form(self._deps, self.follow_up)),
+            web.post("/jobs/{id}/rebase", handle_form(self._deps, self.rebase)),
+            web.post("/jobs/{id}/cancel", handle_form(self._deps, self.cancel)),
         ]
 
     async def show_launch(self, request: web.Request) -> web.Response:
-        """The form that starts a job, on an issue or by one's own words."""
-        visit, context = self._desk.visits.read(request), self._desk.context
+        """The form that starts a job, for an issue or a task."""
+        visit, context = self._deps.visits.read(request), self._deps.context
         if visit.login is None:
-            raise self._desk.refuse(visit)
-        may = await self._desk.sight.find_scope(visit)
+            raise self._deps.refuse(visit)
+        may = await self._deps.sight.find_scope(visit)
         known = context.repositories.values()
         names = sorted(rules.name for rules in known if may.everything or rules.name.lower() in may.start)
-        return self._desk.drawing.render(
+        return self._deps.renderer.render_page(
             "launch.html",
             visit,
             repositories=names,
@@ -58,12 +58,12 @@ class Actions:
             agents=list(context.agents),
             machines=list(context.machines),
             given={name: request.query.get(name, "")[:MAX_TYPED] for name in ("repository", "issue", "preset")},
-            occasion=make_occasion(),
+            request_key=new_request_key(),
         )
 
     async def launch(self, request: web.Request, visit: Visit, fields: Fields) -> str:
-        """Start a job on an issue; or, where none is named, by the words alone."""
-        person, repository = await admit(self._desk, visit, fields.get("repository", ""), Operation.START)
+        """Start a job on an issue, or a task if there is no issue."""
+        person, repository = await admit(self._deps, visit, fields.get("repository", ""), Operation.START)
         preset, number = fields.get("preset", ""), fields.get("issue", "").strip().removeprefix("#")
         if number:
             return await self._start(visit, fields, person, repository, _read_number(number), preset)
@@ -72,39 +72,39 @@ class Actions:
             preset=preset,
             ref=fields.get("ref", "").strip() or None,
             options=_read_options(fields),
-            occasion=name_occasion(visit, fields),
+            occasion=derive_request_key(visit, fields),
         )
-        job = await start_off_thread(self._desk.context, person, repository, task)
-        self._desk.context.ring()
+        job = await start_off_thread(self._deps.context, person, repository, task)
+        self._deps.context.ring()
         log.info("dashboard.launched", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}"
 
     async def follow_up(self, request: web.Request, visit: Visit, fields: Fields) -> str:
-        """`/ptq retry`, with advice, on the issue of a job."""
+        """`/ptq retry` with advice, on the issue of a job."""
         return await self._go_on(request, visit, fields, RETRY)
 
     async def rebase(self, request: web.Request, visit: Visit, fields: Fields) -> str:
-        """`/ptq rebase`, perhaps onto another branch or commit, on the issue of a job."""
+        """`/ptq rebase`, optionally onto a branch or commit, on the issue of a job."""
         return await self._go_on(request, visit, fields, REBASE)
 
     async def cancel(self, request: web.Request, visit: Visit, fields: Fields) -> str:
-        """`/ptq cancel`, of this one job."""
-        job = await self._desk.find_job(request, visit)
-        person, _ = await admit(self._desk, visit, job.repository, Operation.CANCEL)
-        context = self._desk.context
+        """`/ptq cancel` for this job."""
+        job = await self._deps.find_job(request, visit)
+        person, _ = await admit(self._deps, visit, job.repository, Operation.CANCEL)
+        context = self._deps.context
         async with context.db.write() as connection:
             is_ending = await cancel(connection, person, job, context.now())
         if not is_ending:
-            raise Denied("The job has ended already.", 409)
+            raise ActionRefused("The job has already ended.", 409)
         context.ring()
         log.info("dashboard.cancelled", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}"
 
     async def _go_on(self, request: web.Request, visit: Visit, fields: Fields, preset: str) -> str:
-        job = await self._desk.find_job(request, visit)
-        person, repository = await admit(self._desk, visit, job.repository, Operation.START)
+        job = await self._deps.find_job(request, visit)
+        person, repository = await admit(self._deps, visit, job.repository, Operation.START)
         if job.thread is None:
-            raise Denied("This job belongs to no issue, so nothing carries on from it.", 409)
+            raise ActionRefused("This job has no issue, so it cannot be continued.", 409)
         return await self._start(visit, fields, person, repository, job.thread, preset)
 
     async def _start(
@@ -116,10 +116,10 @@ class Actions:
         number: int,
         preset: str,
     ) -> str:
-        context = self._desk.context
+        context = self._deps.context
         issue = await context.github.fetch_issue(person.rules.name, number)
         if issue.pull_request:
-            raise Denied(f"#{number} is a pull request: name the issue that it is about.", 409)
+            raise ActionRefused(f"#{number} is a pull request. Enter the number of its issue.", 409)
         request = StartRequest(
             person=person,
             repository=repository,
@@ -127,7 +127,7 @@ class Actions:
             preset=preset,
             triggered_at=context.now(),
             by_our_clock=True,
-            trigger=name_occasion(visit, fields),
+            trigger=derive_request_key(visit, fields),
             options=_read_options(fields),
             onto=fields.get("onto", "").strip() or None,
             steering=_read_advice(fields),
@@ -139,14 +139,14 @@ class Actions:
 
 def _read_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise Denied("An issue is named by its number.", 409)
+        raise ActionRefused("Enter an issue number, such as 12.", 409)
     return int(text)
 
 
 def _read_advice(fields: Fields) -> str:
     advice = fields.get("advice", "").replace("\r\n", "\n").strip()
     if len(advice) > MAX_ADVICE:
-        raise Denied(f"Advice has {MAX_ADVICE:,} characters at most.", 409)
+        raise ActionRefused(f"Instructions can have up to {MAX_ADVICE:,} characters.", 409)
     return advice
 
 

@@ -1,4 +1,4 @@
-"""What every page of the dashboard works with, in one frozen value, and what they all say alike."""
+"""The dependencies of all dashboard pages, and the checks that they share."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from bot.web.auth.auth_config import AuthConfig
-from bot.web.auth.cookies import Seal
+from bot.web.auth.cookies import CookieCipher
 from bot.web.auth.oauth import GitHubOAuth
 from bot.web.auth.sessions import Visit, Visits
 from bot.web.auth.visibility import Sight
-from bot.web.dashboard.drawing import HEADERS, Drawing
+from bot.web.dashboard.rendering import HEADERS, Renderer
 from handlers.context import Context
 from runner.characters import make_storable
 from runner.model.job import Job
@@ -20,24 +20,26 @@ from runner.rows import job_rows
 
 @dataclass(frozen=True, slots=True)
 class DashboardDeps:
-    """See the module."""
+    """The dependencies of the dashboard."""
 
     context: Context
-    drawing: Drawing
+    renderer: Renderer
     visits: Visits
     sight: Sight
     oauth: GitHubOAuth | None
 
     @classmethod
     def set_up(cls, context: Context, auth: AuthConfig) -> DashboardDeps:
-        """The database is open already: what seals cookies is in it."""
+        """Build them. The database must be open, because it holds the secret for cookies."""
         signs_in = auth.oauth is not None
-        visits = Visits(Seal(context.db.secret, context.now), context.public_url, auth.operators, may_sign_in=signs_in)
+        visits = Visits(
+            CookieCipher(context.db.secret, context.now), context.public_url, auth.operators, may_sign_in=signs_in
+        )
         sight = Sight(context, public=auth.public, by_address=not signs_in, lasts_s=auth.role_lasts_s)
-        return cls(context, Drawing(context, auth.web_url), visits, sight, auth.oauth)
+        return cls(context, Renderer(context, auth.web_url), visits, sight, auth.oauth)
 
     async def find_job(self, request: web.Request, visit: Visit) -> Job:
-        """The job of a page's address. One that they may not see is as absent as one that never was."""
+        """The job in a page's address. A job that the visitor may not see looks like one that does not exist."""
         async with self.context.db.read() as connection:
             job = await job_rows.fetch_job(connection, make_storable(request.match_info["id"]))
         if job is None or not await self.sight.sees(visit, job):
@@ -45,13 +47,13 @@ class DashboardDeps:
         return job
 
     def refuse(self, visit: Visit) -> web.HTTPException:
-        """What stands in place of a page that is not there for them."""
+        """The answer for a page that does not exist or that the visitor may not see."""
         if not visit.may_sign_in:
             return web.HTTPNotFound(text="there is no such job\n", headers=HEADERS)
-        page = self.drawing.render("missing.html", visit)
+        page = self.renderer.render_page("missing.html", visit)
         return web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)
 
     def require_operator(self, visit: Visit) -> None:
-        """Pages that are for operators alone are absent for others."""
+        """Raise the same answer for people who are not operators."""
         if not visit.is_operator:
             raise self.refuse(visit)

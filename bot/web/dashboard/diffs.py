@@ -1,6 +1,6 @@
-"""Diffs as pages show them: folded by file, each line with what it is. Pure.
+"""Splits a diff into files and kinds of lines for pages. Pure.
 
-They are shown already (`handlers.text.shown_patch`), and what is drawn here has every line of that.
+The input comes from `handlers.text.shown_patch`, and no line of it is dropped.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from dataclasses import dataclass
 from runner.changes.patch import PatchLine, list_lines
 
 COLOURED_DIFF, COLOURED_LINES = 200_000, 10_000
-"""Characters and lines beyond which a diff is shown without colours: each line would cost an element."""
+"""A diff with more characters or lines is shown without colours, because each line needs an element."""
 
 UNFOLDED_LINES = 400
-"""Lines of a diff up to which all of its files are shown unfolded."""
+"""A diff with at most this many lines shows all files unfolded."""
 
 _KINDS = {"added": "plus", "removed": "minus", "hunk": "hunk"}
 
 Lines = Sequence[tuple[str, str]]
-"""Each with what it is: `plus`, `minus`, `hunk`, or nothing."""
+"""Lines with their kind: `plus`, `minus`, `hunk`, or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileDiff:
-    """What a diff says of one file."""
+    """The part of a diff for one file."""
 
     name: str
     lines: Lines
     unfolded: bool
 
     def count(self, kind: str) -> int:
-        """How many lines are of a kind."""
+        """The number of lines of a kind."""
         return sum(one == kind for one, _ in self.lines)
 
 
 def read_diff(text: str) -> list[FileDiff]:
-    """The files of a diff, in its order; one without a name where there is too much of it."""
+    """The files of a diff, in order; if it is too large, one without a name."""
     if len(text) >= COLOURED_DIFF or text.count("\n") > COLOURED_LINES:
         return [FileDiff("", [("", text)], True)]
     return fold_diff(list_lines(text))
 
 
 def fold_diff(lines: Iterable[PatchLine]) -> list[FileDiff]:
-    """The files of a diff, in its order."""
+    """The files of a diff, in order."""
     files: list[tuple[str, list[tuple[str, str]]]] = []
     count = 0
     for kind, name, line in lines:

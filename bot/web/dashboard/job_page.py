@@ -1,4 +1,4 @@
-"""What stands on a job's page around its result: phases, attempts, who holds it, and what its reader may do."""
+"""The details of a job's page besides its result: phases, attempts, hold, and the reader's actions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.operations.holds import describe_way_in
 from bot.web.auth.sessions import Visit
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.forms import make_occasion
+from bot.web.dashboard.forms import new_request_key
 from bot.web.dashboard.listing import fetch_hidden, name_state
 from handlers.cases import casebook
 from handlers.cases.case import Case
@@ -27,12 +27,12 @@ from runner.rows.holds import Hold, fetch_hold
 from runner.rows.stats import find_state
 
 MAX_ATTEMPTS = 50
-"""Attempts of a case that are linked, the newest."""
+"""The most attempts of a case that are linked, the newest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A state that a job was in."""
+    """A past or current state of a job."""
 
     state: str
     began_at: datetime
@@ -40,90 +40,90 @@ class Phase:
 
     @property
     def words(self) -> str:
-        """How long that was."""
+        """The duration, for people."""
         return render_duration(self.lasted)
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """See the module."""
+class JobDetails:
+    """The details of a job's page."""
 
     events: Sequence[tuple[datetime, str]]
     phases: Sequence[Phase]
     attempts: Sequence[Job]
     hidden: Collection[str]
-    """The attempts whose end its reader may not see."""
+    """The attempts whose result the reader may not see."""
     case: Case | None
     hold: Hold | None
-    way_in: str
-    """The command by which its reader enters the environment; empty for whoever does not hold it."""
+    ssh_command: str
+    """The reader's SSH command for the environment; empty if they cannot enter it."""
     may_start: bool
     may_open: bool
     may_take_over: bool
-    """Whether the command that they can copy would be obeyed."""
-    occasion: str
-    """What names whatever is asked for by a form of this page: sent twice, it is asked for once."""
+    """Whether the reader's `/ptq takeover` would be accepted."""
+    request_key: str
+    """The key that makes repeated forms of this page harmless."""
 
     @property
     def total_s(self) -> float:
-        """How long all phases were together, in seconds."""
+        """The total duration of all phases, in seconds."""
         return sum(phase.lasted.total_seconds() for phase in self.phases) or 1.0
 
     def name_state(self, attempt: Job) -> str:
-        """The state of an attempt as its reader may see it."""
+        """The state of an attempt, as the reader may see it."""
         return name_state(attempt.state, is_hidden=attempt.id in self.hidden)
 
     def is_newest(self, job: Job) -> bool:
-        """Whether no attempt came after it: what carries on carries on from it."""
+        """Whether this is the newest attempt, which a follow-up continues."""
         return not self.attempts or self.attempts[0].id == job.id
 
     def is_settled(self, job: Job) -> bool:
-        """Whether what comes of a job that has ended is known: its case hears of it a moment later."""
+        """Whether the case has recorded the job's end. This happens a moment later."""
         return self.case is None or self.case.active_job_id != job.id
 
     def stands(self, job: Job) -> bool:
-        """Whether a note would approve its diff."""
+        """Whether a note would approve the job's diff."""
         return self.case is not None and self.case.standing_job_id == job.id
 
 
-async def look_around(desk: DashboardDeps, visit: Visit, job: Job) -> Around:
-    """All of it, for whoever is there. What they may do is found out again when they do it."""
-    may_start, may_open = await _find_rights(desk, visit, job)
-    now = desk.context.now()
-    async with desk.context.db.read() as connection:
+async def fetch_details(deps: DashboardDeps, visit: Visit, job: Job) -> JobDetails:
+    """The details for this visitor. Permissions are checked again before any action."""
+    may_start, may_open = await _find_rights(deps, visit, job)
+    now = deps.context.now()
+    async with deps.context.db.read() as connection:
         events = await job_rows.fetch_events(connection, job.id)
         hold = await fetch_hold(connection, job.id)
         attempts = await _fetch_attempts(connection, job)
         hidden = set() if visit.is_operator else await fetch_hidden(connection, [one.id for one in attempts])
         case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
-        rules = desk.context.rules_for(job.repository) if may_open and job.thread is not None else None
-        may_take_over = rules is not None and await would_take_over(connection, desk.context, rules, job)
-    machine = desk.context.machines.get(job.machine or "")
-    return Around(
+        rules = deps.context.rules_for(job.repository) if may_open and job.thread is not None else None
+        may_take_over = rules is not None and await would_take_over(connection, deps.context, rules, job)
+    machine = deps.context.machines.get(job.machine or "")
+    return JobDetails(
         events=events,
         phases=list_phases(events, job.ended_at or now, active=job.active),
         attempts=attempts,
         hidden=hidden,
         case=case,
         hold=hold,
-        way_in=find_way_in(hold, machine, visit) if may_open or visit.is_operator else "",
+        ssh_command=find_ssh_command(hold, machine, visit) if may_open or visit.is_operator else "",
         may_start=may_start,
         may_open=may_open,
         may_take_over=may_take_over,
-        occasion=make_occasion(),
+        request_key=new_request_key(),
     )
 
 
-async def _find_rights(desk: DashboardDeps, visit: Visit, job: Job) -> tuple[bool, bool]:
-    rules = desk.context.rules_for(job.repository)
+async def _find_rights(deps: DashboardDeps, visit: Visit, job: Job) -> tuple[bool, bool]:
+    rules = deps.context.rules_for(job.repository)
     if rules is None or visit.login is None:
         return False, False
-    person = Person(visit.login, Surface.PAGE, rules, await desk.sight.find_role(visit.login, job.repository))
+    person = Person(visit.login, Surface.PAGE, rules, await deps.sight.find_role(visit.login, job.repository))
     return person.may(Operation.START), person.may(Operation.OPEN_PULL)
 
 
 async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:
-    """Every job of the same issue, the newest first."""
+    """All jobs of the same issue, newest first."""
     if job.thread is None:
         return [job]
     which = (jobs.c.repository == job.repository, jobs.c.thread == job.thread)
@@ -132,8 +132,8 @@ async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:
     )
 
 
-def find_way_in(hold: Hold | None, machine: Machine | None, visit: Visit) -> str:
-    """The command for whoever holds an environment, or operates the machines, once it may be entered. Pure."""
+def find_ssh_command(hold: Hold | None, machine: Machine | None, visit: Visit) -> str:
+    """The SSH command, for the holder and for operators, once access is granted. Pure."""
     if hold is None or machine is None or hold.admitted_at is None or visit.login is None:
         return ""
     is_theirs = hold.person.casefold() == visit.login.casefold()
@@ -141,7 +141,7 @@ def find_way_in(hold: Hold | None, machine: Machine | None, visit: Visit) -> str
 
 
 def list_phases(events: Iterable[tuple[datetime, str]], until: datetime, *, active: bool) -> list[Phase]:
-    """The states that a job was in, out of its history; that it ended is none. Pure."""
+    """The states in a job's history, without the final one. Pure."""
     moves = [(at, state) for at, what in events if (state := find_state(what))]
     ends = [*(at for at, _ in moves[1:]), until]
     phases = [Phase(state, at, max(end - at, timedelta())) for (at, state), end in zip(moves, ends, strict=True)]

@@ -1,7 +1,7 @@
-"""Which jobs a list shows: filters, search and pages as conditions of one query. The database chooses, not we.
+"""The query of the job list, with filters, search and pages.
 
-A page ends with a cursor, the place of its last job: what comes meanwhile moves nothing, and the ten thousandth page
-costs as much as the first.
+A page ends with a cursor, the position of its last job. New jobs do not shift pages, and the ten thousandth page costs
+as much as the first.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from runner.rows import job_rows
 PAGE = 50
 
 ACTIVE_ONES = "active"
-"""In place of a state: any in which a job may still move."""
+"""A filter value: any state of a job that has not ended."""
 
 ENDED = "ended"
-"""In place of the state of a job whose end is not shown."""
+"""Shown instead of the final state of a withheld job."""
 
 MAX_TYPED = 200
-"""Characters of a filter that are looked at."""
+"""The most characters of a filter that are used."""
 
 _IN_CONFIDENTIAL = "ecurity"
-"""In every report that names a concern, without the letter that Unicode has twice."""
+"""In every report with a security concern. Without its first letter, because Unicode has another form of it."""
 
 _SHOWN = (
     *("id", "repository", "thread", "attempt", "preset", "agent", "machine", "requested_by", "state"),
     *("created_at", "trouble", "name"),
 )
-"""What a list needs of a job: not its brief, which is long."""
+"""The columns for a list, without the long brief."""
 
 
 @dataclass(frozen=True, slots=True)
 class PageFilter:
-    """What somebody asked for. Empty: all."""
+    """The filters of a list. Empty: all jobs."""
 
     repository: str = ""
     state: str = ""
@@ -59,14 +59,14 @@ class PageFilter:
     """The cursor."""
 
     def query(self, **changes: str) -> str:
-        """It as the query of an address, perhaps changed."""
+        """The filters as a URL query, with changes."""
         values = {field.name: getattr(self, field.name) for field in fields(self)} | changes
         return urlencode({name: value for name, value in values.items() if value})
 
 
 @dataclass(frozen=True, slots=True)
 class ListedJob:
-    """A job as a list shows it."""
+    """A job in a list."""
 
     id: str
     case_key: str
@@ -88,17 +88,17 @@ class JobPage:
 
     jobs: tuple[ListedJob, ...]
     cursor: str
-    """Of the next page; empty on the last."""
+    """The cursor of the next page; empty on the last."""
 
 
 def read_filter(query: Mapping[str, str]) -> PageFilter:
-    """The filter of an address. Whatever it says, it is one. Pure."""
+    """Read the filters of a URL. Every query is valid. Pure."""
     given = {field.name: make_storable(query.get(field.name, "").strip()[:MAX_TYPED]) for field in fields(PageFilter)}
     return PageFilter(**given)
 
 
 def choose(scope: VisibleJobs, wanted: PageFilter) -> list[ColumnElement[bool]]:
-    """What holds for the jobs of a list. Pure."""
+    """The conditions of a list. Pure."""
     conditions = [_show(scope)]
     if wanted.repository:
         conditions.append(func.lower(jobs.c.repository) == wanted.repository.lower())
@@ -128,7 +128,7 @@ def _show(scope: VisibleJobs) -> ColumnElement[bool]:
 
 
 def _search(words: str) -> ColumnElement[bool]:
-    """Jobs whose issue's title, repository, name, person or id has these words in it; or whose issue has the number."""
+    """Jobs with these words in title, repository, name, person or id, or with this issue number."""
     columns = (jobs.c.repository, jobs.c.requested_by, jobs.c.id, jobs.c.name)
     same_issue = and_(cases.c.repository == jobs.c.repository, cases.c.issue_number == jobs.c.thread)
     repository, _, number = words.rpartition("#")
@@ -146,13 +146,13 @@ def _read_cursor(cursor: str) -> tuple[datetime, str] | None:
     try:
         at = datetime.fromisoformat(time)
         return (at.astimezone(UTC), job_id) if at.tzinfo else None
-    except (ValueError, OverflowError):  # Near the ends of the calendar a time has no UTC form.
+    except (ValueError, OverflowError):  # Fails near the first and last year.
         return None
 
 
 async def fetch_page(connection: AsyncConnection, scope: VisibleJobs, wanted: PageFilter) -> JobPage:
-    """The jobs of a page, the newest first."""
-    # First their ids, out of an index that has all that is asked for, and then what is shown of those few.
+    """The jobs of a page, newest first."""
+    # First the ids, from an index that covers the filters; then the columns of those few jobs.
     order = (jobs.c.created_at.desc(), jobs.c.id.desc())
     chosen = select(jobs.c.id).where(*choose(scope, wanted)).order_by(*order).limit(PAGE + 1)
     ids = [row.id for row in await connection.execute(chosen)]
@@ -168,29 +168,29 @@ async def fetch_page(connection: AsyncConnection, scope: VisibleJobs, wanted: Pa
     hidden = await fetch_hidden(connection, ids[:PAGE])
     cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > PAGE else ""
     listed = [_list(row, is_hidden=row["id"] in hidden, is_operator=scope.everything) for row in rows]
-    # Who asks for one end is not to learn it of a run whose end is not shown.
+    # A filter by final state must not reveal the state of a withheld job.
     return JobPage(tuple(job for job in listed if wanted.state in ("", ACTIVE_ONES, job.state)), cursor)
 
 
 def _read_meter(values: dict[str, object]) -> Meter | None:
-    """Take the meter out of a row, where there is one."""
+    """Take the meter out of a row, if there is one."""
     reading = {name.removeprefix("meter_"): values.pop(name) for name in [*values] if name.startswith("meter_")}
     return job_rows.read_meter(reading) if reading["job_id"] else None
 
 
 async def fetch_hidden(connection: AsyncConnection, job_ids: Collection[str]) -> set[str]:
-    """The jobs among these whose result is for operators alone."""
+    """The jobs among these whose result only operators may see."""
     texts = await job_rows.fetch_texts(connection, job_ids, _IN_CONFIDENTIAL)
     return {job_id for job_id, report in texts.items() if is_withheld(report)}
 
 
 def name_state(state: str, *, is_hidden: bool) -> str:
-    """The state of a job as its reader may see it; `is_hidden` says that they may not see its result. Pure."""
+    """The state that a reader may see; `is_hidden` means that they may not see the result. Pure."""
     return ENDED if is_hidden and state in FINAL else state
 
 
 def _list(row: Mapping[str, object], *, is_hidden: bool, is_operator: bool) -> ListedJob:
-    """A job as its reader may see it: of a run that is withheld, people hear that it has ended, and not how."""
+    """A job as the reader may see it: of a withheld job, people learn only that it has ended."""
     values = dict(row)
     meter = _read_meter(values)
     values["state"] = name_state(str(values["state"]), is_hidden=is_hidden and not is_operator)
@@ -203,5 +203,5 @@ def _list(row: Mapping[str, object], *, is_hidden: bool, is_operator: bool) -> L
 
 
 def list_states() -> list[str]:
-    """What the filter of states offers. Pure."""
+    """The choices of the state filter. Pure."""
     return [ACTIVE_ONES, *map(str, JobState)]

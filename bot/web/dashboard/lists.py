@@ -1,4 +1,4 @@
-"""The pages that show many things at once: the overview, the list of jobs, deliveries, spend."""
+"""The pages with lists: overview, jobs, deliveries, spend."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from aiohttp import web
 
 from bot.operations.deliveries import NotReplayed, fetch_deliveries, replay
-from bot.web.auth.sessions import Forged, Visit
+from bot.web.auth.sessions import FormRefused, Visit
 from bot.web.auth.visibility import VisibleJobs
 from bot.web.dashboard import listing
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.drawing import HEADERS
 from bot.web.dashboard.machines import describe_machines
+from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.spend import DAYS, fetch_runs, sum_all
 from handlers.commands.rights import Person, Surface
 from runner.characters import make_storable
@@ -25,11 +25,11 @@ from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.rows.pauses import EVERYWHERE, Pause, fetch_pauses
 
 
-class Lists:
+class ListPages:
     """The handlers."""
 
-    def __init__(self, desk: DashboardDeps, slots: Mapping[str, int]) -> None:
-        self._desk = desk
+    def __init__(self, deps: DashboardDeps, slots: Mapping[str, int]) -> None:
+        self._deps = deps
         self._slots = slots
 
     def routes(self) -> list[web.RouteDef]:
@@ -43,19 +43,19 @@ class Lists:
         ]
 
     async def show_overview(self, request: web.Request) -> web.Response:
-        """The queue and the machines at a glance."""
+        """The queue and the machines."""
         visit = self._open(request)
-        scope = await self._desk.sight.find_scope(visit)
-        async with self._desk.context.db.read() as connection:
+        scope = await self._deps.sight.find_scope(visit)
+        async with self._deps.context.db.read() as connection:
             active = await job_rows.fetch_active_jobs(connection)
             leases = await job_rows.fetch_leases(connection)
             states = await fetch_machine_states(connection)
             sightings = await fetch_sightings(connection)
             pauses = await fetch_pauses(connection)
         shown = tuple(job for job in active if shows(scope, job))
-        machines = describe_machines(self._slots, states, leases, sightings, self._desk.drawing)
+        machines = describe_machines(self._slots, states, leases, sightings, self._deps.renderer)
         on = {machine["name"]: [job for job in shown if job.machine == machine["name"]] for machine in machines}
-        return self._desk.drawing.render(
+        return self._deps.renderer.render_page(
             "overview.html",
             visit,
             counts=Counter(str(job.state) for job in active),
@@ -63,14 +63,14 @@ class Lists:
             machines=machines,
             jobs_on=on,
             pauses=[pause for pause in pauses if _shows_pause(scope, pause)],
-            now=self._desk.context.now(),
+            now=self._deps.context.now(),
         )
 
     async def show_jobs(self, request: web.Request) -> web.Response:
-        """The jobs that fit a filter, a page at a time; and which machines are out."""
+        """A page of the filtered jobs, and the machines that are out of service."""
         visit, wanted = self._open(request), listing.read_filter(request.query)
-        context = self._desk.context
-        scope = await self._desk.sight.find_scope(visit)
+        context = self._deps.context
+        scope = await self._deps.sight.find_scope(visit)
         async with context.db.read() as connection:
             states, leases = await fetch_machine_states(connection), await job_rows.fetch_leases(connection)
             found = await listing.fetch_page(connection, scope, wanted)
@@ -81,58 +81,58 @@ class Lists:
             "machine": list(self._slots),
         }
         values: dict[str, Any] = {"wanted": wanted, "choices": choices, "repositories": self._name(scope)}
-        machines = describe_machines(self._slots, states, leases, {}, self._desk.drawing)
-        return self._desk.drawing.render("jobs.html", visit, found=found, machines=machines, **values)
+        machines = describe_machines(self._slots, states, leases, {}, self._deps.renderer)
+        return self._deps.renderer.render_page("jobs.html", visit, found=found, machines=machines, **values)
 
     async def show_deliveries(self, request: web.Request) -> web.Response:
-        """The newest deliveries, for operators; never their bodies."""
-        visit, failed = self._desk.visits.read(request), "failed" in request.query
-        self._desk.require_operator(visit)
-        async with self._desk.context.db.read() as connection:
+        """The newest deliveries without their bodies, for operators."""
+        visit, failed = self._deps.visits.read(request), "failed" in request.query
+        self._deps.require_operator(visit)
+        async with self._deps.context.db.read() as connection:
             rows = await fetch_deliveries(connection, failed=failed)
-        return self._desk.drawing.render("deliveries.html", visit, rows=rows, failed=failed)
+        return self._deps.renderer.render_page("deliveries.html", visit, rows=rows, failed=failed)
 
     async def replay(self, request: web.Request) -> web.Response:
-        """Let a delivery be worked again, at an operator's word."""
-        reader = self._desk.visits.read(request)
-        self._desk.require_operator(reader)
+        """Retry a delivery, for operators."""
+        reader = self._deps.visits.read(request)
+        self._deps.require_operator(reader)
         try:
-            _, fields = await self._desk.visits.read_form(request)
+            _, fields = await self._deps.visits.read_form(request)
             person = Person(reader.login or "", Surface.PAGE, is_operator=reader.is_operator)
             delivery_id = make_storable(request.match_info["id"])
-            # No guard: an operator does this whatever claims this replica holds.
-            async with self._desk.context.db.begin() as connection:
+            # No claim is needed: an operator can do this on every replica.
+            async with self._deps.context.db.begin() as connection:
                 await replay(connection, person, delivery_id, force="force" in fields)
-        except Forged as forged:
-            return self._desk.drawing.say(reader, "Not replayed", str(forged), 403)
+        except FormRefused as forged:
+            return self._deps.renderer.render_message(reader, "Not replayed", str(forged), 403)
         except NotReplayed as refused:
-            return self._desk.drawing.say(reader, "Not replayed", f"The {refused}.", 409)
-        self._desk.context.ring()
-        where = f"{self._desk.context.public_url}/deliveries"
+            return self._deps.renderer.render_message(reader, "Not replayed", f"The {refused}.", 409)
+        self._deps.context.ring()
+        where = f"{self._deps.context.public_url}/deliveries"
         return web.Response(status=303, headers={**HEADERS, "Location": where})
 
     async def show_spend(self, request: web.Request) -> web.Response:
-        """What runs took of late, for operators."""
-        visit = self._desk.visits.read(request)
-        self._desk.require_operator(visit)
-        async with self._desk.context.db.read() as connection:
-            runs = await fetch_runs(connection, self._desk.context.now() - timedelta(days=DAYS))
-        return self._desk.drawing.render("spend.html", visit, tables=sum_all(runs), days=DAYS)
+        """The recent costs, for operators."""
+        visit = self._deps.visits.read(request)
+        self._deps.require_operator(visit)
+        async with self._deps.context.db.read() as connection:
+            runs = await fetch_runs(connection, self._deps.context.now() - timedelta(days=DAYS))
+        return self._deps.renderer.render_page("spend.html", visit, tables=sum_all(runs), days=DAYS)
 
     def _open(self, request: web.Request) -> Visit:
-        visit = self._desk.visits.read(request)
-        if not self._desk.sight.is_open(visit):
-            raise self._desk.refuse(visit)
+        visit = self._deps.visits.read(request)
+        if not self._deps.sight.is_open(visit):
+            raise self._deps.refuse(visit)
         return visit
 
     def _name(self, scope: VisibleJobs) -> list[str]:
-        """The configured repositories that they know of."""
-        known = self._desk.context.repositories.values()
+        """The configured repositories that the visitor may see."""
+        known = self._deps.context.repositories.values()
         return sorted(rules.name for rules in known if scope.everything or rules.name.lower() in scope.read)
 
 
 def shows(scope: VisibleJobs, job: Job) -> bool:
-    """Whether lists show a job: the same as `listing.choose` says to the database. Pure."""
+    """Whether lists show a job, with the same rule as `listing.choose`. Pure."""
     name = job.repository.lower()
     if scope.everything or name in scope.start:
         return True

@@ -1,11 +1,11 @@
-"""How machines stand, in words and numbers that anybody may read: who drained one is for the operator alone."""
+"""The state of machines for everybody. Who drained a machine is only for operators."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bot.web.dashboard.drawing import Drawing
+from bot.web.dashboard.rendering import Renderer
 from runner.model.inventory import Sighting
 from runner.model.machines import USABLE, Lease, MachineState
 
@@ -15,32 +15,32 @@ def describe_machines(
     states: Mapping[str, MachineState],
     leases: Iterable[Lease],
     sightings: Mapping[str, Sighting],
-    drawing: Drawing,
+    renderer: Renderer,
 ) -> list[dict[str, Any]]:
     """Each configured machine, with its `slots`. Pure."""
     described, taken = [], [lease.machine for lease in leases]
-    # One that is gone from the configuration has no slots, and is here as long as something runs there.
+    # A machine that was removed from the configuration has no slots, and is listed while jobs run there.
     gone = {machine: 0 for machine in taken if machine not in slots}
     for name, count in {**slots, **gone}.items():
         state = states.get(name, USABLE)
-        trouble = drawing.redact(state.trouble) if state.trouble else None
+        trouble = renderer.redact(state.trouble) if state.trouble else None
         since = {"drained_since": state.drained_at, "out_since": state.outage and state.outage.since}
-        has = describe_sighting(sightings.get(name), drawing)
+        has = describe_sighting(sightings.get(name), renderer)
         described.append(
             {"name": name, "slots": count, "leased": taken.count(name), "trouble": trouble, **since, "has": has}
         )
     return described
 
 
-def describe_sighting(sighting: Sighting | None, drawing: Drawing) -> dict[str, Any] | None:
-    """What was last seen on a machine; None where it was never asked. Pure."""
+def describe_sighting(sighting: Sighting | None, renderer: Renderer) -> dict[str, Any] | None:
+    """The last inventory of a machine; None if there is none. Pure."""
     if sighting is None:
         return None
     shown = ("name", "memory_mib", "driver")
     inventory = sighting.inventory
     return {
-        "gpus": [{key: drawing.clean(getattr(gpu, key)) for key in shown} for gpu in inventory.gpus],
-        "gpu_trouble": drawing.redact(inventory.gpu_trouble) if inventory.gpu_trouble else None,
+        "gpus": [{key: renderer.clean(getattr(gpu, key)) for key in shown} for gpu in inventory.gpus],
+        "gpu_trouble": renderer.redact(inventory.gpu_trouble) if inventory.gpu_trouble else None,
         "disk": {"free_bytes": inventory.free_bytes, "total_bytes": inventory.total_bytes},
         "free_inodes": inventory.free_inodes,
         "unknown_job_folders": sighting.stranger_count,

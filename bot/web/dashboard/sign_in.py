@@ -1,8 +1,8 @@
-"""Signing in and out, by the App's own OAuth.
+"""Sign-in and sign-out, with the App's OAuth.
 
-The token that comes of it says who is there, and is given back to GitHub at once. One case needs it for longer: a note
-that is to be the person's own comment. Then GitHub is asked anew, which takes no click where the person has agreed
-before, and the token waits, encrypted, in that person's own browser until the note is written, for an hour at most.
+The token only identifies the person, and is revoked at once. One case needs it longer: a note that is posted as the
+person's own comment. GitHub is then asked for another token, without a click if the person has agreed before. That
+token stays encrypted in the person's browser until the note is posted, for an hour at most.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ import structlog
 from aiohttp import web
 
 from bot.web.auth.oauth import GitHubOAuth, OAuthFailed
-from bot.web.auth.sessions import Forged, Visit
+from bot.web.auth.sessions import FormRefused, Visit
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.drawing import HEADERS
+from bot.web.dashboard.rendering import HEADERS
 
 log = structlog.get_logger()
 
-TRIP = "trip"
-"""What a browser keeps while its person is at GitHub."""
-TRIP_LASTS = timedelta(minutes=10)
+STATE_COOKIE = "trip"
+"""The cookie with the OAuth state, while the person is on GitHub's page."""
+STATE_COOKIE_LASTS = timedelta(minutes=10)
 
-PEN = "pen"
-"""The token by which a person's note becomes their own comment, and the job that it is for."""
-PEN_LASTS = timedelta(hours=1)
+NOTE_COOKIE = "pen"
+"""The cookie with the token for posting a note, and its job."""
+NOTE_COOKIE_LASTS = timedelta(hours=1)
 
 CALLBACK = "/sign-in/callback"
 
 _PATH = re.compile(r"/(?:[A-Za-z0-9][A-Za-z0-9_/.%~?=&+#:-]*)?")
-"""An address of ours: no second slash, by which a browser would go elsewhere."""
+"""A path on this site. Without a second slash, which would lead to another site."""
 
 
 class SignIn:
-    """The handlers of signing in and out."""
+    """The handlers of sign-in and sign-out."""
 
-    def __init__(self, desk: DashboardDeps, oauth: GitHubOAuth) -> None:
-        self._desk = desk
+    def __init__(self, deps: DashboardDeps, oauth: GitHubOAuth) -> None:
+        self._deps = deps
         self._oauth = oauth
 
     def routes(self) -> list[web.RouteDef]:
@@ -52,11 +52,11 @@ class SignIn:
         ]
 
     async def begin(self, request: web.Request) -> web.Response:
-        """To GitHub, to be asked who is there."""
+        """Redirect to GitHub's sign-in page."""
         return self.leave(request.query.get("next", "/"))
 
     def leave(self, path: str, visit: Visit | None = None, job_id: str = "") -> web.Response:
-        """Send somebody to GitHub; they come back to `path`, with a pen where it is for a note on a job."""
+        """Redirect to GitHub, and then back to `path`; with `job_id`, keep a token for a note on that job."""
         trip = {
             "state": secrets.token_urlsafe(24),
             "verifier": secrets.token_urlsafe(48),
@@ -66,17 +66,20 @@ class SignIn:
         login = (visit and visit.login) or ""
         url = self._oauth.authorize_url(trip["state"], trip["verifier"], self._redirect_uri, login)
         response = web.Response(status=303, headers={**HEADERS, "Location": url})
-        self._desk.visits.write_cookie(response, TRIP, trip, TRIP_LASTS)
+        self._deps.visits.write_cookie(response, STATE_COOKIE, trip, STATE_COOKIE_LASTS)
         return response
 
     async def come_back(self, request: web.Request) -> web.Response:
-        """From GitHub, with a code: of this very browser's trip, and good for once."""
-        visit, trip = self._desk.visits.read(request), self._desk.visits.read_cookie(request, TRIP, TRIP_LASTS)
+        """Handle GitHub's redirect. The code must belong to this browser's sign-in, and works once."""
+        visit, trip = (
+            self._deps.visits.read(request),
+            self._deps.visits.read_cookie(request, STATE_COOKIE, STATE_COOKIE_LASTS),
+        )
         state, code = request.query.get("state", ""), request.query.get("code", "")
         if trip is None or not hmac.compare_digest(state.encode(errors="replace"), trip["state"].encode()):
-            return self._refuse(visit, "This sign-in was not begun in this browser, or too long ago.")
+            return self._refuse(visit, "This sign-in was not started in this browser, or has expired.")
         if not code:
-            return self._refuse(visit, "GitHub says that you did not agree.")
+            return self._refuse(visit, "You did not authorize ptq-bot on GitHub.")
         try:
             token = await self._oauth.redeem(code, trip["verifier"], self._redirect_uri)
             login = await self._oauth.fetch_login(token)
@@ -85,39 +88,42 @@ class SignIn:
         if not trip["job"]:
             await self._oauth.revoke(token)
             response = self._go(trip["path"])
-            self._desk.visits.begin(response, login)
+            self._deps.visits.begin(response, login)
             log.info("dashboard.signed_in", login=login)
         elif login.casefold() == (visit.login or "").casefold():
             response = self._go(trip["path"])
-            self._desk.visits.write_cookie(
-                response, PEN, {"token": token, "job": trip["job"], "login": visit.login or ""}, PEN_LASTS
+            self._deps.visits.write_cookie(
+                response,
+                NOTE_COOKIE,
+                {"token": token, "job": trip["job"], "login": visit.login or ""},
+                NOTE_COOKIE_LASTS,
             )
         else:
             await self._oauth.revoke(token)
-            return self._refuse(visit, "At GitHub you are somebody else than here. Please sign out first.")
-        self._desk.visits.drop_cookie(response, TRIP)
+            return self._refuse(visit, "You're signed in to GitHub as a different user. Please sign out here first.")
+        self._deps.visits.drop_cookie(response, STATE_COOKIE)
         return response
 
     async def sign_out(self, request: web.Request) -> web.Response:
-        """Forget who was there."""
+        """End the session."""
         try:
-            await self._desk.visits.read_form(request)
-        except Forged as forged:
-            return self._refuse(self._desk.visits.read(request), str(forged))
+            await self._deps.visits.read_form(request)
+        except FormRefused as forged:
+            return self._refuse(self._deps.visits.read(request), str(forged))
         response = self._go("/")
-        for purpose in (TRIP, PEN):
-            self._desk.visits.drop_cookie(response, purpose)
-        self._desk.visits.end(response)
+        for purpose in (STATE_COOKIE, NOTE_COOKIE):
+            self._deps.visits.drop_cookie(response, purpose)
+        self._deps.visits.end(response)
         return response
 
     @property
     def _redirect_uri(self) -> str:
-        return f"{self._desk.context.public_url}{CALLBACK}"
+        return f"{self._deps.context.public_url}{CALLBACK}"
 
     def _go(self, path: str) -> web.Response:
-        return web.Response(status=303, headers={**HEADERS, "Location": f"{self._desk.context.public_url}{path}"})
+        return web.Response(status=303, headers={**HEADERS, "Location": f"{self._deps.context.public_url}{path}"})
 
     def _refuse(self, visit: Visit, words: str) -> web.Response:
-        response = self._desk.drawing.say(visit, "Not signed in", words, 403)
-        self._desk.visits.drop_cookie(response, TRIP)
+        response = self._deps.renderer.render_message(visit, "Not signed in", words, 403)
+        self._deps.visits.drop_cookie(response, STATE_COOKIE)
         return response

@@ -1,4 +1,4 @@
-"""What runs took by day, repository and agent: what is known of it, and of how many nobody knows."""
+"""Costs by day, repository and agent, with the number of runs of unknown cost."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from runner.model.usage import NOTHING, Usage
 from runner.rows.usage_columns import COLUMNS, read_usage
 
 DAYS = 30
-"""How far back it goes."""
+"""The number of days on the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpendRow:
-    """What one run took."""
+    """The costs of one run."""
 
     day: str
     repository: str
@@ -29,7 +29,7 @@ class SpendRow:
 
 
 async def fetch_runs(connection: AsyncConnection, since: datetime) -> list[SpendRow]:
-    """The runs of jobs that were made since then."""
+    """The runs of jobs created since then."""
     query = select(jobs.c.created_at, jobs.c.repository, jobs.c.agent, *(meters.c[name] for name in COLUMNS))
     query = query.join(meters, meters.c.job_id == jobs.c.id).where(jobs.c.created_at >= since)
     return [
@@ -39,7 +39,7 @@ async def fetch_runs(connection: AsyncConnection, since: datetime) -> list[Spend
 
 
 def sum_up(runs: Iterable[SpendRow], name: Callable[[SpendRow], str]) -> dict[str, Usage]:
-    """The runs by what `name` says of each, the dearest first. Pure."""
+    """The runs grouped by `name`, the most expensive first. Pure."""
     sums: defaultdict[str, Usage] = defaultdict(lambda: NOTHING)
     for run in runs:
         sums[name(run)] += run.usage
@@ -47,7 +47,7 @@ def sum_up(runs: Iterable[SpendRow], name: Callable[[SpendRow], str]) -> dict[st
 
 
 def sum_all(runs: list[SpendRow]) -> Mapping[str, Mapping[str, Usage]]:
-    """Every table of the page, by its title. Pure."""
+    """Title -> table. Pure."""
     return {
         "Day": dict(sorted(sum_up(runs, lambda run: run.day).items(), reverse=True)),
         "Repository": sum_up(runs, lambda run: run.repository),

@@ -13,14 +13,14 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from sqlalchemy import event
 
-from bot.web.turns import AT_ONCE, AT_ONCE_FOR_ONE, PageTurns
+from bot.web.page_queue import AT_ONCE, AT_ONCE_FOR_ONE, PageQueue
 from runner.model.job import JobState
 from tests.support.dashboard import open_dashboard
 from tests.support.site import make_report
 
 
 async def test_one_reader_leaves_room_for_others_and_a_long_wait_is_answered_503() -> None:
-    turns, go = PageTurns(lambda request: request.headers.get("login"), {}, patience_s=0.2), asyncio.Event()
+    turns, go = PageQueue(lambda request: request.headers.get("login"), {}, patience_s=0.2), asyncio.Event()
 
     def ask(login: str | None) -> asyncio.Task[bool]:
         headers = {"login": login} if login else {}

@@ -1,4 +1,4 @@
-"""How every page is drawn: escaped, without secrets, and such that a browser runs nothing but our own files."""
+"""Renders pages: escaped, without secrets, and with headers that let browsers run only our own files."""
 
 from __future__ import annotations
 
@@ -27,72 +27,72 @@ HEADERS = {
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: with that, browsers do not say where a form came from either.
+    # Not `no-referrer`: with it, browsers send forms without an origin.
     "Referrer-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
 MAX_WORD = 200
-"""Characters of a text that is remembered once it is clean."""
+"""The longest text whose redacted form is cached."""
 
 MAX_WORDS = 10_000
 
 MAX_DIFFS, MAX_PROSES = 8, 64
-"""Diffs and reports that are remembered as they are drawn."""
+"""The number of rendered diffs and reports that are cached."""
 
 
 def show_moment(at: datetime, *, seconds: bool = False) -> Markup:
-    """A moment as people read it and as programs do. Pure."""
+    """A time for people and for programs. Pure."""
     said = at.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
     return Markup('<time datetime="{}">{} UTC</time>').format(at.isoformat(), said)
 
 
-class Drawing:
-    """Draws pages from templates."""
+class Renderer:
+    """Renders pages from templates."""
 
     def __init__(self, context: Context, web_url: str) -> None:
-        """`web_url` is where GitHub's pages are; empty where nobody has said."""
+        """`web_url` is the address of GitHub's pages, or empty."""
         self.secrets = frozenset(context.secrets)
         self._live_secrets = context.secrets
-        # A list says the same few hundred words each time, and looking for secrets in each is what takes its time.
+        # A list has the same few hundred texts each time, and searching them for secrets is slow.
         self._clean_word = lru_cache(MAX_WORDS)(self._clean_text)
         loader = FileSystemLoader(Path(__file__).parent.parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean)
-        # Whoever looks at a page looks at it again, and others do.
+        # Pages are often reloaded.
         self._templates.filters["shown_patch"] = self.show_patch
         self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(read_diff)
         self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
         self._templates.filters["moment"] = show_moment
-        # A secret may go on in the next line.
+        # Redact before splitting, because a secret may span lines.
         self._templates.filters["failure"] = lambda text: split_failure(self.redact(text))
         self._templates.globals["github"] = web_url
-        # Behind a proxy the service may be a folder of another site.
+        # Behind a proxy, the service may be under a path of another site.
         self._templates.globals["root"] = urlsplit(context.public_url).path
 
-    def render(self, template: str, visit: Visit, status: int = 200, **values: Any) -> web.Response:
-        """A page, for whoever is there."""
-        html = self.draw(template, visit=visit, **values)
+    def render_page(self, template: str, visit: Visit, status: int = 200, **values: Any) -> web.Response:
+        """Render a page for a visitor."""
+        html = self.render_html(template, visit=visit, **values)
         return web.Response(text=html, content_type="text/html", headers=HEADERS, status=status)
 
-    def draw(self, template: str, block: str = "", /, **values: Any) -> str:
-        """A template, or one block of it."""
+    def render_html(self, template: str, block: str = "", /, **values: Any) -> str:
+        """Render a template, or one block of it."""
         found = self._templates.get_template(template)
         return "".join(found.blocks[block](found.new_context(values))) if block else found.render(**values)
 
-    def say(self, visit: Visit, title: str, words: str, status: int) -> web.Response:
-        """A page that only says why something is not done."""
-        return self.render("message.html", visit, status, title=title, words=words)
+    def render_message(self, visit: Visit, title: str, words: str, status: int) -> web.Response:
+        """Render a page with only a message."""
+        return self.render_page("message.html", visit, status, title=title, words=words)
 
     def redact(self, text: str) -> str:
-        """The text without secrets."""
+        """Remove secrets from a text."""
         return redact(text, self.secrets)
 
     def show_patch(self, patch: str) -> ShownPatch:
-        """A job's patch, the same as in the comment."""
+        """A job's patch, as in the comment."""
         return show_patch(patch, self._live_secrets)
 
     def clean(self, value: object) -> object:
-        """What every value passes on its way into a page; one that is escaped already has passed it before."""
+        """Remove secrets from every value of a page. Escaped values were cleaned before."""
         if not isinstance(value, str) or hasattr(value, "__html__"):
             return value
         return self._clean_word(value) if len(value) <= MAX_WORD else self._clean_text(value)
