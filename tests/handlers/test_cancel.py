@@ -30,7 +30,7 @@ async def test_a_cancel_ends_what_is_active_and_what_may_be_started_again(
     # A lost job may be started again until its report says whether it is, and nothing has been reported here.
     assert ends == (state in {*ACTIVE, JobState.LOST})
     assert found.cancelled_by == (person.signature if ends else None)
-    assert events == [f"cancel asked for by {by}"] * ends
+    assert events == [f"cancel requested by {by}"] * ends
 
 
 async def test_of_two_people_who_cancel_a_job_the_first_has_ended_it(database_url: str) -> None:
