@@ -103,7 +103,7 @@ class TreeEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class Author:
     """The author of a commit. `email` is the account's noreply address at GitHub."""
 
     name: str
@@ -238,14 +238,14 @@ class GitHub(Protocol):
     async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
         """Create a tree from that of `base_commit` with `entries` changed, and return its SHA."""
 
-    async def fetch_person(self, repository: str, login: str) -> Person:
+    async def fetch_author(self, repository: str, login: str) -> Author:
         """The account as the author of a commit."""
 
     async def list_public_keys(self, repository: str, login: str) -> list[str]:
         """The account's public SSH keys, newest first. Any of our tokens can read them."""
 
     async def create_commit(
-        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Author | None = None
     ) -> str:
         """Create a commit and return its SHA. Without an author it belongs to the App, and GitHub signs it."""
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bot.operations.bundle import NotBundled
-from bot.operations.context import Refused
+from bot.operations.context import UnknownRepository
 from bot.operations.deliveries import NotReplayed
 from bot.operations.jobs import NotDone
 from bot.operations.machine_edits import NotChanged
 from bot.operations.machines import UnknownMachine
-from bot.operations.pause import UnknownRepository
 from bot.operations.reports import UnknownJob
-from handlers.holds.takeover import HoldRefused
+from handlers.holds.manual_jobs import HoldRefused
+from handlers.jobs.preconditions import NotStarted
+from handlers.jobs.tasks import Refused
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.db.errors import DatabaseError
 
@@ -18,6 +19,6 @@ WRONG_NAMES = (UnknownMachine, UnknownRepository)
 """The command names something that is not in the configuration."""
 
 FAILURES = (
-    *(DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, NotChanged, NotDone, Refused),
+    *(DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, NotChanged, NotDone, NotStarted, Refused),
     *(GitHubError, GitHubUnavailable),
 )

@@ -158,13 +158,14 @@ def run(
     follow: Annotated[bool, typer.Option("--follow", help="Wait for the end, and print the report.")] = False,
 ) -> None:
     """Give an agent a task without an issue. The result is on the job's page."""
-    from bot.operations.tasks import Order, describe_order, give_order
+    from bot.operations.tasks import describe_order, give_order
     from bot.operations.tasks import follow as follow_job
     from handlers.commands.options import Options
+    from handlers.jobs.tasks import TaskRequest
 
     settings, words = load(config), sys.stdin.read() if task == "-" else task
-    options = Options(agent=agent, model=model, machine=machine)
-    job = _wait_for(give_order(settings, Order(repo, words, preset, ref, options, by)), "It may have been given.")
+    order = TaskRequest(words, preset, ref, Options(agent=agent, model=model, machine=machine))
+    job = _wait_for(give_order(settings, repo, order, by), "It may have been given.")
     _write(describe_order(settings, job))
     if follow:
         show = partial(_write, err=True)
@@ -268,7 +269,7 @@ def deliveries(
 
 
 @app.command(name="replay")
-def replay_delivery(
+def replay_(
     delivery_id: Annotated[
         str, typer.Argument(metavar="DELIVERY", help="The delivery's id, as GitHub and `deliveries` show it.")
     ],
@@ -276,9 +277,9 @@ def replay_delivery(
     force: Annotated[bool, typer.Option("--force", help="Also replay a processed delivery.")] = False,
 ) -> None:
     """Retry a failed webhook delivery, in the running service or at its next start."""
-    from bot.operations.deliveries import replay
+    from bot.operations.deliveries import replay_delivery
 
-    _print(replay(load(config), delivery_id, force=force))
+    _print(replay_delivery(load(config), delivery_id, force=force))
 
 
 @app.command()

@@ -48,6 +48,7 @@ from bot.github.tokens import Access, Grant
 from handlers.effects.rate_limit import WriteBudget
 from handlers.events import Issue, Repository, User
 from handlers.ports import (
+    Author,
     Comment,
     DeliveryAttempt,
     GitHubError,
@@ -55,7 +56,6 @@ from handlers.ports import (
     Labelling,
     MentioningPull,
     NotFound,
-    Person,
     PullRequest,
     TreeEntry,
     Worth,
@@ -282,7 +282,7 @@ class AppGitHub:
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/trees", tree)
         return read_answer(parse_sha, answer)
 
-    async def fetch_person(self, repository: str, login: str) -> Person:
+    async def fetch_author(self, repository: str, login: str) -> Author:
         """By any of our tokens: accounts are public."""
         return read_answer(parse_person, await self._calls.fetch_account(Access.READ_CODE, repository, login))
 
@@ -293,12 +293,12 @@ class AppGitHub:
         return read_answer(parse_public_keys, answer)
 
     async def create_commit(
-        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Author | None = None
     ) -> str:
         """With no author and no date GitHub fills in the App and signs; without a committer it would be the author."""
         commit: dict[str, Any] = {"message": message, "tree": tree_sha, "parents": [*parents]}
         if author:
-            own = await self.fetch_person(repository, await self.own_login())
+            own = await self.fetch_author(repository, await self.own_login())
             commit |= {"author": asdict(author), "committer": asdict(own)}
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/commits", commit)
         return read_answer(parse_sha, answer)

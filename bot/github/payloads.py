@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from handlers.events import Issue, Repository, User
 from handlers.ports import (
+    Author,
     Comment,
     DeliveryAttempt,
     GitHubUnavailable,
     Labelling,
     MentioningPull,
-    Person,
     PullRequest,
     TreeEntry,
 )
@@ -81,11 +81,11 @@ def parse_own_login(payload: Mapping[str, Any]) -> str:
     return f"{payload['slug']}[bot]"
 
 
-def parse_person(payload: Mapping[str, Any]) -> Person:
+def parse_person(payload: Mapping[str, Any]) -> Author:
     """An account as commits name it; what git does not take in a name is left out."""
     login = payload["login"]
     name = " ".join(re.sub(r"[<>\x00-\x1f\x7f]", " ", payload["name"] or "").split())
-    return Person(name or login, f"{int(payload['id'])}+{login}@{NOREPLY}")
+    return Author(name or login, f"{int(payload['id'])}+{login}@{NOREPLY}")
 
 
 def parse_public_keys(payloads: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -1,5 +1,5 @@
-"""What an operator or a signed-in person can do, as functions that return what happened.
+"""What operators can do beside a running service, and what their terminal shows of it.
 
-The command line and the pages call them. They read and write only the database, so they also work in another process
-than the service.
+What people on GitHub can do, too, is in `handlers/jobs` and `handlers/holds`, and is called from here. All of it takes
+a `Person` and checks their right. It speaks with the service through the database alone.
 """

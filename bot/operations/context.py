@@ -1,28 +1,54 @@
-"""What commands need that ask GitHub themselves, beside a running service: its handlers' context, as they have it.
+"""What commands need beside a running service: who is at the terminal, and the handlers' context as the service has it.
 
 They speak with the service through the database alone; it sees within seconds what they wrote there.
 """
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from bot.config.settings import Settings
 from bot.github import AppGitHub
 from bot.github.session import open_session
-from bot.operations.pause import find_repository
 from handlers.commands.own_rules import narrow
+from handlers.commands.rights import Person, Surface
 from handlers.context import Context
 from handlers.events import Repository
-from handlers.rules import RepositoryRules
-from handlers.text.sanitize import one_line
+from handlers.jobs.tasks import check_rules
+from runner.characters import show_for_terminal
 from runner.db.database import open_beside
 
 
-class Refused(Exception):  # noqa: N818
-    """Nothing is begun; the message says why, as a sentence without its end."""
+def find_login() -> str:
+    """Who sits at the terminal, as far as the system knows: a container may have nobody."""
+    with suppress(OSError, KeyError):
+        return getpass.getuser()
+    return "an operator"
+
+
+def find_operator(by: str = "") -> Person:
+    """The same as a person, or the one `by` whose name they act: who can read the configuration may do everything."""
+    return Person(by or find_login(), Surface.TERMINAL, is_operator=True)
+
+
+class UnknownRepository(Exception):  # noqa: N818
+    """The configuration has no such repository; the message names those that it has."""
+
+
+def find_repository(settings: Settings, repository: str) -> str:
+    """The repository as it is named in the configuration: GitHub's names do not tell cases apart.
+
+    Raises `UnknownRepository`.
+    """
+    known = {name.lower(): name for name in settings.repos}
+    if repository.lower() not in known:
+        there_are = ", ".join(settings.repos)
+        raise UnknownRepository(f"there is no repository {show_for_terminal(repository)!r}; configured: {there_are}")
+    return known[repository.lower()]
 
 
 @asynccontextmanager
@@ -59,14 +85,13 @@ def _leave() -> None:
     """The service looks often enough by itself."""
 
 
-async def ask_about(context: Context, settings: Settings, name: str) -> tuple[RepositoryRules, Repository]:
-    """A configured repository: what may be asked for there, by its own word too, and what GitHub says of it.
+async def ask_about(context: Context, settings: Settings, person: Person, name: str) -> tuple[Person, Repository]:
+    """A person at the terminal, with the rules of a configured repository and its own; and what GitHub says of it.
 
     Raises `UnknownRepository`, `Refused`, and what `handlers.ports.GitHub` raises.
     """
     rules = context.repositories[find_repository(settings, name).lower()]
     repository = await context.github.fetch_repository(rules.name)
     rules = await narrow(context, rules, repository)
-    if rules.fault:
-        raise Refused(f"its .github/ptq.toml cannot be understood, so nothing starts: {one_line(rules.fault, 300)}")
-    return rules, repository
+    check_rules(rules)
+    return replace(person, rules=rules), repository

@@ -10,7 +10,9 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
+from bot.operations.context import find_operator
 from bot.operations.reports import render_table
+from handlers.commands.rights import Operation, Person
 from handlers.events import CANCEL_LANE
 from handlers.text.sanitize import redact
 from runner.characters import show_for_terminal
@@ -70,15 +72,16 @@ def _cells(row: ListedDelivery) -> tuple[str, ...]:
     return row.id, f"{row.received_at:%Y-%m-%d %H:%M:%S}", row.state, str(row.attempts), row.event, about, error
 
 
-async def replay(settings: Settings, delivery_id: str, *, force: bool) -> str:
+async def replay_delivery(settings: Settings, delivery_id: str, *, force: bool) -> str:
     """Let a delivery be worked again. What to tell the operator. Raises `NotReplayed` and `DatabaseError`."""
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
-        await work_again(connection, delivery_id, force=force)
+        await replay(connection, find_operator(), delivery_id, force=force)
     return f"Delivery {delivery_id} will be worked again within seconds, where a service is running.\n"
 
 
-async def work_again(connection: AsyncConnection, delivery_id: str, *, force: bool) -> None:
-    """Put a delivery among those that wait. Raises `NotReplayed`."""
+async def replay(connection: AsyncConnection, person: Person, delivery_id: str, *, force: bool) -> None:
+    """Put a delivery among those that wait. Raises `NotPermitted` and `NotReplayed`."""
+    person.require(Operation.REPLAY)
     query = select(deliveries.c.state, deliveries.c.lane).where(deliveries.c.id == delivery_id)
     found = (await connection.execute(query)).one_or_none()
     if refusal := find_refusal(found and found.state, found and found.lane, force=force):

@@ -17,12 +17,11 @@ from pathlib import Path
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.machines import find_login
+from bot.operations.context import find_login, find_operator
 from bot.operations.reports import UnknownJob
 from handlers.addresses import find_page_root
 from handlers.holds import takeover
-from handlers.holds.manual_jobs import KeyHolder
-from handlers.holds.takeover import HoldRefused
+from handlers.holds.manual_jobs import HoldRefused, KeyHolder
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
 from runner.db.database import Database, open_beside
@@ -46,20 +45,21 @@ async def take_over(
 ) -> str:
     """End a job, unless it has ended, and keep its environment for a person; or keep for longer what is kept.
 
-    What is gone already is made again, with the edits that were collected, as a worktree of the job's name. The text,
-    for a terminal, says how to enter it. Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
+    The text, for a terminal, says how to enter it. Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
     """
-    person = read_person(key_file, hours=hours, by=by)
+    guest = read_guest(key_file, hours=hours, by=by)
     async with open_beside(settings.server.database_url) as database:
         async with database.write() as connection:
             job, now = await find_job(connection, job_id), datetime.now(UTC).replace(microsecond=0)
             agent = settings.repos[job.repository].agent if job.repository in settings.repos else job.agent
-            taken = await takeover.take_over(connection, job, person, agent=agent, secret=database.secret, now=now)
+            taken = await takeover.take_over(
+                connection, find_operator(), job, guest, agent=agent, secret=database.secret, now=now
+            )
         return await wait_for_way_in(settings, database, taken.hold, key_file, wait_s)
 
 
-def read_person(key_file: Path, *, hours: float, by: str) -> KeyHolder:
-    """Who wants to be let in. Raises `HoldRefused`."""
+def read_guest(key_file: Path, *, hours: float, by: str) -> KeyHolder:
+    """Who is to be let in. Raises `HoldRefused`."""
     name, key = by or find_login(), read_public_key(key_file)
     if not NAME.fullmatch(name):
         raise HoldRefused("a person's name has letters, digits, dots, dashes and underscores")
@@ -151,12 +151,13 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
         held, now = await find_job(connection, job_id), datetime.now(UTC)
         url = find_page_root(held, settings.server.public_url, signs_in=settings.dashboard.client_id is not None)
-        if drop:
-            await takeover.drop(connection, held, find_login(), now)
-            if held.active:
-                return f"Job {held.id} ends: its environment is not wanted any more.\n"
-            return f"Job {held.id} is released. What was edited in it is dropped.\n"
-        job, _ = await takeover.release(connection, held, secret=database.secret, public_url=url, now=now)
+        job = await takeover.release(
+            connection, find_operator(), held, drop=drop, secret=database.secret, public_url=url, now=now
+        )
+    if job is None and held.active:
+        return f"Job {held.id} ends: its environment is not wanted any more.\n"
+    if job is None:
+        return f"Job {held.id} is released. What was edited in it is dropped.\n"
     page = settings.find_page(job)
     where = f": {page}" if job.thread is not None and page else f"; see it by: ptq-bot report {job.id}"
     return f"Job {held.id} is released. What was edited in it comes as job {job.id}{where}\n"

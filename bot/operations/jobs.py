@@ -16,10 +16,13 @@ from sqlalchemy import ColumnElement, func, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
+from bot.operations.context import find_operator
 from bot.operations.holds import NAME
 from bot.operations.reports import UnknownJob, render_table
 from bot.operations.worktrees import JOB_ID
 from handlers.cases.retention import delete_logs
+from handlers.commands.rights import Operation, Person
+from handlers.jobs.cancel import cancel
 from handlers.text.live_transcript import read_transcript
 from handlers.text.log_redactor import LogRedactor
 from handlers.text.sanitize import one_line, redact
@@ -29,7 +32,7 @@ from runner.agents import build_agent
 from runner.characters import show_for_terminal
 from runner.db.database import open_beside
 from runner.db.schema import jobs
-from runner.model.job import ACTIVE, OPERATOR, Job, JobState
+from runner.model.job import ACTIVE, Job, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold
@@ -106,12 +109,11 @@ def render_span(seconds: float) -> str:
 
 async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
     """Ask jobs to end, as `/ptq cancel` does; a running service follows. Raises `UnknownJob`, and then asks none."""
-    said, now = [], datetime.now(UTC)
+    said, person, now = [], find_operator(), datetime.now(UTC)
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
         for job in [await _fetch(connection, job_id) for job_id in job_ids]:
-            if job.active:
-                await job_rows.request_cancel(connection, job.id, OPERATOR, now)
-            how = "is asked to end" if job.active else f"has ended already ({job.state})"
+            is_ending = await cancel(connection, person, job, now)
+            how = "is asked to end" if is_ending else f"has ended already ({job.state})"
             said.append(f"Job {job.id} {how}.\n")
     return "".join(said)
 
@@ -121,39 +123,52 @@ class NotDone(Exception):  # noqa: N818
 
 
 async def rename_job(settings: Settings, job_id: str, name: str) -> str:
-    """Call a worktree or a task otherwise, wherever it goes by its name. Raises `UnknownJob` and `NotDone`.
-
-    A job of an issue goes by its issue, and has no name of its own.
-    """
-    if not NAME.fullmatch(name) or JOB_ID.fullmatch(name):
-        raise NotDone("a name has letters, digits, dots, dashes and underscores, 50 at most, and is no job's id")
+    """Call a worktree or a task otherwise, wherever it goes by its name. Raises `UnknownJob` and `NotDone`."""
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
         job = await _fetch(connection, job_id)
-        if job.thread is not None:
-            raise NotDone(f"job {job.id} belongs to {job.case_key}, and is called by that")
-        same = (jobs.c.name == name, jobs.c.repository == job.repository, jobs.c.series != job.series)
-        if others := await job_rows.fetch_recent_jobs(connection, 1, *same):
-            raise NotDone(f"{others[0].repository} has a job of that name: {others[0].id}")
-        attempts = (jobs.c.repository == job.repository, jobs.c.series == job.series)
-        await connection.execute(update(jobs).where(*attempts).values(name=name))
-        await job_rows.add_event(connection, job.id, datetime.now(UTC), f"renamed from {job.name} by {OPERATOR}")
+        await rename(connection, find_operator(), job, name, datetime.now(UTC))
     return f"{job.case_key} is called {name} from now on.\n"
 
 
-async def clean_job(settings: Settings, job_id: str) -> str:
-    """Delete the logs of a job that has ended, long before `[retention]` would. Raises `UnknownJob` and `NotDone`.
+async def rename(connection: AsyncConnection, person: Person, job: Job, name: str, now: datetime) -> None:
+    """Give all attempts of a worktree or a task another name. Raises `NotPermitted` and `NotDone`.
 
-    Its report, diff, costs and history stay. Its environment goes by itself once nobody holds it.
+    A job of an issue goes by its issue, and has no name of its own.
     """
+    person.require(Operation.RENAME)
+    if not NAME.fullmatch(name) or JOB_ID.fullmatch(name):
+        raise NotDone("a name has letters, digits, dots, dashes and underscores, 50 at most, and is no job's id")
+    if job.thread is not None:
+        raise NotDone(f"job {job.id} belongs to {job.case_key}, and is called by that")
+    same = (jobs.c.name == name, jobs.c.repository == job.repository, jobs.c.series != job.series)
+    if others := await job_rows.fetch_recent_jobs(connection, 1, *same):
+        raise NotDone(f"{others[0].repository} has a job of that name: {others[0].id}")
+    attempts = (jobs.c.repository == job.repository, jobs.c.series == job.series)
+    await connection.execute(update(jobs).where(*attempts).values(name=name))
+    await job_rows.add_event(connection, job.id, now, f"renamed from {job.name} by {person.mention}")
+
+
+async def clean_job(settings: Settings, job_id: str) -> str:
+    """Delete the logs of a job that has ended, long before `[retention]` would. Raises `UnknownJob` and `NotDone`."""
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
         job = await _fetch(connection, job_id)
-        if job.active:
-            raise NotDone(f"job {job.id} is {job.state}: cancel it first, or wait for its end")
-        if hold := await fetch_hold(connection, job.id):
-            raise NotDone(f"{hold.person} holds its environment: ptq-bot release {job.id} --drop ends that")
-        await delete_logs(connection, [job.id])
-        await job_rows.add_event(connection, job.id, datetime.now(UTC), f"logs deleted by {OPERATOR}")
+        await clean(connection, find_operator(), job, datetime.now(UTC))
     return f"The logs of job {job.id} are deleted.\n"
+
+
+async def clean(connection: AsyncConnection, person: Person, job: Job, now: datetime) -> None:
+    """Delete the logs of a job that has ended. Its report, diff, costs and history stay. Raises `NotPermitted` and
+    `NotDone`.
+
+    Its environment goes by itself once nobody holds it.
+    """
+    person.require(Operation.CLEAN)
+    if job.active:
+        raise NotDone(f"job {job.id} is {job.state}: cancel it first, or wait for its end")
+    if hold := await fetch_hold(connection, job.id):
+        raise NotDone(f"{hold.person} holds its environment: ptq-bot release {job.id} --drop ends that")
+    await delete_logs(connection, [job.id])
+    await job_rows.add_event(connection, job.id, now, f"logs deleted by {person.mention}")
 
 
 async def show_job(settings: Settings, job_id: str) -> str:

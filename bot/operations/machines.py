@@ -5,22 +5,24 @@ It speaks with the service through the database alone; the service sees it withi
 
 from __future__ import annotations
 
-import getpass
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from bot.config.settings import Settings
+from bot.operations.context import find_operator
+from handlers.commands.rights import Operation, Person
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
 from runner.db.database import open_beside
 from runner.model.inventory import Sighting, describe_disk, describe_gpus, describe_shares
 from runner.model.jobd_answers import JobdError
 from runner.model.machines import USABLE, Lease, Machine, MachineState
-from runner.rows import job_rows
-from runner.rows.machine_states import drain, fetch_machine_states, fetch_sightings, resume
+from runner.rows import job_rows, machine_states
+from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.transport.host_errors import HostError
 from runner.transport.hosts import open_host
 from runner.transport.jobd_client import JobdClient
@@ -63,14 +65,30 @@ async def _check(machine: Machine) -> list[str]:
 
 async def drain_machine(settings: Settings, name: str) -> str:
     """Let a machine have no new jobs. Raises `UnknownMachine` and `DatabaseError`."""
-    await _tell(settings, name, drained=True)
+    find_machine(settings, name)
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        await drain(connection, find_operator(), name, datetime.now(UTC))
     return f"{name} is drained: it gets no new jobs, and those that are there go on to their end.\n"
 
 
 async def resume_machine(settings: Settings, name: str) -> str:
     """Let a machine have jobs again, and forget what was wrong with it. Raises `UnknownMachine` and `DatabaseError`."""
-    await _tell(settings, name, drained=False)
+    find_machine(settings, name)
+    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+        await resume(connection, find_operator(), name)
     return f"{name} gets jobs again, if it answers.\n"
+
+
+async def drain(connection: AsyncConnection, person: Person, name: str, now: datetime) -> None:
+    """Let a machine have no new jobs. Raises `NotPermitted`."""
+    person.require(Operation.DRAIN_MACHINE)
+    await machine_states.drain(connection, name, person.name, now)
+
+
+async def resume(connection: AsyncConnection, person: Person, name: str) -> None:
+    """Let a machine have jobs again, and forget what was wrong with it. Raises `NotPermitted`."""
+    person.require(Operation.RESUME_MACHINE)
+    await machine_states.resume(connection, name)
 
 
 def find_machine(settings: Settings, name: str) -> Machine:
@@ -79,22 +97,6 @@ def find_machine(settings: Settings, name: str) -> Machine:
     if name not in machines:
         raise UnknownMachine(f"there is no machine {show_for_terminal(name)!r}; configured: {', '.join(machines)}")
     return machines[name]
-
-
-async def _tell(settings: Settings, name: str, *, drained: bool) -> None:
-    find_machine(settings, name)
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
-        if drained:
-            await drain(connection, name, find_login(), datetime.now(UTC))
-        else:
-            await resume(connection, name)
-
-
-def find_login() -> str:
-    """Who sits at the terminal, as far as the system knows: a container may have nobody."""
-    with suppress(OSError, KeyError):
-        return getpass.getuser()
-    return "an operator"
 
 
 def render_machines(

@@ -14,10 +14,10 @@ from datetime import UTC, datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.context import Refused, ask_about, open_context
-from bot.operations.machines import find_login
+from bot.operations.context import ask_about, find_operator, open_context
 from bot.operations.sweep_summary import LEFT_OUT, NO_SCRIPT, NOT_BEGUN, UNDER_WAY, WANTED, Row, Summary
 from handlers.cases import casebook
+from handlers.commands.rights import Person
 from handlers.context import Context
 from handlers.events import Issue, Repository
 from handlers.jobs.preconditions import (
@@ -30,6 +30,7 @@ from handlers.jobs.preconditions import (
     check_not_paused,
 )
 from handlers.jobs.start import StartRequest, freeze, list_scripts, name_job, start_unheard
+from handlers.jobs.tasks import Refused
 from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.rules import VERIFY, RepositoryRules
 from handlers.text.sanitize import redact
@@ -88,11 +89,12 @@ async def sweep(
     `GitHubUnavailable` and `DatabaseError`.
     """
     async with open_context(settings) as context:
-        rules, repository = await ask_about(context, settings, wish.repository)
+        person, repository = await ask_about(context, settings, find_operator(), wish.repository)
+        rules = person.rules
         _require_verifiable(settings, rules)
         listed = await context.github.list_labelled_issues(rules.name, wish.label, EVER)
         issues = sorted((issue for issue in listed if issue.pull_request is None), key=lambda issue: issue.number)
-        swept = _Sweep(context, rules, repository, issues[: wish.limit], wish, show)
+        swept = _Sweep(context, person, repository, issues[: wish.limit], wish, show)
         return await (swept.foresee() if dry else swept.run(look_every_s))
 
 
@@ -109,15 +111,15 @@ class _Sweep:
     def __init__(
         self,
         context: Context,
-        rules: RepositoryRules,
+        person: Person,
         repository: Repository,
         issues: Sequence[Issue],
         wish: Wish,
         show: Callable[[str], None],
     ) -> None:
-        self._context, self._rules, self._repository = context, rules, repository
+        self._context, self._person, self._repository = context, person, repository
+        self._rules = rules = person.rules
         self._issues, self._wish, self._show = issues, wish, show
-        self._by = find_login()
         self._trigger = f"sweep {wish.name}"
         self._names = {issue.number: name_job(context, rules.name, issue.number, self._trigger) for issue in issues}
         self._done: dict[int, Row] = {}
@@ -174,7 +176,7 @@ class _Sweep:
             if self._stopped or len(self._under_way) >= self._wish.at_once:
                 return
             try:
-                self._under_way[issue.number] = await start_unheard(self._context, self._rules, self._ask(issue))
+                self._under_way[issue.number] = await start_unheard(self._context, self._ask(issue))
             except (NothingStarts, GitHubUnavailable) as error:
                 self._stop(error)
             except (NotStarted, GitHubError) as error:
@@ -192,7 +194,7 @@ class _Sweep:
     async def _check_all(self, connection: AsyncConnection) -> None:
         """Raise `NotStarted` for what stands in the way of every job."""
         await check_not_paused(connection, self._rules.name)
-        await check_caps(connection, self._context, self._rules, None, self._by)
+        await check_caps(connection, self._context, self._rules, None, self._person.name)
 
     async def _foresee(self, issue: Issue) -> Row:
         context, name = self._context, self._rules.name
@@ -207,10 +209,10 @@ class _Sweep:
 
     def _ask(self, issue: Issue) -> StartRequest:
         return StartRequest(
+            person=self._person,
             repository=self._repository,
             issue=issue,
             preset=VERIFY,
-            requested_by=self._by,
             triggered_at=self._context.now(),
             by_our_clock=True,
             trigger=self._trigger,

@@ -7,6 +7,7 @@ list, enter and release the worktree.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,13 +15,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
 from bot.operations.bases import NEWEST, find_clone_url, find_kind
-from bot.operations.holds import NAME, WAIT_S, find_job, read_person, wait_for_way_in
+from bot.operations.context import find_operator
+from bot.operations.holds import NAME, WAIT_S, find_job, read_guest, wait_for_way_in
 from bot.operations.machines import find_machine
 from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers
-from handlers.holds.manual_jobs import Source, start_task, start_worktree
-from handlers.holds.takeover import HoldRefused, fetch_releasable
-from handlers.jobs.preconditions import NotStarted
+from handlers.commands.rights import Operation, Person
+from handlers.holds.manual_jobs import HoldRefused, KeyHolder, Source, start_task, start_worktree
+from handlers.holds.takeover import fetch_releasable
+from handlers.jobs.tasks import MAX_TASK, read_ref
 from handlers.rules import RepositoryRules
+from runner.agents import AgentSpec
 from runner.characters import show_for_terminal
 from runner.db.database import open_beside
 from runner.model.job import Job, JobKind
@@ -29,10 +33,6 @@ from runner.rows import job_rows
 from runner.rows.holds import fetch_holds
 
 JOB_ID = re.compile(r"[0-9a-f]{10}")
-COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-
-MAX_TASK = 10_000
-"""Characters."""
 
 
 async def make_worktree(
@@ -51,25 +51,38 @@ async def make_worktree(
 
     The text, for a terminal, says how to enter it. Raises `HoldRefused`, `UnknownMachine` and `DatabaseError`.
     """
-    person = read_person(key_file, hours=hours, by=by)
-    if not NAME.fullmatch(name):
-        raise HoldRefused("a worktree's name has letters, digits, dots, dashes and underscores, at most 50")
-    if JOB_ID.fullmatch(name):
-        raise HoldRefused("this name could be a job's id: choose another one")
+    guest = read_guest(key_file, hours=hours, by=by)
     where = find_machine(settings, machine)
     async with open_beside(settings.server.database_url) as database:
         now = datetime.now(UTC).replace(microsecond=0)
         async with database.write() as connection:
-            await _require_unused(connection, name)
             private = await find_kind(connection, repository, where)
             source = _find_source(settings, repository, where, ref, private=private)
-            try:
-                job = await start_worktree(
-                    connection, person, source, name, machine=where.name, secret=database.secret, now=now
-                )
-            except NotStarted as refused:
-                raise HoldRefused(refused.reply) from None
-        return await wait_for_way_in(settings, database, person.hold(job.id, now), key_file, wait_s)
+            job = await begin_worktree(
+                connection, find_operator(), guest, source, name, machine=where.name, secret=database.secret, now=now
+            )
+        return await wait_for_way_in(settings, database, guest.hold(job.id, now), key_file, wait_s)
+
+
+async def begin_worktree(
+    connection: AsyncConnection,
+    person: Person,
+    guest: KeyHolder,
+    source: Source,
+    name: str,
+    *,
+    machine: str,
+    secret: bytes,
+    now: datetime,
+) -> Job:
+    """Create the job that makes an environment for a guest, and their hold. Raises `NotPermitted` and `HoldRefused`."""
+    person.require(Operation.MAKE_WORKTREE)
+    if not NAME.fullmatch(name):
+        raise HoldRefused("a worktree's name has letters, digits, dots, dashes and underscores, at most 50")
+    if JOB_ID.fullmatch(name):
+        raise HoldRefused("this name could be a job's id: choose another one")
+    await _require_unused(connection, name)
+    return await start_worktree(connection, guest, source, name, machine=machine, secret=secret, now=now)
 
 
 def _find_source(settings: Settings, repository: str, machine: Machine, ref: str | None, *, private: bool) -> Source:
@@ -79,13 +92,6 @@ def _find_source(settings: Settings, repository: str, machine: Machine, ref: str
     branch, commit = read_ref(ref, rules.base_branch or NEWEST)
     url = find_clone_url(settings, repository)
     return Source(repository, private, url, branch, commit, rules.agent)
-
-
-def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:
-    """The branch, or whatever else git fetches by its name, and the commit of it; None means the newest. Pure."""
-    if ref is not None and COMMIT.fullmatch(ref):
-        return usual, ref
-    return ref or usual, None
 
 
 def _find_repository(settings: Settings, repository: str) -> RepositoryRules:
@@ -105,23 +111,40 @@ async def _require_unused(connection: AsyncConnection, name: str) -> None:
 
 async def give_task(settings: Settings, name: str, task: str, *, agent: str | None, model: str | None) -> str:
     """Let an agent go on in a worktree, whose person leaves it. Raises `HoldRefused`, `UnknownJob`, `DatabaseError`."""
-    if not task.strip() or len(task) > MAX_TASK:
-        raise HoldRefused(f"a task has 1 to {MAX_TASK:,} characters")
+    options, agents = Options(agent=agent, model=model), {spec.name: spec for spec in settings.agent_specs()}
     async with open_beside(settings.server.database_url) as database, database.write() as connection:
         held, now = await find_job(connection, name), datetime.now(UTC)
-        hold = await fetch_releasable(connection, held, now)
-        await _require_assignable(connection, held)
         rules = _find_repository(settings, held.repository)
-        offers = list_offers(rules, {spec.name: spec for spec in settings.agent_specs()})
-        try:
-            choice = choose(Options(agent=agent, model=model), offers, Choice(rules.agent))
-        except OptionRefused as refused:
-            raise HoldRefused(f"{refused}; there are: {', '.join(offers)}") from None
-        try:
-            job = await start_task(connection, held, hold, rules, task, choice, secret=database.secret, now=now)
-        except NotStarted as refused:
-            raise HoldRefused(refused.reply) from None
-    return f"{choice.agent} goes on in {held.name} as job {job.id}. See what came of it by: ptq-bot report {job.id}\n"
+        job = await assign(
+            connection, find_operator(), held, task, options, rules, agents, secret=database.secret, now=now
+        )
+    return f"{job.agent} goes on in {held.name} as job {job.id}. See what came of it by: ptq-bot report {job.id}\n"
+
+
+async def assign(
+    connection: AsyncConnection,
+    person: Person,
+    held: Job,
+    task: str,
+    options: Options,
+    rules: RepositoryRules,
+    agents: Mapping[str, AgentSpec],
+    *,
+    secret: bytes,
+    now: datetime,
+) -> Job:
+    """Create the job in which an agent goes on in a held worktree. Raises `NotPermitted` and `HoldRefused`."""
+    person.require(Operation.ASSIGN)
+    if not task.strip() or len(task) > MAX_TASK:
+        raise HoldRefused(f"a task has 1 to {MAX_TASK:,} characters")
+    hold = await fetch_releasable(connection, held, now)
+    await _require_assignable(connection, held)
+    offers = list_offers(rules, agents)
+    try:
+        choice = choose(options, offers, Choice(rules.agent))
+    except OptionRefused as refused:
+        raise HoldRefused(f"{refused}; there are: {', '.join(offers)}") from None
+    return await start_task(connection, held, hold, rules, task, choice, secret=secret, now=now)
 
 
 async def _require_assignable(connection: AsyncConnection, held: Job) -> None:

@@ -1,1 +1,4 @@
-"""What people may say to the bot, and who may say it. Rights are asked of GitHub each time."""
+"""What people can say to the bot, who they are, and the right that each operation needs.
+
+GitHub is asked for a person's role each time.
+"""

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import StrEnum
 from functools import cache
 from itertools import pairwise
 
@@ -20,7 +19,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from handlers.commands.options import ANYWAY, NAMES
-from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules, Role
+from handlers.commands.rights import RIGHTS, Operation, Right
+from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules
 from handlers.text.hidden_parts import RAW_TEXT
 
 MAX_COMMANDS = 5
@@ -34,18 +34,6 @@ MAX_WORD = 30
 """Characters of an unknown command that we repeat."""
 
 
-class Right(StrEnum):
-    """Who may give a command: what a repository asks of them is in its rules."""
-
-    ANYONE = "anyone"
-    START = "who may start jobs"
-    OPEN = "who may open pull requests"
-
-    def find_role(self, rules: RepositoryRules) -> Role:
-        """The least that somebody has to be for it."""
-        return {Right.ANYONE: Role.NONE, Right.START: rules.who_may_start, Right.OPEN: rules.who_may_open}[self]
-
-
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
     """One row of the table. `preset` is what the command starts, if it starts anything by itself."""
@@ -53,10 +41,15 @@ class CommandSpec:
     verb: str
     usage: str
     summary: str
-    right: Right
+    operation: Operation
     details: str
     """What else there is to know, for the documentation."""
     preset: str | None = None
+
+    @property
+    def right(self) -> Right:
+        """Who may give it."""
+        return RIGHTS[self.operation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +74,7 @@ class UnknownCommand:
 def _starter(verb: str, details: str) -> CommandSpec:
     goal = PRESETS[verb].goal
     return CommandSpec(
-        verb, f"/ptq {verb} [options] [advice]", f"{goal[0].upper()}{goal[1:]}.", Right.START, details, preset=verb
+        verb, f"/ptq {verb} [options] [advice]", f"{goal[0].upper()}{goal[1:]}.", Operation.START, details, preset=verb
     )
 
 
@@ -101,7 +94,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
             f"/ptq {REBASE} [onto REF] [options] [advice]",
             "Bring the diff that stands, or that of the pull request, onto the newest commit of its base branch, or "
             "onto `REF`.",
-            Right.START,
+            Operation.START,
             "`REF` is a branch, or a commit of the base branch by its full name. Git merges by itself; conflicts an "
             "agent resolves, in up to three attempts, and then people have to. It touches no branch and no pull "
             "request: what comes of it is a new diff, which needs a note of its own (docs/pull-requests.md).",
@@ -111,7 +104,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
             VERIFY,
             "/ptq verify [options]",
             "See whether the issue still reproduces on today's base branch, without an agent.",
-            Right.START,
+            Operation.START,
             "Runs the issue's own scripts and the last attempt's `repro.py`, each several times and each time in a "
             "fresh environment, and says on which commit that was and how each ended (docs/verification.md).",
             preset=VERIFY,
@@ -120,35 +113,35 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "run",
             "/ptq run PRESET [options] [advice]",
             "Start a preset by its name: the operator's own, or `ad-hoc`, which does what your advice says.",
-            Right.START,
+            Operation.START,
             "`/ptq run` alone lists the presets. Operators describe their own in `[presets.NAME]`.",
         ),
         CommandSpec(
             "retry",
             "/ptq retry [options] [advice]",
             "Make another attempt that carries on from the last one: with its edits, its worklog, and your advice.",
-            Right.START,
+            Operation.START,
             "It has the agent, the model and the preset of the last one, where the options say nothing else.",
         ),
         CommandSpec(
             "status",
             "/ptq status",
             "Say how the job on this issue stands: phase, place in line, last step, cost so far.",
-            Right.ANYONE,
+            Operation.STATUS,
             "Whoever may not start jobs is answered once an issue.",
         ),
         CommandSpec(
             "results",
             "/ptq results",
             "Post the last report again, with diff and worklog.",
-            Right.START,
+            Operation.RESULTS,
             "For a thread in which it is far above. It says whether its diff still waits for a note.",
         ),
         CommandSpec(
             "cancel",
             "/ptq cancel",
             "End the job on this issue.",
-            Right.START,
+            Operation.CANCEL,
             "It overtakes whatever waits on the issue. The job's report says what it had found by then.",
         ),
         CommandSpec(
@@ -156,7 +149,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
             '/ptq pr [digest] [--title "words"]',
             "Open a draft pull request from the report's diff. Below this line say, in your own words, what the change "
             "does and why it is right.",
-            Right.OPEN,
+            Operation.OPEN_PULL,
             "A note approves exactly the diff whose digest it names, or that of the newest report that stood when it "
             "was written. It is refused where it is empty, or says what the report says.",
         ),
@@ -164,7 +157,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "takeover",
             "/ptq takeover",
             "End the job on this issue, and keep its environment for you for 8 hours, to go on by hand.",
-            Right.OPEN,
+            Operation.TAKE_OVER,
             "What the job found is reported as usual; where it has ended, its environment is made anew. The public SSH "
             "keys of your GitHub account let you in; the operator tells you where (docs/takeover.md). Asked for again, "
             "the 8 hours begin anew, also where somebody else held it.",
@@ -173,10 +166,10 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "release",
             "/ptq release [drop]",
             "Give the environment back: what was edited in it comes as a new attempt. With `drop` it is thrown away.",
-            Right.OPEN,
+            Operation.RELEASE,
             "Whoever held it. Until then the slot stays taken; what is not released in time is lost.",
         ),
-        CommandSpec("help", "/ptq help", "Show this table.", Right.ANYONE, ""),
+        CommandSpec("help", "/ptq help", "Show this table.", Operation.HELP, ""),
     )
 }
 

@@ -16,10 +16,10 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.withheld import fetch_withheld
+from handlers.commands.rights import Person
 from handlers.context import Context
 from handlers.holds import hold_replies, takeover
-from handlers.holds.manual_jobs import KeyHolder
-from handlers.holds.takeover import HoldRefused
+from handlers.holds.manual_jobs import HoldRefused, KeyHolder
 from handlers.rules import RepositoryRules
 from handlers.words import replies
 from runner.jobd.access.admission import MAX_KEYS, read_key
@@ -56,12 +56,12 @@ async def find_newest(connection: AsyncConnection, repository: str, number: int)
 async def take_over(
     connection: AsyncConnection,
     context: Context,
-    rules: RepositoryRules,
+    person: Person,
     number: int,
-    login: str,
     offered: Iterable[str],
 ) -> str:
     """Hold the newest job of an issue for somebody with these keys, or not. What they are told."""
+    rules, login = person.rules, person.name
     last, keys = await find_newest(connection, rules.name, number), choose_keys(offered)
     if rules.fault:
         return replies.render_broken_rules(rules.fault)
@@ -77,13 +77,13 @@ async def take_over(
         job = await takeover.find_job(connection, last.id) or last
         taken = await takeover.take_over(
             connection,
+            person,
             job,
             KeyHolder(login, "\n".join(keys), LASTS),
             agent=rules.agent,
             machine=await _find_sealing(connection, context, rules, job),
             secret=context.db.secret,
             now=context.now().replace(microsecond=0),
-            waits_for_report=True,
         )
     except HoldRefused as refused:
         return hold_replies.render_not_taken_over(str(refused), context.secrets)
@@ -132,15 +132,14 @@ async def _find_sealing(connection: AsyncConnection, context: Context, rules: Re
 async def release(
     connection: AsyncConnection,
     context: Context,
-    rules: RepositoryRules,
+    person: Person,
     number: int,
-    login: str,
     how: str,
     written_at: datetime,
 ) -> str:
     """End the hold that has to do with an issue, whoever has it, or not. What whoever asked, at that time, is told."""
     now = context.now()
-    found = await takeover.find_held(connection, f"{rules.name}#{number}", now)
+    found = await takeover.find_held(connection, f"{person.rules.name}#{number}", now)
     if found is None:
         return hold_replies.render_nothing_held()
     held, hold = found
@@ -148,23 +147,20 @@ async def release(
         return hold_replies.render_takeover_refused()
     if how not in ("", DROP):
         return hold_replies.render_release_unclear()
-    job = None
     try:
-        if how == DROP:
-            await takeover.drop(connection, held, login, now)
-        else:
-            job, _ = await takeover.release(
-                connection,
-                held,
-                secret=context.db.secret,
-                public_url=context.find_page_root(held),
-                now=now,
-                requested_at=written_at,
-            )
+        job = await takeover.release(
+            connection,
+            person,
+            held,
+            drop=how == DROP,
+            secret=context.db.secret,
+            public_url=context.find_page_root(held),
+            now=now,
+            requested_at=written_at,
+        )
     except HoldRefused as refused:
         return hold_replies.render_not_released(str(refused), context.secrets)
-    await job_rows.add_event(connection, held.id, now, f"released by @{login}")
-    log.info("hold.released", **held.log_context(), person=hold.person, by=login)
+    log.info("hold.released", **held.log_context(), person=hold.person, by=person.name)
     return hold_replies.render_released(hold.person, job, context.find_page_root(held))
 
 

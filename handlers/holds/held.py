@@ -10,8 +10,8 @@ from datetime import timedelta
 import structlog
 
 from handlers.cases import casebook
-from handlers.commands.own_rules import narrow
-from handlers.commands.table import COMMANDS
+from handlers.commands.permissions import identify
+from handlers.commands.rights import Operation, Surface
 from handlers.context import Context
 from handlers.effects.outbox import write_reply
 from handlers.holds import hold_replies
@@ -56,11 +56,11 @@ def _is_due(context: Context, hold: Hold) -> bool:
 
 async def _check(context: Context, hold: Hold, job: Job) -> None:
     """Let somebody in, or on, who may open pull requests by GitHub's word; end the hold of anybody else, and say so."""
-    rules = context.rules_for(job.repository)
-    if rules is not None:
-        rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
-    role = await context.github.fetch_role(rules.name, hold.person) if rules else None
-    may = rules is not None and role is not None and role >= COMMANDS["takeover"].right.find_role(rules)
+    may = False
+    if rules := context.rules_for(job.repository):
+        repository = await context.github.fetch_repository(rules.name)
+        person = await identify(context, rules, repository, hold.person, Surface.THREAD, Operation.TAKE_OVER)
+        may = person.may(Operation.TAKE_OVER)
     async with context.db.write() as connection:
         now = context.now()
         asked, found = hold, await fetch_hold(connection, job.id)

@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases import casebook
 from handlers.commands.options import Choice
 from handlers.jobs.brief import render_task
-from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.start import CLOCK_SKEW, open_job
 from handlers.rules import RepositoryRules
 from runner.model.job import Job, JobKind, JobRequest, JobState, Posts, ask_again, derive_job_id
@@ -25,6 +24,10 @@ from runner.rows.holds import Hold, end_hold, save_hold
 
 AT_LEAST = timedelta(days=1)
 """For so long an environment that passed on is still held for its person, should nothing come of it."""
+
+
+class HoldRefused(Exception):  # noqa: N818
+    """Nothing is done with an environment; the message says why, as a sentence without its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ async def start_worktree(
 ) -> Job:
     """Create the job that makes a worktree, on a machine or wherever there is room, and its person's hold.
 
-    Raises `NotStarted` when somebody makes another one of the repository at this very moment.
+    Raises `HoldRefused` when somebody makes another one of the repository at this very moment.
     """
     series = await job_rows.find_unused_series(connection, source.repository)
     wanted = JobRequest(
@@ -93,7 +96,7 @@ async def start_worktree(
     )
     job = await job_rows.create_job(connection, wanted, now)
     if job is None:
-        raise NotStarted("somebody else is making a worktree just now: try again")
+        raise HoldRefused("somebody else is making a worktree just now: try again")
     await save_hold(connection, person.hold(job.id, now))
     return job
 
@@ -118,12 +121,12 @@ async def start_collecting(
     """Create the job that takes over the held environment, and its slot, and only collects what is there.
 
     It is an attempt on the issue that the environment has to do with, if any. `requested_at` is when a comment asked
-    for it; None where the operator does. Raises `NotStarted` while another job of that is active.
+    for it; None where the operator does. Raises `HoldRefused` while another job of that is active.
     """
     origin = await find_origin(connection, held)
     case = await casebook.fetch_case(connection, origin.case_key)
     if case and case.active_job_id:
-        raise NotStarted("another job on this issue is running; release this one when that has ended")
+        raise HoldRefused("another job on this issue is running; release this one when that has ended")
     wanted = ask_again(
         origin,
         id=_derive_id(held, "by hand", secret),
@@ -159,7 +162,7 @@ async def start_task(
     secret: bytes,
     now: datetime,
 ) -> Job:
-    """Create the job in which an agent goes on in a held worktree, by a person's own words. Raises `NotStarted`."""
+    """Create the job in which an agent goes on in a held worktree, by a person's own words. Raises `HoldRefused`."""
     wanted = ask_again(
         held,
         id=_derive_id(held, "task", secret),
@@ -185,7 +188,7 @@ def _derive_id(held: Job, what: str, secret: bytes) -> str:
 async def _create_in_series(connection: AsyncConnection, request: JobRequest, now: datetime) -> Job:
     job = await job_rows.create_job(connection, request, now)
     if job is None:
-        raise NotStarted("another job of this worktree is under way")
+        raise HoldRefused("another job of this worktree is under way")
     return job
 
 

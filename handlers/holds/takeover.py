@@ -1,4 +1,4 @@
-"""Lets a person have the environment of a job, and takes it back: one way for the command line and for threads.
+"""Lets a person have the environment of a job, and takes it back: one way for threads and for the terminal.
 
 Every function takes the transaction that its caller opened; what is refused has changed nothing. It refuses to know how
 the person is let in.
@@ -12,16 +12,12 @@ from datetime import datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.withheld import fetch_withheld
-from handlers.holds.manual_jobs import KeyHolder, Source, find_origin, start_collecting, start_worktree
-from handlers.jobs.preconditions import NotStarted
+from handlers.commands.rights import Operation, Person, Surface
+from handlers.holds.manual_jobs import HoldRefused, KeyHolder, Source, find_origin, start_collecting, start_worktree
 from handlers.text.sanitize import one_line
 from runner.model.job import Job, JobKind, JobState
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold, fetch_holds, save_hold
-
-
-class HoldRefused(Exception):  # noqa: N818
-    """A job cannot be taken over, or released; the message says why, as a sentence without its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,49 +47,49 @@ async def is_gone(connection: AsyncConnection, job: Job) -> bool:
 
 async def take_over(
     connection: AsyncConnection,
+    person: Person,
     job: Job,
-    person: KeyHolder,
+    guest: KeyHolder,
     *,
     agent: str,
     secret: bytes,
     now: datetime,
     machine: str | None = None,
-    waits_for_report: bool = False,
 ) -> Taken:
-    """End a job, unless it has ended, and keep its environment for a person; or keep for longer what is kept.
+    """End a job, unless it has ended, and keep its environment for a guest; or keep for longer what is kept.
 
     What is gone already is made again, with the edits that were collected, as a worktree of the job's name: on this
-    `machine`, or wherever there is room. With `waits_for_report`, as by a comment, nobody enters one that is at work
-    before its report is known, nor any before GitHub was asked again whether they may (`handlers.holds.held`). Raises
-    `HoldRefused`.
+    `machine`, or wherever there is room. Unless the person is at the terminal, nobody enters an environment that is at
+    work before its report is known, nor any before GitHub was asked again whether they may (`handlers.holds.held`).
+    Raises `NotPermitted` and `HoldRefused`.
     """
+    person.require(Operation.TAKE_OVER, job.repository)
+    is_checked = person.surface is not Surface.TERMINAL
     before = await fetch_hold(connection, job.id)
     if await is_gone(connection, job):
-        job = await _start_again(connection, job, person, agent, machine, secret, now)
-        hold = _sign(person.hold(job.id, now), waits=waits_for_report, by_comment=waits_for_report)
-        await save_hold(connection, hold)
+        job = await _start_again(connection, job, guest, agent, machine, secret, now)
+        hold = _sign(guest.hold(job.id, now), waits=is_checked, is_checked=is_checked)
     elif job.state in (JobState.QUEUED, JobState.PREPARING):
         wait = "it is being made" if job.by_hand else "wait until its agent is at work"
         raise HoldRefused(f"the job has no environment yet; {wait}")
     else:
-        waits = waits_for_report and job.active
-        hold = _sign(person.hold(job.id, now), waits=waits, by_comment=waits_for_report)
-        await save_hold(connection, hold)
-    await job_rows.add_event(connection, job.id, now, f"taken over by @{person.name}")
+        hold = _sign(guest.hold(job.id, now), waits=is_checked and job.active, is_checked=is_checked)
+    await save_hold(connection, hold)
+    await job_rows.add_event(connection, job.id, now, f"taken over by @{guest.name}")
     if job.state is JobState.RUNNING:
-        await job_rows.request_cancel(connection, job.id, person.name, now)
+        await job_rows.request_cancel(connection, job.id, guest.name, now)
     return Taken(job, hold, before)
 
 
-def _sign(hold: Hold, *, waits: bool, by_comment: bool) -> Hold:
-    """A hold that is looked at again, where somebody took it by a comment: GitHub was asked just now."""
-    return replace(hold, waits_for_report=waits, checked_at=hold.begun_at if by_comment else None)
+def _sign(hold: Hold, *, waits: bool, is_checked: bool) -> Hold:
+    """A hold whose person GitHub is asked about again from time to time, if `is_checked`: it was asked just now."""
+    return replace(hold, waits_for_report=waits, checked_at=hold.begun_at if is_checked else None)
 
 
 async def _start_again(
     connection: AsyncConnection,
     ended: Job,
-    person: KeyHolder,
+    guest: KeyHolder,
     agent: str,
     machine: str | None,
     secret: bytes,
@@ -107,10 +103,7 @@ async def _start_again(
     source = Source(
         ended.repository, ended.private, ended.clone_url, ended.base_branch, ended.base_commit, agent, ended.id
     )
-    try:
-        return await start_worktree(connection, person, source, ended.id, machine=machine, secret=secret, now=now)
-    except NotStarted as refused:
-        raise HoldRefused(refused.reply) from None
+    return await start_worktree(connection, guest, source, ended.id, machine=machine, secret=secret, now=now)
 
 
 async def fetch_releasable(connection: AsyncConnection, held: Job, now: datetime) -> Hold:
@@ -128,35 +121,35 @@ async def fetch_releasable(connection: AsyncConnection, held: Job, now: datetime
 
 async def release(
     connection: AsyncConnection,
+    person: Person,
     held: Job,
     *,
+    drop: bool,
     secret: bytes,
     public_url: str,
     now: datetime,
     requested_at: datetime | None = None,
-) -> tuple[Job, Hold]:
-    """End a hold: what the person changed is collected by a new attempt, which is given back. Raises `HoldRefused`."""
-    hold = await fetch_releasable(connection, held, now)
-    try:
+) -> Job | None:
+    """End a hold: what was changed in the environment is collected by a new attempt, which is given back, or dropped.
+
+    To drop a worktree that is being made ends it. Raises `NotPermitted` and `HoldRefused`.
+    """
+    person.require(Operation.RELEASE, held.repository)
+    job = None
+    if drop and held.active and held.kind is JobKind.WORKTREE:
+        await job_rows.request_cancel(connection, held.id, person.signature, now)
+        if hold := await fetch_hold(connection, held.id):  # It may just have been made.
+            await save_hold(connection, replace(hold, begun_at=now, expires_at=now))
+    elif drop:
+        hold = await fetch_releasable(connection, held, now)
+        await save_hold(connection, replace(hold, expires_at=now))
+    else:
+        hold = await fetch_releasable(connection, held, now)
         job = await start_collecting(
             connection, held, hold, secret=secret, public_url=public_url, now=now, requested_at=requested_at
         )
-    except NotStarted as refused:
-        raise HoldRefused(refused.reply) from None
-    return job, hold
-
-
-async def drop(connection: AsyncConnection, held: Job, by: str, now: datetime) -> Hold | None:
-    """End a hold, and let what was changed go; or end a worktree that is being made. Raises `HoldRefused`."""
-    if held.active and held.kind is JobKind.WORKTREE:
-        await job_rows.request_cancel(connection, held.id, by, now)
-        hold = await fetch_hold(connection, held.id)
-        if hold:  # It may just have been made.
-            await save_hold(connection, replace(hold, begun_at=now, expires_at=now))
-        return hold
-    hold = await fetch_releasable(connection, held, now)
-    await save_hold(connection, replace(hold, expires_at=now))
-    return hold
+    await job_rows.add_event(connection, held.id, now, f"released by {person.mention}")
+    return job
 
 
 async def find_held(connection: AsyncConnection, case_key: str, now: datetime) -> tuple[Job, Hold] | None:

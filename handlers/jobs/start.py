@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState, begin_job, end_job
 from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers
+from handlers.commands.rights import Operation, Person
 from handlers.context import Context
 from handlers.effects.outbox import was_answered, write_reply
 from handlers.events import Issue, Repository
@@ -60,13 +61,13 @@ AT_ONCE = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """A request for a job on an issue, by a person with permission, before any other check."""
+    """A request for a job on an issue, before any check."""
 
+    person: Person
     repository: Repository
     issue: Issue
     preset: str
     """A preset, or `RETRY`."""
-    requested_by: str
     triggered_at: datetime
     trigger: str
     """A unique text for the request. A redelivery has the same one, and so leads to the same job."""
@@ -92,6 +93,11 @@ class StartRequest:
         return self.triggered_at - CLOCK_SKEW if self.by_our_clock else self.triggered_at
 
     @property
+    def rules(self) -> RepositoryRules:
+        """The rules of the repository."""
+        return self.person.rules
+
+    @property
     def command(self) -> str:
         """The command for the same request."""
         return "/ptq retry" if self.preset == RETRY else find_command(self.preset)
@@ -108,8 +114,13 @@ class _Plan:
     """The queued job that this one replaces."""
 
 
-async def start_job(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
-    """Create the requested job, or reply why there is none: once, even if the same trigger comes again."""
+async def start_job(context: Context, request: StartRequest) -> None:
+    """Create the requested job, or reply why there is none: once, even if the same trigger comes again.
+
+    Raises `NotPermitted`.
+    """
+    request.person.require(Operation.START)
+    rules = request.rules
     async with context.db.read() as connection:
         decided = await was_decided(connection, context, rules.name, request.issue.number, request.trigger)
     if not decided:
@@ -133,13 +144,14 @@ async def _decide(context: Context, rules: RepositoryRules, request: StartReques
     context.ring()
 
 
-async def start_unheard(
-    context: Context, rules: RepositoryRules, request: StartRequest, *, unopposed: bool = False
-) -> Job:
-    """The job of a request from outside its thread, created now or before. Raises `NotStarted`, without a reply.
+async def start_unheard(context: Context, request: StartRequest, *, unopposed: bool = False) -> Job:
+    """The job of a request from outside its thread, created now or before. Raises `NotPermitted`, and `NotStarted`
+    without a reply.
 
     With `unopposed`, it is refused if people may be working on the issue.
     """
+    request.person.require(Operation.START)
+    rules = request.rules
     if unopposed:
         await _check(context, rules, request)
     request = await _aim(context, rules, request)
@@ -206,7 +218,7 @@ async def _create(
     if not plan.preset.has_agent and not scripts:
         raise NothingToVerify(replies.render_nothing_to_verify())
     if plan.gives_way:
-        await _give_way(connection, context, plan.gives_way, request.requested_by)
+        await _give_way(connection, context, plan.gives_way, request.person.name)
     wanted = _draft(context, rules, request, snapshot, plan)
     job = await open_job(connection, context.find_page_root(wanted), wanted, request.issue.title, context.now())
     await add_checks(connection, job.id, scripts)
@@ -273,7 +285,7 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
         choice = choose(request.options, offers, usual, machines)
     except OptionRefused as refused:
         raise NotStarted(replies.render_option_refused(str(refused), offers, machines)) from None
-    await check_caps(connection, context, rules, number, request.requested_by)
+    await check_caps(connection, context, rules, number, request.person.name)
     return _Plan(preset, choice, earlier, gives_way)
 
 
@@ -358,7 +370,7 @@ def _draft(
         may_change=plan.preset.may_change,
         agent=plan.choice.agent,
         model=plan.choice.model,
-        requested_by=request.requested_by,
+        requested_by=request.person.name,
         requested_at=request.requested_at,
         clone_url=rules.clone_url or request.repository.clone_url,
         base_branch=branch,

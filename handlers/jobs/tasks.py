@@ -5,41 +5,81 @@ They post nothing on GitHub. The result is on the job's page.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from secrets import token_hex
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers.commands.options import Choice
+from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers
+from handlers.commands.rights import Operation, Person
 from handlers.context import Context
 from handlers.events import Repository
 from handlers.jobs.brief import render_off_thread
-from handlers.jobs.preconditions import NotStarted, check_caps, check_not_paused
+from handlers.jobs.preconditions import check_caps, check_not_paused
 from handlers.jobs.start import RETRY
 from handlers.rules import Preset, RepositoryRules
+from handlers.text.sanitize import one_line
 from runner.model.job import Job, JobKind, JobRequest, derive_job_id
 from runner.rows import job_rows
 
+MAX_TASK = 10_000
+"""Characters."""
+
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+class Refused(Exception):  # noqa: N818
+    """Nothing is begun; the message says why, as a sentence without its end."""
+
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """A request for a task."""
+class TaskRequest:
+    """A request for a task, before any check."""
 
     words: str
-    preset: Preset
-    choice: Choice
-    branch: str
-    """Any ref that git can fetch."""
-    commit: str | None
-    """None means the newest commit."""
-    requested_by: str
+    preset: str
+    ref: str | None = None
+    """Any ref that git can fetch, or a commit; None means the newest commit of the base branch."""
+    options: Options = field(default_factory=Options)
     occasion: str = ""
     """A unique key, if the task may be sent twice by mistake; otherwise empty."""
 
 
+async def start_off_thread(context: Context, person: Person, repository: Repository, request: TaskRequest) -> Job:
+    """Create the job in which an agent works by somebody's words; or find it, for an occasion that came before.
+
+    Raises `NotPermitted`, `Refused`, and `NotStarted` while something forbids it.
+    """
+    person.require(Operation.START)
+    rules = person.rules
+    check_rules(rules)
+    if not request.words.strip() or len(request.words) > MAX_TASK:
+        raise Refused(f"a task has 1 to {MAX_TASK:,} characters")
+    preset = choose_preset(request.preset, rules, context.presets)
+    choice = _choose(context, rules, repository, request.options)
+    async with context.db.write() as connection:
+        return await _create(connection, context, person, repository, request, preset, choice)
+
+
+def check_rules(rules: RepositoryRules) -> None:
+    """Raise `Refused` where a repository's own rules are broken. Pure."""
+    if rules.fault:
+        raise Refused(f"invalid .github/ptq.toml: {one_line(rules.fault, 300)}")
+
+
+def _choose(context: Context, rules: RepositoryRules, repository: Repository, options: Options) -> Choice:
+    offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=repository.private)
+    try:
+        return choose(options, offers, Choice(rules.agent), machines)
+    except OptionRefused as refused:
+        known = f"agents {', '.join(offers)}; machines {', '.join(machines) or 'none'}"
+        raise Refused(f"{str(refused).replace('`', '')}; there are: {known}") from None
+
+
 def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Preset]) -> Preset:
-    """The preset of that name. Raises `NotStarted` if it is not allowed, or needs an issue. Pure."""
+    """The preset of that name. Raises `Refused` if it is not allowed, or needs an issue. Pure."""
     offered = {
         known.name: known
         for known in presets.values()
@@ -50,23 +90,36 @@ def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Prese
     there_are = f"available: {', '.join(offered) or 'none'}"
     known = presets.get(name)
     if name == RETRY or (known and (known.carries_on or not known.has_agent)):
-        raise NotStarted(f"{name} needs an issue; {there_are}")
+        raise Refused(f"{name} needs an issue; {there_are}")
     if known:
-        raise NotStarted(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}")
-    raise NotStarted(f"unknown preset {name[:50]!r}; {there_are}")
+        raise Refused(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}")
+    raise Refused(f"unknown preset {name[:50]!r}; {there_are}")
 
 
-async def start_off_thread(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, repository: Repository, task: Task
+def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:
+    """The branch, or whatever else git fetches by its name, and the commit of it; None means the newest. Pure."""
+    if ref is not None and COMMIT.fullmatch(ref):
+        return usual, ref
+    return ref or usual, None
+
+
+async def _create(
+    connection: AsyncConnection,
+    context: Context,
+    person: Person,
+    repository: Repository,
+    request: TaskRequest,
+    preset: Preset,
+    choice: Choice,
 ) -> Job:
-    """Create the job of a task. Raises `NotStarted`."""
-    series, now = await job_rows.find_unused_series(connection, rules.name), context.now()
-    named = task.occasion or f"~{series} task"
-    job_id = derive_job_id(f"{rules.name}{named}", context.db.secret)
-    if task.occasion and (given := await job_rows.fetch_job(connection, job_id)):
+    rules, now = person.rules, context.now()
+    series = await job_rows.find_unused_series(connection, rules.name)
+    job_id = derive_job_id(f"{rules.name}{request.occasion or f'~{series} task'}", context.db.secret)
+    if request.occasion and (given := await job_rows.fetch_job(connection, job_id)):
         return given
     await check_not_paused(connection, rules.name)
-    await check_caps(connection, context, rules, None, task.requested_by)
+    await check_caps(connection, context, rules, None, person.name)
+    branch, commit = read_ref(request.ref, rules.base_branch or repository.default_branch)
     wanted = JobRequest(
         id=job_id,
         kind=JobKind.TASK,
@@ -75,19 +128,19 @@ async def start_off_thread(
         thread=None,
         series=series,
         name=f"task{series}",
-        preset=task.preset.name,
-        may_change=task.preset.may_change,
-        agent=task.choice.agent,
-        model=task.choice.model,
-        requested_by=task.requested_by,
+        preset=preset.name,
+        may_change=preset.may_change,
+        agent=choice.agent,
+        model=choice.model,
+        requested_by=person.name,
         requested_at=now,
         clone_url=rules.clone_url or repository.clone_url,
-        base_branch=task.branch,
-        base_commit=task.commit,
-        prompt=render_off_thread(task.preset, rules, task.words, token_hex(8)),
-        pinned_to=task.choice.machine,
+        base_branch=branch,
+        base_commit=commit,
+        prompt=render_off_thread(preset, rules, request.words, token_hex(8)),
+        pinned_to=choice.machine,
     )
     job = await job_rows.create_job(connection, wanted, now)
     if job is None:
-        raise NotStarted("somebody else is starting a task at the moment: try again")
+        raise Refused("somebody else is starting a task at the moment: try again")
     return job

@@ -335,7 +335,7 @@ async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Se
     entries = [await _entry(context, where, change) for change in approved.report.changes]
     tree = await context.github.create_tree(where, job.base_commit or "", entries)
     wants_person = rules.sign_off or rules.commit_author == "approver"
-    approver = await context.github.fetch_person(job.repository, pull.approver) if wants_person else None
+    approver = await context.github.fetch_author(job.repository, pull.approver) if wants_person else None
     async with context.db.read() as connection:
         written_in = await job_rows.fetch_author(connection, job)
     message = render_commit_message(approved.title, written_in, pull, approver if rules.sign_off else None)

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases import casebook
 from handlers.cases.case import open_pull
 from handlers.cases.casebook import Pull, Reply
+from handlers.commands.rights import Operation, Person
 from handlers.commands.table import Command
 from handlers.context import Context
 from handlers.effects.drain import FRESH, Due, Effect
@@ -51,9 +52,14 @@ MAX_REFUSALS = 3
 
 
 async def ask_for_pull(
-    context: Context, rules: RepositoryRules, issue_number: int, comment: IssueComment, command: Command
+    context: Context, person: Person, issue_number: int, comment: IssueComment, command: Command
 ) -> str | None:
-    """Accept a maintainer's note and write down the pull request it approves; else why not, as a reply."""
+    """Accept a maintainer's note and write down the pull request it approves; else why not, as a reply.
+
+    Raises `NotPermitted`.
+    """
+    person.require(Operation.OPEN_PULL)
+    rules = person.rules
     if rules.fault:
         return replies.render_broken_rules(rules.fault)
     note = parse_note(command)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from handlers.commands.rights import Person
 from handlers.events import IssueLabeled
 from handlers.ports import DeliveryAttempt, Labelling
 from handlers.triggers.labels import CLOSE
@@ -42,6 +43,7 @@ class UnansweredLabel:
     """A label on an open issue, added by somebody who may start jobs, without a job or a reply."""
 
     labeled: IssueLabeled
+    person: Person
     preset: str
     at: datetime
 

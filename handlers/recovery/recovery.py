@@ -18,9 +18,8 @@ import structlog
 from gidgethub.routing import Router
 from pydantic import ValidationError
 
-from handlers.commands.own_rules import narrow
 from handlers.commands.permissions import admit
-from handlers.commands.table import Right
+from handlers.commands.rights import Operation, Person
 from handlers.context import Context
 from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, find_lane, is_routed
 from handlers.inbox.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
@@ -229,8 +228,10 @@ class Recovery:
                 await self._lift_pause(this, rules, number)
         for issue, label, last in await self._list_labelled(this, rules, enabled, rules.pause_label):
             trigger = name_trigger(label.name, last.at)
-            if issue.number not in standing and await self._may_start(this, rules, issue, last):
-                await pause_repository(self._context, rules, issue.number, trigger, last.by.login)
+            if issue.number in standing:
+                continue
+            if person := await self._find_person(this, rules, issue, last, Operation.PAUSE):
+                await pause_repository(self._context, person, issue.number, trigger)
 
     async def _lift_pause(self, this: _Pass, rules: RepositoryRules, number: int) -> None:
         """End a pause whose label was removed, if GitHub says by whom, and they are allowed to."""
@@ -287,13 +288,15 @@ class Recovery:
             return None
         labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
         preset = find_asked_preset(self._context, labeled)
-        if preset is None or not await self._may_start(this, rules, issue, last):
-            return None
-        return UnansweredLabel(labeled, preset, last.at)
+        person = await self._find_person(this, rules, issue, last, Operation.START) if preset else None
+        return UnansweredLabel(labeled, person, preset, last.at) if preset and person else None
 
-    async def _may_start(self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling) -> bool:
+    async def _find_person(
+        self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling, operation: Operation
+    ) -> Person | None:
+        """Who put a label on, if they may do what it asks for."""
         repository = await self._fetch_repository(this, rules)
-        return await admit(self._context, repository, issue.number, last.by, Right.START) is not None
+        return await admit(self._context, repository, issue.number, last.by, operation)
 
     async def _fetch_repository(self, this: _Pass, rules: RepositoryRules) -> Repository:
         if rules.name not in this.repositories:
@@ -326,15 +329,12 @@ class Recovery:
 
     async def _start(self, this: _Pass, due: UnansweredLabel) -> None:
         """Answer a label whose delivery is gone, from the current issue, if that has not changed since."""
-        rules = self._context.rules_for(due.labeled.repository.full_name)
-        assert rules
         try:
-            rules = await narrow(self._context, rules, due.labeled.repository)
-            request = draft_request(due.labeled, due.preset, due.at)
-            await start_job(self._context, rules, replace(request, as_found=True))
+            request = draft_request(due.person, due.labeled, due.preset, due.at)
+            await start_job(self._context, replace(request, as_found=True))
         except GitHubUnavailable as error:
             self._complain(due.issue, error)
-            this.seen.discard(rules.name.lower())
+            this.seen.discard(due.person.rules.name.lower())
         except ClaimLost:
             raise  # The label stays due for the next pass.
         except Exception:

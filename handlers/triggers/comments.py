@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from gidgethub import sansio
@@ -13,19 +13,21 @@ from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.options import read_options
 from handlers.commands.permissions import admit
-from handlers.commands.table import COMMANDS, Command, Right, UnknownCommand, parse_commands, render_help
+from handlers.commands.rights import Operation, Person, Surface
+from handlers.commands.table import COMMANDS, Command, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
 from handlers.effects.outbox import reply_once, was_answered, write_reply
 from handlers.events import IssueCommentCreated, IssueCommentEdited, is_from_bot
 from handlers.holds.by_comment import describe_hold, release, take_over
 from handlers.inbox.inbox import TooEarly, has_earlier
+from handlers.jobs.cancel import cancel
 from handlers.jobs.outcomes import render_report
 from handlers.jobs.rebase import read_onto
 from handlers.jobs.start import StartRequest, start_job, was_requested_before
 from handlers.pulls.pulls import ask_for_pull
 from handlers.rules import REBASE, RepositoryRules
 from handlers.words import replies, status_comment
-from runner.model.job import Job, JobState
+from runner.model.job import Job
 from runner.rows import job_rows
 
 router = Router()
@@ -36,7 +38,7 @@ class Request:
     """One command in a comment, from a person with permission."""
 
     context: Context
-    rules: RepositoryRules
+    person: Person
     event: IssueCommentCreated
     number: int
     """The issue, also if the command is on its pull request."""
@@ -44,6 +46,11 @@ class Request:
     """A unique text for this command. A redelivery has the same one."""
     delivery: str
     """The id of its delivery."""
+
+    @property
+    def rules(self) -> RepositoryRules:
+        """The rules of the repository."""
+        return self.person.rules
 
     async def reply(self, body: str) -> None:
         """Reply to this command: once, even if it is delivered again."""
@@ -82,21 +89,22 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
     if not commands:
         return
     thread = created.issue.number
-    admission = await admit(context, created.repository, thread, created.sender, *_find_rights(commands))
-    if admission is None:
+    # No command is carried out unless the person may give all of them.
+    operations = [_find_operation(command) for command in commands]
+    person = await admit(context, created.repository, thread, created.sender, *operations)
+    if person is None:
         return
-    rules = admission.rules
-    number = await _find_issue(context, rules.name, created)
+    number = await _find_issue(context, person.rules.name, created)
     if number is None:
         body = replies.render_pull_request_thread()
-        await reply_once(context, rules.name, thread, f"#{thread} is a pull request", body)
+        await reply_once(context, person.rules.name, thread, f"#{thread} is a pull request", body)
         return
     for place, command in enumerate(commands):
         occasion = f"comment {created.comment.id} command {place}"
-        if not admission.may(Right.START) and isinstance(command, Command):
+        if not person.may(Operation.START) and isinstance(command, Command):
             # Strangers are answered only once each, so that nobody can make the bot fill a thread.
             occasion = f"#{thread} {command.verb} for @{created.sender.login}"
-        await _carry_out(Request(context, rules, created, number, occasion, event.delivery_id), command)
+        await _carry_out(Request(context, person, created, number, occasion, event.delivery_id), command)
 
 
 @router.register("issue_comment", action="edited")
@@ -111,15 +119,18 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
     if not commands or commands == parse_commands(edited.old_body):
         return
     rules = context.rules_for(edited.repository.full_name)
-    if rules is None or await context.github.fetch_role(rules.name, edited.sender.login) < rules.who_may_start:
+    if rules is None:
+        return
+    role = await context.github.fetch_role(rules.name, edited.sender.login)
+    if not Person(edited.sender.login, Surface.THREAD, rules, role).may(Operation.START):
         return
     occasion = f"comment {edited.comment.id} edited"
     await reply_once(context, rules.name, edited.issue.number, occasion, replies.render_edited())
 
 
-def _find_rights(commands: Sequence[Command | UnknownCommand]) -> list[Right]:
-    """The rights that a comment's commands need. All are required, because the commands are carried out together."""
-    return [COMMANDS[command.verb].right if isinstance(command, Command) else Right.START for command in commands]
+def _find_operation(command: Command | UnknownCommand) -> Operation:
+    """What a command asks for. An unknown one was meant to start something."""
+    return COMMANDS[command.verb].operation if isinstance(command, Command) else Operation.START
 
 
 async def _find_issue(context: Context, repository: str, created: IssueCommentCreated) -> int | None:
@@ -132,6 +143,7 @@ async def _find_issue(context: Context, repository: str, created: IssueCommentCr
 
 
 async def _carry_out(request: Request, command: Command | UnknownCommand) -> None:
+    request.person.require(_find_operation(command), request.rules.name)
     if isinstance(command, UnknownCommand):
         await request.reply(replies.render_unknown_command(command.word, command.suggestion))
         await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
@@ -160,12 +172,11 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
         issue = await request.context.github.fetch_issue(request.rules.name, request.number)
     await start_job(
         request.context,
-        request.rules,
         StartRequest(
+            person=request.person,
             repository=event.repository,
             issue=issue,
             preset=preset,
-            requested_by=event.sender.login,
             triggered_at=event.comment.created_at,
             trigger=request.occasion,
             options=options,
@@ -205,9 +216,10 @@ async def _cancel(request: Request, command: Command) -> None:
     # Checked first: a job of an earlier delivery is then found by the next line.
     async with context.db.read() as connection:
         too_early = await has_earlier(connection, request.delivery)
-    job = await request.fetch_last_job()
-    is_meant = job is not None and was_requested_before(job, request.event.comment.created_at)
-    is_ending = job is not None and is_meant and await ask_to_end(context, job.id, request.event.sender.login)
+    job, is_ending = await request.fetch_last_job(), False
+    if job and was_requested_before(job, request.event.comment.created_at):
+        async with context.db.write() as connection:
+            is_ending = await cancel(connection, request.person, job, context.now())
     if job and is_ending:
         await request.reply(replies.render_cancelling(job, context.find_page_root(job)))
     if too_early:
@@ -216,24 +228,11 @@ async def _cancel(request: Request, command: Command) -> None:
         await request.reply(replies.render_nothing_to_cancel())
 
 
-async def ask_to_end(context: Context, job_id: str, login: str) -> bool:
-    """Cancel a job, or the restart of a lost one before its report. False if neither is possible."""
-    async with context.db.write() as connection:
-        job = await job_rows.fetch_job(connection, job_id)
-        if job is None:
-            return False
-        is_untold = job_id in await casebook.fetch_unreported_job_ids(connection)
-        if job.active or (job.state is JobState.LOST and is_untold):
-            await job_rows.request_cancel(connection, job_id, login, context.now())
-            return True
-        return False
-
-
 async def _pull(request: Request, command: Command) -> None:
     """Accept or refuse a note. A refused note stays refused when it comes again, even if the reason is gone."""
     if await request.was_answered():
         return
-    refusal = await ask_for_pull(request.context, request.rules, request.number, request.event.comment, command)
+    refusal = await ask_for_pull(request.context, request.person, request.number, request.event.comment, command)
     if refusal:
         await request.reply(refusal)
         await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
@@ -251,17 +250,17 @@ async def _results(request: Request, command: Command) -> None:
 
 async def _takeover(request: Request, command: Command) -> None:
     """Hold the newest job's environment for the author, with their SSH keys on GitHub."""
-    context, rules, login = request.context, request.rules, request.event.sender.login
+    context, person = request.context, request.person
     if await request.was_answered():
         return
-    offered = await context.github.list_public_keys(rules.name, login)
-    await request.answer(lambda connection: take_over(connection, context, rules, request.number, login, offered))
+    offered = await context.github.list_public_keys(person.rules.name, person.name)
+    await request.answer(lambda connection: take_over(connection, context, person, request.number, offered))
 
 
 async def _release(request: Request, command: Command) -> None:
-    context, rules, login = request.context, request.rules, request.event.sender.login
+    context, person = request.context, request.person
     how, written_at = command.argument.strip("`").casefold(), request.event.comment.created_at
-    await request.answer(lambda connection: release(connection, context, rules, request.number, login, how, written_at))
+    await request.answer(lambda connection: release(connection, context, person, request.number, how, written_at))
 
 
 async def _help(request: Request, command: Command) -> None:

@@ -11,17 +11,18 @@ from gidgethub.routing import Router
 from handlers.cases import casebook
 from handlers.cases.case import close_issue
 from handlers.commands.own_rules import narrow
-from handlers.commands.permissions import admit, ask_live
-from handlers.commands.table import Right
+from handlers.commands.permissions import admit, identify
+from handlers.commands.rights import Operation, Person, Surface
 from handlers.context import Context
 from handlers.effects.outbox import reply_once, was_answered, write_reply
 from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, Repository, User, is_from_bot
-from handlers.jobs.start import StartRequest, start_job, was_requested_before
+from handlers.jobs.cancel import withdraw
+from handlers.jobs.pauses import pause, resume
+from handlers.jobs.start import StartRequest, start_job
 from handlers.ports import GitHubError, NotFound
 from handlers.rules import RepositoryRules
 from handlers.words import replies
-from runner.rows import job_rows
-from runner.rows.pauses import Pause, begin_pause, end_pause, fetch_pauses
+from runner.rows.pauses import fetch_pauses
 
 log = structlog.get_logger()
 
@@ -52,15 +53,15 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
     asks = preset if rules else label.lower().startswith(OUR_PREFIX)
     if not asks or labeled.issue.pull_request:
         return
-    admission = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, Right.START)
-    if admission is None:
+    person = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, Operation.START)
+    if person is None:
         return
     # The repository's own rules may give the label another preset, or none.
-    rules = admission.rules
+    rules = person.rules
     if (preset := _preset_of(rules, label)) is None or not await _is_on(context, rules.name, labeled):
         return
     at = await _find_time(context, rules.name, labeled)
-    await start_job(context, rules, draft_request(labeled, preset, at))
+    await start_job(context, draft_request(person, labeled, preset, at))
 
 
 @router.register("issues", action="unlabeled")
@@ -88,7 +89,7 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
         # The repository's own rules may have given it another preset.
         rules = await narrow(context, rules, unlabeled.repository)
         if preset := _preset_of(rules, unlabeled.label.name):
-            await _take_back(context, rules.name, number, sender, unlabeled.issue.updated_at, preset)
+            await _take_back(context, rules, number, sender, unlabeled.issue.updated_at, preset)
 
 
 @router.register("issues", action="closed")
@@ -101,7 +102,7 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
     if rules := context.rules_for(closed.repository.full_name):
         if await _is_open(context, rules.name, closed.issue.number):
             return
-        await _take_back(context, rules.name, closed.issue.number, closed.sender, closed.issue.updated_at)
+        await _take_back(context, rules, closed.issue.number, closed.sender, closed.issue.updated_at)
         async with context.db.write() as connection:
             case = await casebook.fetch_case(connection, f"{rules.name}#{closed.issue.number}")
             if case and (done := close_issue(case, context.now())) != case:
@@ -110,14 +111,14 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
 
 
 async def _take_back(
-    context: Context, repository: str, number: int, sender: User, at: datetime, preset: str | None = None
+    context: Context, rules: RepositoryRules, number: int, sender: User, at: datetime, preset: str | None = None
 ) -> None:
     """Cancel the queued job if it was requested before then, and has this preset, if one is given."""
+    person = Person(sender.login, Surface.THREAD, rules)
     async with context.db.write() as connection:
-        job = await casebook.fetch_queued_job(connection, f"{repository}#{number}")
-        if job is None or preset not in (None, job.preset) or not was_requested_before(job, at):
-            return
-        await job_rows.request_cancel(connection, job.id, sender.login, context.now())
+        job = await withdraw(connection, person, number, at, context.now(), preset)
+    if job is None:
+        return
     log.info("job.taken_back", **job.log_context(), by=sender.login)
     context.ring()
 
@@ -146,24 +147,25 @@ def is_pause(rules: RepositoryRules, label: str) -> bool:
 async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled) -> None:
     """Pause the repository, if the sender may start jobs there."""
     number, sender = labeled.issue.number, labeled.sender
-    if await admit(context, labeled.repository, number, sender, Right.START) is None:
-        return
-    if not await _is_on(context, rules.name, labeled):
+    person = await admit(context, labeled.repository, number, sender, Operation.PAUSE)
+    if person is None or not await _is_on(context, rules.name, labeled):
         return
     at = await _find_time(context, rules.name, labeled)
-    await pause_repository(context, rules, number, name_trigger(labeled.label.name, at), sender.login)
+    await pause_repository(context, person, number, name_trigger(labeled.label.name, at))
 
 
-async def pause_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
+async def pause_repository(context: Context, person: Person, number: int, trigger: str) -> None:
     """Pause for the label on an issue: once each time that it is added, from webhook or recovery."""
-    pause, occasion = Pause(rules.name.lower(), number, login, context.now()), f"#{number} paused by {trigger}"
+    rules, occasion = person.rules, f"#{number} paused by {trigger}"
     async with context.db.write() as connection:
         # An operator may have ended the pause while the label is still on.
-        if await was_answered(connection, rules.name, occasion) or not await begin_pause(connection, pause):
+        if await was_answered(connection, rules.name, occasion):
             return
-        body = replies.render_pause_begun(login, rules.pause_label)
+        if not await pause(connection, person, rules.name, context.now(), number):
+            return
+        body = replies.render_pause_begun(person.name, rules.pause_label)
         await write_reply(connection, context, rules.name, number, occasion, body)
-    log.warning("repository.paused", repository=rules.name, by=login)
+    log.warning("repository.paused", repository=rules.name, by=person.name)
     context.ring()
 
 
@@ -179,8 +181,9 @@ async def lift_pause(
         pauses = await fetch_pauses(connection)
     if (rules.name.lower(), number) not in {(pause.repository, pause.issue_number) for pause in pauses}:
         return
-    if (await ask_live(context, rules, repository, by.login, Right.START)).may(Right.START):
-        await _resume_repository(context, rules, number, trigger, by.login)
+    person = await identify(context, rules, repository, by.login, Surface.THREAD, Operation.RESUME)
+    if person.may(Operation.RESUME):
+        await _resume_repository(context, person, number, trigger)
         return
     log.warning("repository.not_resumed", repository=rules.name, by=by.login)
     body = replies.render_pause_kept(by.login, rules.pause_label, rules.who_may_start, put_back=not by.is_bot)
@@ -189,23 +192,24 @@ async def lift_pause(
         await context.github.add_label(rules.name, number, rules.pause_label)
 
 
-async def _resume_repository(context: Context, rules: RepositoryRules, number: int, trigger: str, login: str) -> None:
+async def _resume_repository(context: Context, person: Person, number: int, trigger: str) -> None:
+    name = person.rules.name
     async with context.db.write() as connection:
-        if not await end_pause(connection, rules.name, number):
+        if not await resume(connection, person, name, number):
             return
-        body = replies.render_pause_ended(login)
-        await write_reply(connection, context, rules.name, number, f"#{number} resumed by {trigger}", body)
-    log.warning("repository.resumed", repository=rules.name, by=login)
+        body = replies.render_pause_ended(person.name)
+        await write_reply(connection, context, name, number, f"#{number} resumed by {trigger}", body)
+    log.warning("repository.resumed", repository=name, by=person.name)
     context.ring()
 
 
-def draft_request(labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:
+def draft_request(person: Person, labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:
     """The request of a label that was added at that time, from webhook or recovery."""
     return StartRequest(
+        person=person,
         repository=labeled.repository,
         issue=labeled.issue,
         preset=preset,
-        requested_by=labeled.sender.login,
         triggered_at=at,
         trigger=name_trigger(labeled.label.name, at),
     )

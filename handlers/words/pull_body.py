@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 from handlers.addresses import job_url
 from handlers.cases.casebook import Pull
-from handlers.ports import Person
+from handlers.ports import Author
 from handlers.text.sanitize import close_fence, collapse, cut, fence, make_safe_title, redact
 from handlers.text.voice import Label, quote
 from handlers.words.pull_template import render_template
@@ -35,7 +35,7 @@ def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Col
     return next(filter(None, (make_safe_title(title, secrets, MAX_TITLE) for title in proposed)), "")
 
 
-def render_commit_message(title: str, job: Job, pull: Pull, signer: Person | None = None) -> str:
+def render_commit_message(title: str, job: Job, pull: Pull, signer: Author | None = None) -> str:
     """The commit message: title, issue, approval, and the sign-off, if any. `job` is the one that wrote the change."""
     approval = f"{Label.APPROVED} {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
     written = f"For issue #{job.thread}. Written by {_name_authors(job, f' ({job.agent})')}."

@@ -85,7 +85,7 @@ async def test_what_the_thread_would_refuse_is_refused_on_the_page_and_nowhere_e
         assert (page.status, "this issue is closed" in page.text) == (409, True)
         assert (await browser.send("/launch", {**fields, "agent": "gpt"})).status == 409
         assert (
-            "no preset"
+            "Unknown preset"
             in (await browser.send("/launch", {**fields, "issue": "", "preset": "nothing", "advice": "x"})).text
         )
         async with dashboard.database.write() as connection:

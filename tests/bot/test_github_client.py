@@ -15,7 +15,7 @@ from bot.config.manifest import load_manifest
 from bot.demo.repository import make_repository
 from bot.github import AppGitHub, Timings
 from github_standin import Exchange, StandIn
-from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound, NotInstalled, Person, TreeEntry
+from handlers.ports import Author, GitHub, GitHubError, GitHubUnavailable, NotFound, NotInstalled, TreeEntry
 from handlers.rules import Role
 from tests.support.openapi import load_openapi
 from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
@@ -249,9 +249,9 @@ async def test_who_cannot_be_assigned_is_left_out(place: Place) -> None:
 
 async def test_a_person_is_named_as_commits_name_them(place: Place) -> None:
     boss = place.github.add_user("boss")
-    assert await place.client.fetch_person(NAME, "Boss") == Person("boss", f"{boss.id}+boss@users.noreply.github.com")
+    assert await place.client.fetch_author(NAME, "Boss") == Author("boss", f"{boss.id}+boss@users.noreply.github.com")
     with pytest.raises(NotFound):
-        await place.client.fetch_person(NAME, "nobody-at-all")
+        await place.client.fetch_author(NAME, "nobody-at-all")
 
 
 async def test_the_public_keys_of_an_account_come_newest_first(place: Place) -> None:

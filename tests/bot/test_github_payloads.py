@@ -21,7 +21,7 @@ from bot.github.payloads import (
     render_time,
     render_tree_entry,
 )
-from handlers.ports import Comment, DeliveryAttempt, GitHubUnavailable, Person, TreeEntry
+from handlers.ports import Author, Comment, DeliveryAttempt, GitHubUnavailable, TreeEntry
 from handlers.rules import Role
 from tests.support.scripted_github import comment_payload
 
@@ -153,7 +153,7 @@ def test_the_pull_requests_of_one_branch_are_chosen_the_newest_first() -> None:
 
 def test_a_persons_name_holds_nothing_that_git_does_not_take() -> None:
     person = parse_person({"id": 7, "login": "boss", "name": "The <Boss>\n"})
-    assert person == Person("The Boss", "7+boss@users.noreply.github.com")
+    assert person == Author("The Boss", "7+boss@users.noreply.github.com")
 
 
 def test_a_tree_entry_is_text_or_a_blob_or_a_deletion() -> None:

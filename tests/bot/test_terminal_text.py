@@ -13,8 +13,8 @@ from bot.cli import main
 from bot.cli.failures import FAILURES
 from bot.cli.options import give_up, write
 from bot.cli.run import print_answer, wait_for
+from bot.operations.context import UnknownRepository
 from bot.operations.machines import UnknownMachine
-from bot.operations.pause import UnknownRepository
 
 HOSTILE = {
     "colour": "\x1b[31mred",

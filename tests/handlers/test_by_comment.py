@@ -9,20 +9,22 @@ from typing import Any, cast
 import pytest
 from sqlalchemy import select
 
+from handlers.commands.rights import Person, Surface
 from handlers.context import Context
 from handlers.holds import hold_replies
 from handlers.holds.by_comment import LASTS, choose_keys, find_newest, take_over
 from handlers.holds.held import check_holds
-from handlers.holds.manual_jobs import KeyHolder
-from handlers.holds.takeover import HoldRefused
-from handlers.holds.takeover import take_over as take_over_as_operator
+from handlers.holds.manual_jobs import HoldRefused, KeyHolder
+from handlers.holds.takeover import release
+from handlers.holds.takeover import take_over as take_over_anyhow
 from handlers.jobs.outcomes import report_jobs
 from handlers.ports import GitHubUnavailable
 from handlers.rules import VERIFY, RepositoryRules, Role
 from runner.db.database import Database
 from runner.db.schema import replies
 from runner.jobd.access.admission import MAX_KEYS, read_keys
-from runner.model.job import JobState
+from runner.model.job import JobKind, JobState
+from runner.model.machines import Lease
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold, save_hold
 from tests.handlers.test_report_comment import result
@@ -64,6 +66,8 @@ async def test_a_job_in_which_nobody_worked_hides_none_in_which_somebody_did(dat
 
 
 RULES = RepositoryRules("octo/widgets", "mine", takeover=True)
+BOSS = Person("boss", Surface.THREAD, RULES, Role.WRITE)
+OPERATOR = Person("root", Surface.TERMINAL)
 
 
 async def test_a_run_whose_report_names_a_concern_is_opened_to_nobody_by_a_comment(database_url: str) -> None:
@@ -71,7 +75,8 @@ async def test_a_run_whose_report_names_a_concern_is_opened_to_nobody_by_a_comme
         context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
         job = make_job(state=JobState.LOST, machine="gpu-1")
         await job_rows.insert_job(connection, job)
-        ask = (connection, context, RULES, job.issue_number, "maintainer", [KEY])
+        person = Person("maintainer", Surface.THREAD, RULES, Role.WRITE)
+        ask = (connection, context, person, job.issue_number, [KEY])
         assert await take_over(*ask) != hold_replies.render_takeover_refused()
         await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
         assert await take_over(*ask) == hold_replies.render_takeover_refused()
@@ -82,10 +87,9 @@ async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> 
         job = make_job(state=JobState.FAILED, machine="gpu-1")
         await job_rows.insert_job(connection, job)
         await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
+        guest = KeyHolder("casey", KEY, LASTS)
         with pytest.raises(HoldRefused, match="its report is for you alone"):
-            await take_over_as_operator(
-                connection, job, KeyHolder("casey", KEY, LASTS), agent="mine", secret=b"", now=NOON
-            )
+            await take_over_anyhow(connection, OPERATOR, job, guest, agent="mine", secret=b"", now=NOON)
 
 
 @pytest.mark.parametrize("withheld", [True, False])
@@ -191,3 +195,37 @@ async def test_where_github_does_not_answer_nobody_is_let_in_and_nobody_is_let_o
         await check_holds(context)
         async with database.read() as connection:
             assert [await fetch_hold(connection, hold.job_id) for hold in holds] == holds
+
+
+@pytest.mark.parametrize(("person", "is_checked"), [(BOSS, True), (OPERATOR, False)])
+async def test_only_the_operators_guest_enters_before_the_report_is_known(
+    database_url: str, person: Person, is_checked: bool
+) -> None:
+    job = make_job(state=JobState.RUNNING, machine="gpu-1")
+    async with open_database(database_url) as database, database.write() as connection:
+        await job_rows.insert_job(connection, job)
+        guest = KeyHolder("casey", KEY, LASTS)
+        taken = await take_over_anyhow(connection, person, job, guest, agent="mine", secret=b"", now=NOON)
+        assert (taken.hold.waits_for_report, taken.hold.checked_at) == (is_checked, NOON if is_checked else None)
+        assert await fetch_hold(connection, job.id) == taken.hold
+        ended = await job_rows.fetch_job(connection, job.id)
+    assert ended
+    assert ended.cancelled_by == "casey", "who takes a job over ends it"
+
+
+@pytest.mark.parametrize(("person", "by"), [(BOSS, "@boss"), (OPERATOR, "the operator")])
+@pytest.mark.parametrize("drop", [True, False])
+async def test_a_release_says_in_the_history_who_asked_for_it(
+    database_url: str, person: Person, by: str, drop: bool
+) -> None:
+    held = make_job(state=JobState.SUCCEEDED, machine="gpu-1", ended_at=NOON)
+    async with open_database(database_url) as database, database.write() as connection:
+        await job_rows.insert_job(connection, held)
+        await job_rows.insert_lease(connection, Lease("gpu-1", 0, held.id), NOON)
+        await save_hold(connection, Hold(held.id, "casey", KEY, NOON, NOON + LASTS))
+        job = await release(connection, person, held, drop=drop, secret=b"", public_url="", now=NOON)
+        assert (job and job.kind) == (None if drop else JobKind.RELEASE)
+        hold = await fetch_hold(connection, held.id)
+        assert (hold and hold.expires_at) == (NOON if drop else None), "it is over, or goes with the environment"
+        events = [what for _, what in await job_rows.fetch_events(connection, held.id)]
+    assert events[-1] == f"released by {by}"

@@ -10,7 +10,8 @@ from gidgethub import sansio
 from gidgethub.routing import Router
 from sqlalchemy import select, text
 
-from bot.operations.deliveries import work_again
+from bot.operations.context import find_operator
+from bot.operations.deliveries import replay
 from handlers.context import Context
 from handlers.events import User
 from handlers.inbox.inbox import (
@@ -124,7 +125,7 @@ async def test_a_delivery_is_no_copy_of_itself_when_it_is_worked_again(database_
         await desk.bring("one")
         await desk.settle()
         async with desk.database.write() as connection:
-            await work_again(connection, "id-one", force=True)
+            await replay(connection, find_operator(), "id-one", force=True)
         await desk.settle()
         assert desk.worked == ["one", "one"]
 

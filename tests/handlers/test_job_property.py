@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from structlog.testing import capture_logs
 
+from handlers.commands.rights import Person, Surface
 from handlers.context import Context
 from handlers.events import Issue, Repository
 from handlers.jobs.outcomes import report_jobs
 from handlers.jobs.start import StartRequest, start_job
 from handlers.ports import Comment, GitHub, MentioningPull
-from handlers.rules import RepositoryRules
+from handlers.rules import RepositoryRules, Role
 from runner.agents import AgentSpec, build_agent
 from runner.checks.verification import name_environment
 from runner.db.schema import claims
@@ -210,14 +211,14 @@ class Jobs(RuleBasedStateMachine):
     async def ask(self, issue: int, comment: int) -> None:
         """Something new triggers a job; or something that has come before comes again."""
         asked = StartRequest(
+            person=Person("maintainer", Surface.THREAD, RULES[NAME], Role.WRITE),
             repository=Repository(full_name=NAME, private=False, default_branch="main", clone_url="https://git"),
             issue=Issue(number=issue, title="It breaks", created_at=NOON, updated_at=NOON),
             preset="fix",
-            requested_by="maintainer",
             triggered_at=NOON,
             trigger=f"comment {comment}",
         )
-        await start_job(self.context, RULES[NAME], asked)
+        await start_job(self.context, asked)
 
     async def cancel(self, which: int) -> None:
         """Of any job there ever was, in whatever state, as often as one likes."""

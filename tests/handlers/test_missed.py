@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from handlers.commands.rights import Person, Surface
 from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, User
 from handlers.ports import DeliveryAttempt, Labelling
 from handlers.recovery.missed import (
@@ -109,7 +110,7 @@ def labeled(**changes: Any) -> IssueLabeled:
 
 
 def test_a_delivery_belongs_to_the_label_whose_time_it_tells() -> None:
-    due = UnansweredLabel(labeled(), "fix", NOON)
+    due = UnansweredLabel(labeled(), Person("maintainer", Surface.THREAD), "fix", NOON)
     assert due.issue == "octo/widgets#7"
     assert due.tells(labeled(label="PTQ", name="Octo/Widgets", at=NOON + SECOND))
     others: list[dict[str, Any]] = [{"number": 8}, {"label": "ptq:fix"}, {"name": "octo/x"}, {"at": NOON - 90 * SECOND}]

@@ -12,6 +12,7 @@ import pytest
 from gidgethub import sansio
 from sqlalchemy import select
 
+from handlers.commands.rights import Person, Surface
 from handlers.commands.table import COMMANDS
 from handlers.context import Context
 from handlers.events import Issue, User
@@ -130,7 +131,7 @@ async def test_a_job_that_takes_the_place_of_a_lost_one_was_requested_with_it(th
 
 def test_a_request_by_our_own_clock_counts_as_early_as_githubs_can_have_been() -> None:
     issue = Issue(number=ISSUE, title="It breaks", created_at=NOON, updated_at=NOON)
-    request = StartRequest(cast(Any, None), issue, "fix", "boss", NOON, "a form")
+    request = StartRequest(Person("boss", Surface.PAGE), cast(Any, None), issue, "fix", NOON, "a form")
     assert request.requested_at == NOON
     assert replace(request, by_our_clock=True).requested_at == NOON - CLOCK_SKEW
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from handlers.holds.manual_jobs import AT_LEAST, start_collecting
-from handlers.jobs.preconditions import NotStarted
+from handlers.holds.manual_jobs import AT_LEAST, HoldRefused, start_collecting
 from runner.model.environment import Profile
 from runner.model.job import Job, JobState, Report
 from runner.model.machines import Lease
@@ -70,7 +69,7 @@ async def test_a_release_waits_for_the_issues_other_job_and_changes_nothing(tmp_
             first = await start_collecting(connection, HELD, HOLD, secret=b"x", public_url="https://x", now=NOON)
             passed_on = await fetch_hold(connection, first.id)
             await save_hold(connection, HOLD)
-        with pytest.raises(NotStarted, match="another job on this issue is running"):
+        with pytest.raises(HoldRefused, match="another job on this issue is running"):
             async with database.write() as connection:
                 await start_collecting(connection, HELD, HOLD, secret=b"y", public_url="https://x", now=NOON)
         async with database.read() as connection:

@@ -13,11 +13,13 @@ import pytest
 
 from bot.config.settings import load_settings
 from bot.demo.repository import NAME
-from bot.operations.context import Refused
-from bot.operations.pause import UnknownRepository, pause
+from bot.operations.context import UnknownRepository
+from bot.operations.pause import pause
 from bot.operations.reports import read_costs, read_report
-from bot.operations.tasks import Order, give_order
+from bot.operations.tasks import give_order
 from handlers.commands.options import Options
+from handlers.jobs.preconditions import NotStarted
+from handlers.jobs.tasks import Refused, TaskRequest
 from tests.support import program
 from tests.support.site import Page
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
@@ -26,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 BREAK = "sys.exit('Please break off.' in pathlib.Path(os.environ['PTQ_PROMPT_FILE']).read_text())\n"
 AGENT = WRITE_REPORT + FIX + BREAK
-ORDER = Order(NAME, "Mend the last chunk.", "ad-hoc", None, Options(), "casey")
+ORDER = TaskRequest("Mend the last chunk.", "ad-hoc")
 PRESETS = '[presets.slow]\nfile = "slow.md"\ngoal = "find out what is slow"\n'
 
 
@@ -40,8 +42,8 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
         assert world.replies() == [], "GitHub hears of none of it"
 
 
-async def order(world: World, wanted: Order = ORDER) -> str:
-    return (await give_order(load_settings(world.playground.config), wanted)).id
+async def order(world: World, wanted: TaskRequest = ORDER, *, repository: str = NAME, by: str = "casey") -> str:
+    return (await give_order(load_settings(world.playground.config), repository, wanted, by)).id
 
 
 async def test_what_comes_of_a_task_without_an_issue_is_on_its_page(world: World) -> None:
@@ -94,7 +96,6 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
         {"options": Options(machine="none")},
         "--machine names none for this; there are: agents script; machines gpu-1",
     ),
-    ({"by": "a b"}, "a person's name has letters"),
 )
 
 
@@ -102,17 +103,19 @@ async def test_what_cannot_be_done_is_said_and_nothing_begins(world: World) -> N
     for changes, refusal in REFUSED:
         with pytest.raises(Refused, match=refusal):
             await order(world, replace(ORDER, **changes))
+    with pytest.raises(Refused, match="a person's name has letters"):
+        await order(world, by="a b")
     assert await world.jobs() == []
 
 
 async def test_what_a_repository_forbids_and_what_is_paused_does_not_begin(world: World) -> None:
     with pytest.raises(UnknownRepository, match="there is no repository 'octo/other'; configured: octo/widgets"):
-        await order(world, replace(ORDER, repository="octo/other"))
+        await order(world, repository="octo/other")
     world.commit({".github/ptq.toml": 'presets = ["repro"]\n'})
-    with pytest.raises(Refused, match=r"\.github/ptq\.toml of octo/widgets does not allow ad-hoc; there are: repro"):
+    with pytest.raises(Refused, match=r"\.github/ptq\.toml of octo/widgets does not allow ad-hoc; available: repro"):
         await order(world)
     await pause(load_settings(world.playground.config), None)
-    with pytest.raises(Refused, match="the operator of this App has paused new jobs"):
+    with pytest.raises(NotStarted, match="the operator of this App has paused new jobs"):
         await order(world, replace(ORDER, preset="repro"))
     assert await world.jobs() == []
 

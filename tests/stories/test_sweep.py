@@ -15,12 +15,13 @@ import pytest
 from bot.config.settings import load_settings
 from bot.demo.playground import STRANGER
 from bot.demo.repository import ISSUE_BODY, NAME
-from bot.operations.context import Refused
+from bot.operations.context import UnknownRepository
 from bot.operations.machines import drain_machine, resume_machine
-from bot.operations.pause import UnknownRepository, pause, resume
+from bot.operations.pause import pause, resume
 from bot.operations.reports import read_report
 from bot.operations.sweep import Wish, sweep
 from bot.operations.sweep_summary import Summary, render_json, render_text
+from handlers.jobs.tasks import Refused
 from tests.support import program
 from tests.support.world import World, open_world
 
@@ -201,7 +202,7 @@ async def test_a_repository_that_allows_no_verify_is_not_swept(world: World) -> 
     with pytest.raises(Refused, match=r"the \.github/ptq\.toml of octo/widgets does not allow verify"):
         await run(world)
     world.commit({".github/ptq.toml": "presets = 3\n"})
-    with pytest.raises(Refused, match="cannot be understood, so nothing starts: line 1"):
+    with pytest.raises(Refused, match=r"invalid \.github/ptq\.toml: line 1"):
         await run(world)
     with pytest.raises(UnknownRepository, match="there is no repository 'octo/other'; configured: octo/widgets"):
         await run(world, replace(WISH, repository="octo/other"))

@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from bot.config.settings import load_settings
 from bot.operations.holds import list_holds, release, take_over
-from handlers.holds.takeover import HoldRefused
+from handlers.holds.manual_jobs import HoldRefused
 from runner.db.schema import reports
 from runner.rows import job_rows
 from runner.rows.holds import fetch_holds, save_hold

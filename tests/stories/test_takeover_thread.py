@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from bot.config.settings import load_settings
 from bot.demo.playground import MAINTAINER, STRANGER
-from bot.operations.deliveries import replay
+from bot.operations.deliveries import replay_delivery
 from bot.operations.holds import list_holds
 from bot.operations.machines import drain_machine
 from runner.db.schema import deliveries
@@ -89,7 +89,7 @@ async def holds(world: World) -> list[Hold]:
 async def deliver_again(world: World, words: str) -> None:
     """Let the comment with these words be worked once more, as if we had died before that was written down."""
     guid = [delivery.guid for delivery in world.github.deliveries if words.encode() in delivery.payload][-1]
-    await replay(load_settings(world.playground.config), guid, force=True)
+    await replay_delivery(load_settings(world.playground.config), guid, force=True)
     deadline, state = time.monotonic() + world.patience_s, "pending"
     while state == "pending":
         assert time.monotonic() < deadline

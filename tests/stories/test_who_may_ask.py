@@ -36,17 +36,6 @@ async def test_somebody_whom_github_does_not_know_there_has_no_permission(tmp_pa
         await settle_without_a_job(world)
 
 
-@pytest.mark.parametrize("role", ["read", "triage", "none"])
-async def test_less_than_write_is_not_enough(tmp_path: Path, role: str) -> None:
-    async with open_world(tmp_path) as world:
-        world.github.add_user("helper")
-        world.github.set_permission("octo/widgets", "helper", role)
-        await world.open_issue()
-        await world.comment("/ptq fix", by="helper")
-        await world.wait_for_reply("write access")
-        await settle_without_a_job(world)
-
-
 async def test_bots_are_ignored_without_a_word(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         world.github.add_user("other[bot]", type="Bot")

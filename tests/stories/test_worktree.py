@@ -14,7 +14,7 @@ from bot.operations.holds import WAIT_S, list_holds, release
 from bot.operations.machines import UnknownMachine
 from bot.operations.reports import read_costs, read_report
 from bot.operations.worktrees import give_task, make_worktree
-from handlers.holds.takeover import HoldRefused
+from handlers.holds.manual_jobs import HoldRefused
 from runner.model.job import Job
 from tests.support.machines import find_or_skip_sshd
 from tests.support.people import find_way_in, make_key, work

@@ -22,7 +22,7 @@ from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState
 from handlers.cases.casebook import Pull, Reply
 from handlers.commands.permissions import admit
-from handlers.commands.table import Right
+from handlers.commands.rights import Operation
 from handlers.context import Context
 from handlers.effects.drain import drain
 from handlers.effects.outbox import Comments
@@ -124,7 +124,7 @@ class Counter:
 
         async def on_ping(event: Event, context: Context) -> None:
             where = Repository(full_name=NAME, private=False, default_branch="main", clone_url="")
-            self.admitted.append(await admit(context, where, 1, User(login="alice"), Right.START) is not None)
+            self.admitted.append(await admit(context, where, 1, User(login="alice"), Operation.START) is not None)
 
         router.add(on_ping, "ping")
         inbox = Inbox(self.db, router, self.clock)

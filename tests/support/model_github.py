@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from handlers.events import Issue, IssueLabel, Repository, User
 from handlers.ports import (
+    Author,
     Comment,
     DeliveryAttempt,
     GitHubError,
@@ -21,7 +22,6 @@ from handlers.ports import (
     Labelling,
     MentioningPull,
     NotFound,
-    Person,
     PullRequest,
     TreeEntry,
     Worth,
@@ -221,14 +221,14 @@ class ModelGitHub:
     async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
         return await self._do(lambda: self._store((base_commit, [*entries])))
 
-    async def fetch_person(self, repository: str, login: str) -> Person:
+    async def fetch_author(self, repository: str, login: str) -> Author:
         raise NotImplementedError
 
     async def list_public_keys(self, repository: str, login: str) -> list[str]:
         raise NotImplementedError
 
     async def create_commit(
-        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Person | None = None
+        self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Author | None = None
     ) -> str:
         return await self._do(lambda: self._store(([*parents], tree_sha)))
 

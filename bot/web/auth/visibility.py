@@ -11,7 +11,7 @@ from cachetools import TTLCache
 from bot.github.limits import ListLeft
 from bot.web.auth.page_budget import CALLS_OF_PERSON, CALLS_PER_REPOSITORY, PageBudget
 from bot.web.auth.sessions import Visit
-from handlers.commands.table import Right
+from handlers.commands.rights import Right
 from handlers.context import Context
 from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.rules import RepositoryRules, Role

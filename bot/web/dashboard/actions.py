@@ -8,17 +8,17 @@ from __future__ import annotations
 import structlog
 from aiohttp import web
 
-from bot.operations.tasks import Order, place_order
 from bot.web.auth.sessions import Visit
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import ActionRefused, Fields, admit, derive_request_key, handle_form, new_request_key
 from bot.web.dashboard.listing import MAX_TYPED
 from handlers.commands.options import Options
-from handlers.commands.table import Right
+from handlers.commands.rights import Operation, Person
 from handlers.events import Repository
+from handlers.jobs.cancel import cancel
 from handlers.jobs.start import RETRY, StartRequest, start_unheard
-from handlers.rules import REBASE, RepositoryRules
-from handlers.triggers.comments import ask_to_end
+from handlers.jobs.tasks import TaskRequest, start_off_thread
+from handlers.rules import REBASE
 
 log = structlog.get_logger()
 
@@ -63,22 +63,18 @@ class Actions:
 
     async def launch(self, request: web.Request, visit: Visit, fields: Fields) -> str:
         """Start a job on an issue, or a task if there is no issue."""
-        rules, repository = await admit(self._deps, visit, fields.get("repository", ""), Right.START)
+        person, repository = await admit(self._deps, visit, fields.get("repository", ""), Operation.START)
         preset, number = fields.get("preset", ""), fields.get("issue", "").strip().removeprefix("#")
         if number:
-            return await self._start(visit, fields, rules, repository, _read_number(number), preset)
-        if rules.fault:
-            raise ActionRefused(f"Invalid .github/ptq.toml: {rules.fault}", 409)
-        order = Order(
-            repository=rules.name,
+            return await self._start(visit, fields, person, repository, _read_number(number), preset)
+        task = TaskRequest(
             words=_read_advice(fields),
             preset=preset,
             ref=fields.get("ref", "").strip() or None,
             options=_read_options(fields),
-            by=visit.login or "",
             occasion=derive_request_key(visit, fields),
         )
-        job = await place_order(self._deps.context, rules, repository, order)
+        job = await start_off_thread(self._deps.context, person, repository, task)
         self._deps.context.ring()
         log.info("dashboard.launched", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}"
@@ -94,38 +90,41 @@ class Actions:
     async def cancel(self, request: web.Request, visit: Visit, fields: Fields) -> str:
         """`/ptq cancel` for this job."""
         job = await self._deps.find_job(request, visit)
-        await admit(self._deps, visit, job.repository, Right.START)
-        if not await ask_to_end(self._deps.context, job.id, visit.login or ""):
+        person, _ = await admit(self._deps, visit, job.repository, Operation.CANCEL)
+        context = self._deps.context
+        async with context.db.write() as connection:
+            is_ending = await cancel(connection, person, job, context.now())
+        if not is_ending:
             raise ActionRefused("The job has already ended.", 409)
-        self._deps.context.ring()
+        context.ring()
         log.info("dashboard.cancelled", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}"
 
     async def _go_on(self, request: web.Request, visit: Visit, fields: Fields, preset: str) -> str:
         job = await self._deps.find_job(request, visit)
-        rules, repository = await admit(self._deps, visit, job.repository, Right.START)
+        person, repository = await admit(self._deps, visit, job.repository, Operation.START)
         if job.thread is None:
             raise ActionRefused("This job has no issue, so it cannot be continued.", 409)
-        return await self._start(visit, fields, rules, repository, job.thread, preset)
+        return await self._start(visit, fields, person, repository, job.thread, preset)
 
     async def _start(
         self,
         visit: Visit,
         fields: Fields,
-        rules: RepositoryRules,
+        person: Person,
         repository: Repository,
         number: int,
         preset: str,
     ) -> str:
         context = self._deps.context
-        issue = await context.github.fetch_issue(rules.name, number)
+        issue = await context.github.fetch_issue(person.rules.name, number)
         if issue.pull_request:
             raise ActionRefused(f"#{number} is a pull request. Enter the number of its issue.", 409)
         request = StartRequest(
+            person=person,
             repository=repository,
             issue=issue,
             preset=preset,
-            requested_by=visit.login or "",
             triggered_at=context.now(),
             by_our_clock=True,
             trigger=derive_request_key(visit, fields),
@@ -133,7 +132,7 @@ class Actions:
             onto=fields.get("onto", "").strip() or None,
             steering=_read_advice(fields),
         )
-        job = await start_unheard(context, rules, request, unopposed=not request.options.anyway)
+        job = await start_unheard(context, request, unopposed=not request.options.anyway)
         log.info("dashboard.launched", **job.log_context(), by=visit.login)
         return f"/jobs/{job.id}"
 

@@ -9,17 +9,17 @@ from collections.abc import Awaitable, Callable, Mapping
 import structlog
 from aiohttp import web
 
-from bot.operations.context import Refused
 from bot.web.auth.oauth import OAuthFailed
 from bot.web.auth.sessions import FormRefused, Visit
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.rendering import HEADERS
-from handlers.commands.permissions import ask_live
-from handlers.commands.table import Right
+from handlers.commands.permissions import identify
+from handlers.commands.rights import NotPermitted, Operation, Person, Surface
 from handlers.events import Repository
 from handlers.jobs.preconditions import NotStarted
+from handlers.jobs.tasks import Refused
 from handlers.ports import GitHubError, GitHubUnavailable
-from handlers.rules import RepositoryRules, Role
+from handlers.rules import Role
 
 log = structlog.get_logger()
 
@@ -43,6 +43,13 @@ class ActionRefused(Exception):  # noqa: N818
         self.status = status
 
 
+FAILURES = (
+    *(FormRefused, ActionRefused, NotPermitted, NotStarted, Refused),
+    *(OAuthFailed, GitHubError, GitHubUnavailable),
+)
+"""What keeps a form from being carried out. `describe` gives the reason."""
+
+
 def handle_form(deps: DashboardDeps, act: FormAction) -> Callable[[web.Request], Awaitable[web.Response]]:
     """The handler of a form."""
 
@@ -50,9 +57,12 @@ def handle_form(deps: DashboardDeps, act: FormAction) -> Callable[[web.Request],
         try:
             visit, fields = await deps.visits.read_form(request)
             path = await act(request, visit, fields)
-        except (FormRefused, ActionRefused, NotStarted, Refused, OAuthFailed, GitHubError, GitHubUnavailable) as error:
+        except FAILURES as error:
+            visit = deps.visits.read(request)
+            if isinstance(error, NotPermitted):
+                log.info("dashboard.refused", by=visit.login, repository=error.rules.name)
             words, status = describe(error)
-            return deps.renderer.render_message(deps.visits.read(request), "Not accepted", words, status)
+            return deps.renderer.render_message(visit, "Not accepted", words, status)
         return web.Response(status=303, headers={**HEADERS, "Location": f"{deps.context.public_url}{path}"})
 
     return handle
@@ -62,10 +72,14 @@ def describe(error: Exception) -> tuple[str, int]:
     """The reason for people, and the HTTP status. Pure."""
     if isinstance(error, ActionRefused):
         return str(error), error.status
+    if isinstance(error, NotPermitted):
+        least = error.right.find_role(error.rules).word
+        return f"You need {least} access to {error.rules.name} for this.", 403
     if isinstance(error, NotStarted):
         return error.reply, 409
     if isinstance(error, Refused):
-        return f"{error}.", 409
+        clause = str(error)
+        return f"{clause[0].upper()}{clause[1:]}.", 409
     if isinstance(error, FormRefused):
         return f"{error} Reload the page and try again.", 403
     if isinstance(error, OAuthFailed):
@@ -73,10 +87,10 @@ def describe(error: Exception) -> tuple[str, int]:
     return "GitHub did not answer as expected. Please try again.", 503
 
 
-async def admit(deps: DashboardDeps, visit: Visit, name: str, right: Right) -> tuple[RepositoryRules, Repository]:
-    """Check with GitHub that the visitor has this right in a repository. Returns its rules.
+async def admit(deps: DashboardDeps, visit: Visit, name: str, operation: Operation) -> tuple[Person, Repository]:
+    """Check with GitHub that the visitor may do this in a repository. Returns them, and the repository.
 
-    Raises `ActionRefused`, and what `handlers.ports.GitHub` raises.
+    Raises `ActionRefused`, `NotPermitted`, and what `handlers.ports.GitHub` raises.
     """
     absent = ActionRefused("Repository not found, or you don't have access.", 404)
     rules = deps.context.rules_for(name)
@@ -85,14 +99,11 @@ async def admit(deps: DashboardDeps, visit: Visit, name: str, right: Right) -> t
     if not deps.sight.may_send_form(visit.login):
         raise ActionRefused(TOO_MANY, 503)
     repository = await deps.context.github.fetch_repository(rules.name)
-    admission = await ask_live(deps.context, rules, repository, visit.login, right)
-    if admission.role < Role.READ:
+    person = await identify(deps.context, rules, repository, visit.login, Surface.PAGE, operation)
+    if person.role < Role.READ:
         raise absent
-    if not admission.may(right):
-        log.info("dashboard.refused", by=visit.login, repository=rules.name)
-        least = right.find_role(admission.rules).word
-        raise ActionRefused(f"You need {least} access to {rules.name} for this.")
-    return admission.rules, repository
+    person.require(operation, rules.name)
+    return person, repository
 
 
 def derive_request_key(visit: Visit, fields: Fields) -> str:

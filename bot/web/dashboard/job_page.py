@@ -16,7 +16,7 @@ from bot.web.dashboard.forms import new_request_key
 from bot.web.dashboard.listing import fetch_hidden, name_state
 from handlers.cases import casebook
 from handlers.cases.case import Case
-from handlers.commands.table import Right
+from handlers.commands.rights import Operation, Person, Surface
 from handlers.holds.by_comment import would_take_over
 from handlers.words.report_comment import render_duration
 from runner.db.schema import jobs
@@ -118,8 +118,8 @@ async def _find_rights(deps: DashboardDeps, visit: Visit, job: Job) -> tuple[boo
     rules = deps.context.rules_for(job.repository)
     if rules is None or visit.login is None:
         return False, False
-    role = await deps.sight.find_role(visit.login, job.repository)
-    return role >= Right.START.find_role(rules), role >= Right.OPEN.find_role(rules)
+    person = Person(visit.login, Surface.PAGE, rules, await deps.sight.find_role(visit.login, job.repository))
+    return person.may(Operation.START), person.may(Operation.OPEN_PULL)
 
 
 async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:

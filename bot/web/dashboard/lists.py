@@ -9,7 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
-from bot.operations.deliveries import NotReplayed, fetch_deliveries, work_again
+from bot.operations.deliveries import NotReplayed, fetch_deliveries, replay
 from bot.web.auth.sessions import FormRefused, Visit
 from bot.web.auth.visibility import VisibleJobs
 from bot.web.dashboard import listing
@@ -17,6 +17,7 @@ from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.spend import DAYS, fetch_runs, sum_all
+from handlers.commands.rights import Person, Surface
 from runner.characters import make_storable
 from runner.model.job import Job, JobState
 from runner.rows import job_rows
@@ -97,8 +98,10 @@ class ListPages:
         self._deps.require_operator(reader)
         try:
             _, fields = await self._deps.visits.read_form(request)
+            person = Person(reader.login or "", Surface.PAGE, is_operator=reader.is_operator)
+            delivery_id = make_storable(request.match_info["id"])
             async with self._deps.context.db.write() as connection:
-                await work_again(connection, make_storable(request.match_info["id"]), force="force" in fields)
+                await replay(connection, person, delivery_id, force="force" in fields)
         except FormRefused as forged:
             return self._deps.renderer.render_message(reader, "Not replayed", str(forged), 403)
         except NotReplayed as refused:

@@ -22,7 +22,8 @@ from bot.web.dashboard.forms import ActionRefused, Fields, admit, handle_form
 from bot.web.dashboard.sign_in import NOTE_COOKIE, NOTE_COOKIE_LASTS, SignIn
 from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
-from handlers.commands.table import Command, Right, parse_commands
+from handlers.commands.rights import Operation
+from handlers.commands.table import Command, parse_commands
 from handlers.pulls.note import MAX_NOTE, parse_note
 from handlers.pulls.pulls import find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
@@ -95,7 +96,7 @@ class NotePages:
 
     async def _write(self, request: web.Request, visit: Visit, fields: Fields) -> str:
         job = await self._deps.find_job(request, visit)
-        await admit(self._deps, visit, job.repository, Right.OPEN)
+        await admit(self._deps, visit, job.repository, Operation.OPEN_PULL)
         token, report = self._find_token(request, visit, job), await self._find_standing(job)
         if report is None:
             raise ActionRefused("This diff is no longer waiting for a note.", 409)
