@@ -51,8 +51,8 @@ from runner.model.back_off import BackOff
 from runner.rows.claims import Claims
 from runner.scheduler.refresh import Refresher
 from runner.scheduler.supervisor import Supervisor, name_claim
-from runner.steps.loops import Bell, Loop
-from runner.steps.runtime import Bench
+from runner.steps.loops import Loop, Wakeup
+from runner.steps.runtime import Runtime
 from runner.steps.spool import Spool
 from runner.steps.usage_reader import UsageReader
 from runner.transport.hosts import HostOpener, open_host
@@ -68,7 +68,7 @@ BEAT_S = 60.0
 REFRESH_S = 300.0
 """How often it is looked whether a base of environments is due, in seconds."""
 
-FOLD_S = 5.0
+CHECKPOINT_S = 5.0
 """How often the log of SQLite is looked at, in seconds."""
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -91,9 +91,9 @@ class Service:
         self._agents = {name: build_agent(spec) for name, spec in self._specs.items()}
         self._prices = settings.price_list()
         self._database = Database(settings.server.database_url)
-        self._intake = Bell(self._database.notify)
+        self._intake = Wakeup(self._database.notify)
         """For deliveries alone: they come more often than any other loop should look."""
-        self._bell = Bell(self._database.notify, narrower=self._intake)
+        self._wakeup = Wakeup(self._database.notify, narrower=self._intake)
         self._stack = AsyncExitStack()
         self.url = ""
         """Where it listens, known once it has started."""
@@ -130,10 +130,10 @@ class Service:
     def reload(self, read: Callable[[], Settings]) -> None:
         """Take over the machines and repositories of the configuration as it now is, if it can be used."""
         self._roster.reload(read)
-        self._bell.ring()
+        self._wakeup.notify()
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        settings, database, bell = self._settings, self._database, self._bell
+        settings, database, wakeup = self._settings, self._database, self._wakeup
         stack.push_async_callback(database.close)
         await database.open()
         stack.enter_context(database.hold())
@@ -141,13 +141,13 @@ class Service:
         session = await stack.enter_async_context(open_session(settings.way_out()))
         github = self._build_github(session, database)
         self.context = self._build_context(github, database)
-        inbox = Inbox(database, ROUTER, now, self._intake.ring_here, settings.server.max_pending_deliveries)
+        inbox = Inbox(database, ROUTER, now, self._intake.notify_here, settings.server.max_pending_deliveries)
         with database.explaining():
             await inbox.begin()
         claims = await self._build_claims(stack, database)
         spool = Spool(settings.server.data_dir / "spool")
         gateway = await self._build_gateway(stack, database, github)
-        supervisor, refresher = self._build_supervisor(database, bell, claims, spool, gateway)
+        supervisor, refresher = self._build_supervisor(database, wakeup, claims, spool, gateway)
         notifier = Notifier(session, self.context, settings.notify)
         recovery = await self._begin_recovery(stack, inbox)
         pages = self._build_pages(session, github, spool, recovery, claims)
@@ -169,38 +169,38 @@ class Service:
             ("machines", lambda: roster.let_go(database), sweep_s),
         )
         loops = [Loop("inbox", claims.keeping("inbox", lambda: inbox.step(context)), self._intake, sweep_s)]
-        loops += [Loop(name, step, bell, interval_s) for name, step, interval_s in parts]
+        loops += [Loop(name, step, wakeup, interval_s) for name, step, interval_s in parts]
         loops += self._clean_up(database, inbox, claims, spool)
-        refreshing = Loop("bases", claims.keeping("bases", refresher.step), Bell(), REFRESH_S)
+        refreshing = Loop("bases", claims.keeping("bases", refresher.step), Wakeup(), REFRESH_S)
         for loop in [*self._look_back(claims, recovery), refreshing]:
             stack.push_async_callback(loop.cancel)
-        wire = asyncio.create_task(database.on_change(bell.ring_here), name="wire")
+        wire = asyncio.create_task(database.on_change(wakeup.notify_here), name="wire")
         stack.push_async_callback(_cancel, wire)
         warning = asyncio.create_task(roster.warn_of_open_machines(), name="warning")
         stack.push_async_callback(_cancel, warning)
         stack.push_async_callback(self._finish, listener, inbox, loops)
 
     def _clean_up(self, database: Database, inbox: Inbox, claims: Claims, spool: Spool) -> list[Loop]:
-        """The loops that keep the database small and fast. No bell rings for them."""
-        retention, unheard = self._settings.retention.make(Retention), Bell()
+        """The loops that keep the database small and fast. Nothing notifies them."""
+        retention, unheard = self._settings.retention.make(Retention), Wakeup()
         clean = claims.keeping("retention", lambda: clean_database(database, retention, now))
 
-        async def fold_in_peace() -> None:
+        async def checkpoint() -> None:
             if not inbox.calm_in_s:
                 await database.checkpoint()
 
         return [
-            Loop("fold", fold_in_peace, unheard, FOLD_S),
+            Loop("checkpoint", checkpoint, unheard, CHECKPOINT_S),
             Loop("retention", clean, unheard, self._pace.clean_s),
             # Each replica has live logs of its own.
             Loop("spool", lambda: clean_spool(database, spool), unheard, self._pace.clean_s),
         ]
 
     def _look_back(self, claims: Claims, recovery: Recovery) -> list[Loop]:
-        """The loops that find what never arrived. No bell rings for them: nothing that happens here tells of it."""
+        """The loops that find what never arrived. Nothing notifies them."""
         return [
-            Loop("heartbeat", recovery.beat, Bell(), BEAT_S),
-            Loop("recovery", claims.keeping("recovery", recovery.step), Bell(), self._pace.recover_s),
+            Loop("heartbeat", recovery.beat, Wakeup(), BEAT_S),
+            Loop("recovery", claims.keeping("recovery", recovery.step), Wakeup(), self._pace.recover_s),
         ]
 
     async def _begin_recovery(self, stack: AsyncExitStack, inbox: Inbox) -> Recovery:
@@ -247,7 +247,7 @@ class Service:
             public_url=settings.server.public_url,
             secrets=settings.secret_values(),
             now=now,
-            ring=self._bell.ring,
+            notify=self._wakeup.notify,
             skills=settings.skill_list(),
             presets=settings.preset_table(),
             machines=self._roster.machines,
@@ -266,10 +266,10 @@ class Service:
         return claims
 
     def _build_supervisor(
-        self, database: Database, bell: Bell, claims: Claims, spool: Spool, gateway: ModelGateway
+        self, database: Database, wakeup: Wakeup, claims: Claims, spool: Spool, gateway: ModelGateway
     ) -> tuple[Supervisor, Refresher]:
         roster = self._roster
-        bench = Bench(
+        runtime = Runtime(
             db=database,
             clients=roster.clients,
             profiles=roster.profiles,
@@ -281,8 +281,8 @@ class Service:
             gateway=gateway,
             history=GitHubHistory(self.context.github, now),
         )
-        refresher = Refresher(bench, roster.machines)
-        supervisor = Supervisor(bench, roster.machines, bell, claims, self._pace.poll_s, self._pace.orphans_s)
+        refresher = Refresher(runtime, roster.machines)
+        supervisor = Supervisor(runtime, roster.machines, wakeup, claims, self._pace.poll_s, self._pace.orphans_s)
         return supervisor, refresher
 
     async def _build_gateway(self, stack: AsyncExitStack, database: Database, github: AppGitHub) -> ModelGateway:

@@ -13,7 +13,7 @@ from runner.transport.ssh import SILENCE_S
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often the loops look without being rung, in seconds. Everything that happens in the service rings them."""
+    """How often the loops look without a notification, in seconds. All changes in the service notify them."""
 
     poll_s: float = 2.0
     """How often a machine is asked how its jobs stand."""

@@ -22,7 +22,7 @@ from handlers.events import find_lane, find_time
 from handlers.inbox.inbox import Inbox
 from handlers.inbox.receiving import NotStored
 from handlers.recovery.missed import KEPT
-from runner.steps.loops import Bell
+from runner.steps.loops import Wakeup
 
 log = structlog.get_logger()
 
@@ -63,7 +63,7 @@ class Webhook:
         self,
         inbox: Inbox,
         secrets: Sequence[str],
-        bell: Bell,
+        wakeup: Wakeup,
         *,
         body_s: float = BODY_S,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
@@ -71,7 +71,7 @@ class Webhook:
         self._inbox = inbox
         self._now = now
         self._secrets = [secret.encode() for secret in secrets]
-        self._bell = bell
+        self._wakeup = wakeup
         self._body_s = body_s
         self._places = [(size, asyncio.Semaphore(count)) for size, count in PLACES]
 
@@ -99,7 +99,7 @@ class Webhook:
         except NotStored as error:
             log.error("delivery.not_stored", delivery=delivery_id, event_name=event, reason=str(error))
             return _answer(503, error=str(error), delivery=delivery_id)
-        self._bell.ring()
+        self._wakeup.notify()
         if not stored:
             log.info("delivery.repeated", delivery=delivery_id, event_name=event)
         message = "accepted" if stored else "this delivery is here already"

@@ -30,7 +30,7 @@ class Context:
     secrets: Collection[str] = field(repr=False)
     """Values that must never be posted."""
     now: Callable[[], datetime]
-    ring: Callable[[], None]
+    notify: Callable[[], None]
     """Wakes the loops that carry out what a handler has stored."""
     skills: Sequence[Skill] = ()
     presets: Mapping[str, Preset] = field(default_factory=lambda: PRESETS)

@@ -14,7 +14,7 @@ from handlers.inbox.inbox import fetch_known
 from handlers.recovery.heartbeats import fetch_enabled
 from handlers.recovery.missed import KEPT
 from handlers.triggers.router import ROUTER
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.db.errors import DatabaseError
 
 BY_ITSELF = timedelta(seconds=60)
@@ -60,7 +60,7 @@ async def check_deliveries(part: Part, inspection: Inspection, settings: Setting
 async def _read_inbox(database_url: str, guids: Sequence[str], now: datetime) -> Received | None:
     """None if no service has run, or if the database cannot be read, which another check reports."""
     try:
-        async with open_beside(database_url) as database:
+        async with open_existing_database(database_url) as database:
             with database.explaining():
                 async with database.read() as connection:
                     enabled = await fetch_enabled(connection)

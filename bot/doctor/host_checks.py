@@ -18,7 +18,7 @@ from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Api
 from bot.github.session import describe_failure
 from runner.agents import AgentSpec
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.db.errors import DatabaseError, NoDatabase, OldDatabase
 
 SERVICE = Part("service")
@@ -48,7 +48,7 @@ async def check_service(session: aiohttp.ClientSession, settings: Settings) -> A
 
 async def _check_database(settings: Settings) -> Finding:
     try:
-        async with open_beside(settings.server.database_url) as database:
+        async with open_existing_database(settings.server.database_url) as database:
             await database.accepts_writes()
     except NoDatabase:
         return _check_new_database(Path(make_url(settings.server.database_url).database or ""))

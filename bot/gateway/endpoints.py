@@ -42,7 +42,7 @@ from runner.model.jobd_answers import JobdError
 from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account, Ledger
-from runner.steps.gateway import Fetcher, ModelAccess, Way
+from runner.steps.gateway import Fetcher, GatewayRoute, ModelAccess
 from runner.transport.jobd_client import JobdClient
 from runner.transport.listening import Listening, Stream, peek
 
@@ -144,27 +144,27 @@ class ModelGateway:
         """See `runner.steps.gateway.Gateway`."""
         await self._connect(job.id, client)
 
-    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
+    async def open_git_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
         """See `runner.steps.gateway.Gateway`."""
         repositories = self._git.find_repositories(fetcher) if self._git else ()
         if not self._git or not repositories:
-            return Way()
+            return GatewayRoute()
         if not client.is_for(private=fetcher.private):
             raise JobdError("not_served", NOT_SERVED)
         endpoint = self._find_endpoint(fetcher.id, {"job": fetcher.id, "repository": fetcher.repository})
         endpoint.repositories = repositories
         await self._connect(fetcher.id, client)
-        return self._git.lead(fetcher, endpoint, self._url)
+        return self._git.build_route(fetcher, endpoint, self._url)
 
-    async def lead_packages(self, fetcher: Fetcher, client: JobdClient) -> Way:
+    async def open_package_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
         """See `runner.steps.gateway.Gateway`."""
         hosts = self._packages.find_hosts(fetcher) if self._packages and not self._url else ()
         if not self._packages or not hosts:
-            return Way()
+            return GatewayRoute()
         endpoint = self._find_endpoint(fetcher.id, {"job": fetcher.id, "repository": fetcher.repository})
         endpoint.package_hosts = hosts
         await self._connect(fetcher.id, client)
-        return self._packages.lead(endpoint)
+        return self._packages.build_route(endpoint)
 
     async def close(self, job_id: str) -> None:
         """See `runner.steps.gateway.Gateway`."""

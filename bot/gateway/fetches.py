@@ -106,7 +106,9 @@ def _read_coding(headers: Mapping[str, str]) -> dict[str, str]:
     return {"content-encoding": coding} if coding == "gzip" else {}
 
 
-def lead_git(gateway: str, token: str, addresses: Iterable[tuple[str, str]], *, by_relay: bool) -> dict[str, str]:
+def build_git_environment(
+    gateway: str, token: str, addresses: Iterable[tuple[str, str]], *, by_relay: bool
+) -> dict[str, str]:
     """The environment by which git asks the gateway for repositories, by pairs of an address and its name.
 
     Nothing of it is on a command line, which everybody on a machine can read, or in a file. The token goes to the

@@ -25,8 +25,8 @@ from bot.gateway.fetches import (
     REFS,
     Fetch,
     NotFetched,
+    build_git_environment,
     explain_unnamed,
-    lead_git,
     list_addresses,
     read_fetch,
 )
@@ -36,7 +36,7 @@ from bot.github.tokens import Grant
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.model.environment import Profile
 from runner.rows.claims import ClaimLost
-from runner.steps.gateway import Fetcher, Way
+from runner.steps.gateway import Fetcher, GatewayRoute
 
 log = structlog.get_logger()
 
@@ -93,10 +93,12 @@ class GitProxy:
             return ()
         return (fetcher.repository, *profile.private_repositories)
 
-    def lead(self, fetcher: Fetcher, endpoint: JobEndpoint, url: str) -> Way:
+    def build_route(self, fetcher: Fetcher, endpoint: JobEndpoint, url: str) -> GatewayRoute:
         """What git on the machine has to be told; `url` is where machines reach us, where not by a relay."""
         addresses = list_addresses(endpoint.repositories, self._web_url, fetcher.clone_url)
-        return Way(lead_git(url or "{gateway}", endpoint.token, addresses, by_relay=not url), by_relay=not url)
+        return GatewayRoute(
+            build_git_environment(url or "{gateway}", endpoint.token, addresses, by_relay=not url), by_relay=not url
+        )
 
     async def answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request. What is not passed on is refused in words that git shows behind `remote:`."""

@@ -24,7 +24,7 @@ import structlog
 from bot.gateway.proxy import WRONG_TOKEN, JobEndpoint
 from bot.gateway.threads import run_in_turn
 from runner.model.environment import Profile
-from runner.steps.gateway import Fetcher, Way
+from runner.steps.gateway import Fetcher, GatewayRoute
 from runner.transport.listening import LocalStream, Stream, join
 
 log = structlog.get_logger()
@@ -119,11 +119,13 @@ class PackageProxy:
         profile = self._profiles.get(fetcher.repository)
         return profile.package_hosts if profile and profile.network == "none" else ()
 
-    def lead(self, endpoint: JobEndpoint) -> Way:
+    def build_route(self, endpoint: JobEndpoint) -> GatewayRoute:
         """What the programs of a job have to be told, by variables that curl, pip, uv, npm and others read."""
         address = f"http://job:{endpoint.token}@{{relay}}"
         env = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), address)
-        return Way({**env, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}, by_relay=True)
+        return GatewayRoute(
+            {**env, "NO_PROXY": "127.0.0.1,localhost", "no_proxy": "127.0.0.1,localhost"}, by_relay=True
+        )
 
     async def answer(self, endpoint: JobEndpoint, stream: Stream) -> None:
         """Connect what comes by a stream until either side ends it. Raises `OSError`."""

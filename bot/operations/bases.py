@@ -16,7 +16,7 @@ from bot.config.settings import Settings
 from bot.operations.machines import UnknownMachine, find_machine
 from handlers.text.sanitize import redact
 from runner.characters import show_for_terminal
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.db.errors import NoDatabase
 from runner.model.environment import Profile
 from runner.model.jobd_answers import MAX_WORD, JobdError, StageState, read_text
@@ -70,7 +70,7 @@ async def _choose_profiles(settings: Settings, machine: Machine, profiles: Seque
     """Those of repositories whose jobs may run on the machine."""
     kinds: dict[str, bool] = {}
     with suppress(NoDatabase):  # Bases may be made before the service is first started.
-        async with open_beside(settings.server.database_url) as database, database.read() as connection:
+        async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
             kinds = {
                 profile.repository: await find_kind(connection, profile.repository, machine) for profile in profiles
             }

@@ -22,7 +22,7 @@ from bot.operations.jobs import NO_LOG, read_log, show_job
 from bot.operations.machines import list_machines
 from handlers.text.report import has_words, is_withheld
 from handlers.text.sanitize import redact
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.own_files import open_private
 from runner.rows import job_rows
 from runner.steps.spool import STAGES
@@ -52,7 +52,7 @@ async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
     `DatabaseError`.
     """
     files = {"job.txt": await show_job(settings, job_id)}
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         report = await job_rows.fetch_report(connection, job_id)
     if is_withheld(report):
         raise NotBundled("what the job found may be for you alone, and its logs say it: see ptq-bot report")

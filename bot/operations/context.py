@@ -20,7 +20,7 @@ from handlers.context import Context
 from handlers.events import Repository
 from handlers.jobs.tasks import check_rules
 from runner.characters import show_for_terminal
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 
 
 def find_login() -> str:
@@ -54,7 +54,10 @@ def find_repository(settings: Settings, repository: str) -> str:
 @asynccontextmanager
 async def open_context(settings: Settings) -> AsyncIterator[Context]:
     """A context as the service has one. Raises `DatabaseError` where there is no database."""
-    async with open_session(settings.way_out()) as session, open_beside(settings.server.database_url) as database:
+    async with (
+        open_session(settings.way_out()) as session,
+        open_existing_database(settings.server.database_url) as database,
+    ):
         github = AppGitHub(
             session,
             api_url=settings.github.api_url,
@@ -70,7 +73,7 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
             public_url=settings.server.public_url,
             secrets=settings.secret_values(),
             now=_now,
-            ring=_leave,
+            notify=_leave,
             skills=settings.skill_list(),
             presets=settings.preset_table(),
             machines={machine.name: machine for machine in settings.machine_list()},

@@ -16,7 +16,7 @@ from handlers.commands.rights import Operation, Person
 from handlers.events import CANCEL_LANE
 from handlers.text.sanitize import redact
 from runner.characters import show_for_terminal
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.db.schema import deliveries
 
 LISTED = 100
@@ -45,7 +45,7 @@ class ListedDelivery:
 
 async def read_deliveries(settings: Settings, *, failed: bool) -> str:
     """The newest deliveries as a table, or of these the failed ones. Raises `DatabaseError`."""
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         rows = await fetch_deliveries(connection, failed=failed)
     return redact(render_deliveries(rows), settings.secret_values(), shapes=())
 
@@ -74,7 +74,7 @@ def _cells(row: ListedDelivery) -> tuple[str, ...]:
 
 async def replay_delivery(settings: Settings, delivery_id: str, *, force: bool) -> str:
     """Let a delivery be worked again. What to tell the operator. Raises `NotReplayed` and `DatabaseError`."""
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         await replay(connection, find_operator(), delivery_id, force=force)
     return f"Delivery {delivery_id} will be worked again within seconds, where a service is running.\n"
 

@@ -24,7 +24,7 @@ from handlers.holds import takeover
 from handlers.holds.manual_jobs import HoldRefused, KeyHolder
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
-from runner.db.database import Database, open_beside
+from runner.db.database import Database, open_existing_database
 from runner.jobd.access.admission import read_key
 from runner.jobd.files import Failure
 from runner.model.job import Job, JobKind
@@ -48,7 +48,7 @@ async def take_over(
     The text, for a terminal, says how to enter it. Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
     """
     guest = read_guest(key_file, hours=hours, by=by)
-    async with open_beside(settings.server.database_url) as database:
+    async with open_existing_database(settings.server.database_url) as database:
         async with database.write() as connection:
             job, now = await find_job(connection, job_id), datetime.now(UTC).replace(microsecond=0)
             agent = settings.repos[job.repository].agent if job.repository in settings.repos else job.agent
@@ -148,7 +148,7 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
 
     Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
     """
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         held, now = await find_job(connection, job_id), datetime.now(UTC)
         url = find_page_root(held, settings.server.public_url, signs_in=settings.dashboard.client_id is not None)
         job = await takeover.release(
@@ -165,7 +165,7 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
 
 async def list_holds(settings: Settings) -> str:
     """Every hold, with the way in, for a terminal. Raises `DatabaseError`."""
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         holds = await fetch_holds(connection)
         jobs = {hold.job_id: await find_job(connection, hold.job_id) for hold in holds}
     machines = {machine.name: machine for machine in settings.machine_list()}

@@ -30,7 +30,7 @@ from handlers.text.transcript import Entry, EntryKind
 from handlers.words.costs import describe_meter
 from runner.agents import build_agent
 from runner.characters import show_for_terminal
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.db.schema import jobs
 from runner.model.job import ACTIVE, Job, JobState
 from runner.model.meter import Meter
@@ -67,7 +67,7 @@ class JobFilter:
 
 async def list_jobs(settings: Settings, wanted: JobFilter, *, as_json: bool = False) -> str:
     """The newest jobs, as a table or as JSON. Raises `DatabaseError`."""
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         found = await job_rows.fetch_recent_jobs(connection, wanted.limit, *wanted.conditions())
     secrets, now = settings.secret_values(), datetime.now(UTC)
     if as_json:
@@ -110,7 +110,7 @@ def render_span(seconds: float) -> str:
 async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
     """Ask jobs to end, as `/ptq cancel` does; a running service follows. Raises `UnknownJob`, and then asks none."""
     said, person, now = [], find_operator(), datetime.now(UTC)
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         for job in [await _fetch(connection, job_id) for job_id in job_ids]:
             is_ending = await cancel(connection, person, job, now)
             how = "is asked to end" if is_ending else f"has ended already ({job.state})"
@@ -124,7 +124,7 @@ class NotDone(Exception):  # noqa: N818
 
 async def rename_job(settings: Settings, job_id: str, name: str) -> str:
     """Call a worktree or a task otherwise, wherever it goes by its name. Raises `UnknownJob` and `NotDone`."""
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         job = await _fetch(connection, job_id)
         await rename(connection, find_operator(), job, name, datetime.now(UTC))
     return f"{job.case_key} is called {name} from now on.\n"
@@ -150,7 +150,7 @@ async def rename(connection: AsyncConnection, person: Person, job: Job, name: st
 
 async def clean_job(settings: Settings, job_id: str) -> str:
     """Delete the logs of a job that has ended, long before `[retention]` would. Raises `UnknownJob` and `NotDone`."""
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         job = await _fetch(connection, job_id)
         await clean(connection, find_operator(), job, datetime.now(UTC))
     return f"The logs of job {job.id} are deleted.\n"
@@ -173,7 +173,7 @@ async def clean(connection: AsyncConnection, person: Person, job: Job, now: date
 
 async def show_job(settings: Settings, job_id: str) -> str:
     """All that is known of how a job went, but for its results (`ptq-bot report`). Raises `UnknownJob`."""
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await _fetch(connection, job_id)
         events, meter = await job_rows.fetch_events(connection, job.id), await job_rows.fetch_meter(connection, job.id)
         hold = await fetch_hold(connection, job.id)
@@ -220,7 +220,7 @@ async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = F
     """
     if stage not in STAGES:
         raise UnknownJob(f"there is no stage {show_for_terminal(stage)!r}; there are {', '.join(STAGES)}")
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await _fetch(connection, job_id)
         kept = await job_rows.fetch_log(connection, job.id, stage)
     log = kept if kept is not None else Spool(settings.server.data_dir / "spool").read(job.id, stage)

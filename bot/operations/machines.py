@@ -17,7 +17,7 @@ from bot.operations.context import find_operator
 from handlers.commands.rights import Operation, Person
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.model.inventory import Sighting, describe_disk, describe_gpus, describe_shares
 from runner.model.jobd_answers import JobdError
 from runner.model.machines import USABLE, Lease, Machine, MachineState
@@ -34,7 +34,7 @@ class UnknownMachine(Exception):  # noqa: N818
 
 async def list_machines(settings: Settings, *, as_json: bool = False) -> str:
     """How every configured machine stands and what it has, for a terminal or a program. Raises `DatabaseError`."""
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         states = await fetch_machine_states(connection)
         leases = await job_rows.fetch_leases(connection)
         sightings = await fetch_sightings(connection)
@@ -66,7 +66,7 @@ async def _check(machine: Machine) -> list[str]:
 async def drain_machine(settings: Settings, name: str) -> str:
     """Let a machine have no new jobs. Raises `UnknownMachine` and `DatabaseError`."""
     find_machine(settings, name)
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         await drain(connection, find_operator(), name, datetime.now(UTC))
     return f"{name} is drained: it gets no new jobs, and those that are there go on to their end.\n"
 
@@ -74,7 +74,7 @@ async def drain_machine(settings: Settings, name: str) -> str:
 async def resume_machine(settings: Settings, name: str) -> str:
     """Let a machine have jobs again, and forget what was wrong with it. Raises `UnknownMachine` and `DatabaseError`."""
     find_machine(settings, name)
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         await resume(connection, find_operator(), name)
     return f"{name} gets jobs again, if it answers.\n"
 

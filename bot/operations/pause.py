@@ -8,14 +8,14 @@ from bot.config.settings import Settings
 from bot.operations.context import find_operator, find_repository
 from handlers.jobs import pauses
 from runner.characters import show_for_terminal
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.rows.pauses import EVERYWHERE, fetch_pauses
 
 
 async def pause(settings: Settings, repository: str | None) -> str:
     """Let no new job begin, anywhere or in one repository. Raises `UnknownRepository` and `DatabaseError`."""
     where, now = _find(settings, repository), datetime.now(UTC).replace(microsecond=0)
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         await pauses.pause(connection, find_operator(), where, now)
     return f"no new job begins {_name(where)}; those under way go on. Take it back by: ptq-bot resume{_option(where)}\n"
 
@@ -23,7 +23,7 @@ async def pause(settings: Settings, repository: str | None) -> str:
 async def resume(settings: Settings, repository: str | None) -> str:
     """Let new jobs begin again, whoever had paused them. Raises `UnknownRepository` and `DatabaseError`."""
     where = _find(settings, repository)
-    async with open_beside(settings.server.database_url) as database:
+    async with open_existing_database(settings.server.database_url) as database:
         async with database.write() as connection:
             ended = await pauses.resume(connection, find_operator(), where)
         async with database.read() as connection:

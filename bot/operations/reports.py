@@ -16,7 +16,7 @@ from handlers.text.sanitize import redact
 from handlers.text.shown_patch import show_patch
 from handlers.words.verified import render_checks
 from runner.characters import show_for_terminal
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.model.job import Job, Report
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
@@ -28,7 +28,7 @@ class UnknownJob(Exception):  # noqa: N818
 
 async def read_report(settings: Settings, job_id: str) -> str:
     """Everything that came out of a job, as text for a terminal. Raises `UnknownJob` and `DatabaseError`."""
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await job_rows.fetch_job(connection, job_id)
         report, checks = await job_rows.fetch_report(connection, job_id), await fetch_checks(connection, job_id)
     if job is None:
@@ -65,7 +65,7 @@ def render_table(rows: Sequence[Sequence[str]]) -> str:
 
 async def read_costs(settings: Settings, since: date | None, until: date | None) -> str:
     """What each job took, as CSV, of those created on these days (UTC, both included). Raises `DatabaseError`."""
-    async with open_beside(settings.server.database_url) as database, database.read() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         after = _begin(until + timedelta(days=1)) if until else None
         bill = await job_rows.fetch_bill(connection, _begin(since) if since else None, after)
     configured = {spec.name: spec.model for spec in settings.agent_specs()}

@@ -12,7 +12,7 @@ from bot.operations.reports import read_report
 from handlers.jobs.tasks import Refused, TaskRequest, start_off_thread
 from handlers.text.sanitize import redact
 from runner.characters import show_for_terminal
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.model.job import Job, JobState
 from runner.rows import job_rows
 
@@ -42,7 +42,7 @@ async def follow(settings: Settings, job: Job, show: Callable[[str], None]) -> t
     Raises `DatabaseError`.
     """
     said = ""
-    async with open_beside(settings.server.database_url) as database:
+    async with open_existing_database(settings.server.database_url) as database:
         while job.active:
             line = f"{job.state}{f': {job.trouble}' if job.trouble else ''}\n"
             if line != said:

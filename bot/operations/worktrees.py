@@ -26,7 +26,7 @@ from handlers.jobs.tasks import MAX_TASK, read_ref
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
 from runner.characters import show_for_terminal
-from runner.db.database import open_beside
+from runner.db.database import open_existing_database
 from runner.model.job import Job, JobKind
 from runner.model.machines import Machine, eligible
 from runner.rows import job_rows
@@ -53,7 +53,7 @@ async def make_worktree(
     """
     guest = read_guest(key_file, hours=hours, by=by)
     where = find_machine(settings, machine)
-    async with open_beside(settings.server.database_url) as database:
+    async with open_existing_database(settings.server.database_url) as database:
         now = datetime.now(UTC).replace(microsecond=0)
         async with database.write() as connection:
             private = await find_kind(connection, repository, where)
@@ -112,7 +112,7 @@ async def _require_unused(connection: AsyncConnection, name: str) -> None:
 async def give_task(settings: Settings, name: str, task: str, *, agent: str | None, model: str | None) -> str:
     """Let an agent go on in a worktree, whose person leaves it. Raises `HoldRefused`, `UnknownJob`, `DatabaseError`."""
     options, agents = Options(agent=agent, model=model), {spec.name: spec for spec in settings.agent_specs()}
-    async with open_beside(settings.server.database_url) as database, database.write() as connection:
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         held, now = await find_job(connection, name), datetime.now(UTC)
         rules = _find_repository(settings, held.repository)
         job = await assign(

@@ -17,7 +17,7 @@ from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.web.auth.auth_config import AuthConfig
-from bot.web.auth.sessions import Visit
+from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.actions import Actions
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.job_page import fetch_details
@@ -168,29 +168,29 @@ class Pages:
 
     async def show_job(self, request: web.Request) -> web.Response:
         """One job: state, history, report, diff, log."""
-        visit, job = await self._find(request)
-        growing, reads_log = GROWING.get(job.state), await self._deps.sight.reads_log(visit, job)
+        visitor, job = await self._find(request)
+        growing, reads_log = GROWING.get(job.state), await self._deps.visibility.reads_log(visitor, job)
         stages = [stage for stage in STAGES if may_read(stage, reads_log=reads_log)]
         logs = {stage: await self._logs.read(job, stage, SHOWN_LOG) for stage in stages}
         logs = {stage: log for stage, log in logs.items() if log.data or stage == growing}
-        details = await fetch_details(self._deps, visit, job)
+        details = await fetch_details(self._deps, visitor, job)
         async with self._context.db.read() as connection:
             values = await self._fetch_standing(connection, job)
             values["checks"] = await fetch_checks(connection, job.id)
             # After everything else, because a confidential report may have arrived meanwhile.
             values["report"] = await job_rows.fetch_report(connection, job.id)
         values |= {"details": details, "posted": "posted" in request.query, "reads_log": reads_log}
-        return await run_for_page(partial(self._draw_job, visit, job, logs=logs, **values))
+        return await run_for_page(partial(self._draw_job, visitor, job, logs=logs, **values))
 
     async def show_actions(self, request: web.Request) -> web.Response:
         """The actions on a job's page. They change when the job ends."""
-        visit, job = await self._find(request)
-        details = await fetch_details(self._deps, visit, job)
-        report, withheld = await self._fetch_result(visit, job)
+        visitor, job = await self._find(request)
+        details = await fetch_details(self._deps, visitor, job)
+        report, withheld = await self._fetch_result(visitor, job)
         async with self._context.db.read() as connection:
             is_confidential = await fetch_withheld(connection, job.id)
         return withheld or self._deps.renderer.render_page(
-            "job_actions.html", visit, job=job, details=details, report=report, is_confidential=is_confidential
+            "job_actions.html", visitor, job=job, details=details, report=report, is_confidential=is_confidential
         )
 
     async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class Pages:
 
     def _draw_job(
         self,
-        visit: Visit,
+        visitor: Visitor,
         job: Job,
         *,
         report: Report | None,
@@ -215,7 +215,7 @@ class Pages:
         reads_log: bool,
         **values: Any,
     ) -> web.Response:
-        if withheld := self._withhold(visit, job, report):
+        if withheld := self._withhold(visitor, job, report):
             return withheld
         report = report if reads_log or has_words(report) else None
         texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
@@ -225,14 +225,14 @@ class Pages:
             drawn = {stage: replace(log, live_from=None) for stage, log in drawn.items()}
         return self._deps.renderer.render_page(
             "job.html",
-            visit,
+            visitor,
             report=report,
             texts=texts,
             logs=drawn,
             # The stream of the log also carries the state, for people who may not read the log, too.
             follows=GROWING[job.state] if job.active and GROWING[job.state] not in drawn else None,
             reads_log=reads_log,
-            no_log="" if reads_log else self._deps.sight.explain_no_log(visit, job),
+            no_log="" if reads_log else self._deps.visibility.explain_no_log(visitor, job),
             refresh_s=REFRESH_S,
             digest_shown=DIGEST_SHOWN,
             sides=SIDES,
@@ -288,13 +288,13 @@ class Pages:
 
     async def show_log(self, request: web.Request) -> web.Response:
         """The raw log of a stage, without secrets, colours and invisible characters."""
-        (visit, job), stage = await self._find(request), request.match_info["stage"]
-        if not may_read(stage, reads_log=await self._deps.sight.reads_log(visit, job)):
-            raise web.HTTPForbidden(text=f"{self._deps.sight.explain_no_log(visit, job)}\n", headers=HEADERS)
+        (visitor, job), stage = await self._find(request), request.match_info["stage"]
+        if not may_read(stage, reads_log=await self._deps.visibility.reads_log(visitor, job)):
+            raise web.HTTPForbidden(text=f"{self._deps.visibility.explain_no_log(visitor, job)}\n", headers=HEADERS)
         log = await self._logs.read(job, stage, SENT_LOG) if stage in STAGES else None
         cleaned = await self._clean(log) if log and log.data else None
         # After everything else, because a confidential report may have arrived meanwhile.
-        _, withheld = await self._fetch_result(visit, job)
+        _, withheld = await self._fetch_result(visitor, job)
         if withheld:
             return withheld
         if cleaned is None:
@@ -309,33 +309,33 @@ class Pages:
             text = "too many requests for logs: try again soon\n"
             raise web.HTTPServiceUnavailable(text=text, headers=headers) from None
 
-    async def _find(self, request: web.Request) -> tuple[Visit, Job]:
-        visit = self._deps.visits.read(request)
-        return visit, await self._deps.find_job(request, visit)
+    async def _find(self, request: web.Request) -> tuple[Visitor, Job]:
+        visitor = self._deps.sessions.read(request)
+        return visitor, await self._deps.find_job(request, visitor)
 
     def _find_login(self, request: web.Request) -> str | None:
-        return self._deps.visits.read(request).login
+        return self._deps.sessions.read(request).login
 
     async def _find_reader(self, request: web.Request) -> tuple[str | None, Job, bool]:
-        visit, job = await self._page_queue.make(request, lambda: self._find(request))
-        return visit.login, job, await self._deps.sight.reads_log(visit, job)
+        visitor, job = await self._page_queue.make(request, lambda: self._find(request))
+        return visitor.login, job, await self._deps.visibility.reads_log(visitor, job)
 
-    async def _fetch_result(self, visit: Visit, job: Job) -> tuple[Report | None, web.Response | None]:
+    async def _fetch_result(self, visitor: Visitor, job: Job) -> tuple[Report | None, web.Response | None]:
         """The result of a job, or the notice that replaces it for people who may not read it.
 
         The results of a run without a report are shown to those who may read its log.
         """
         async with self._context.db.read() as connection:
             report = await job_rows.fetch_report(connection, job.id)
-        if report and not has_words(report) and not await self._deps.sight.reads_log(visit, job):
+        if report and not has_words(report) and not await self._deps.visibility.reads_log(visitor, job):
             report = None
-        return report, await run_for_page(self._withhold, visit, job, report)
+        return report, await run_for_page(self._withhold, visitor, job, report)
 
-    def _withhold(self, visit: Visit, job: Job, report: Report | None) -> web.Response | None:
+    def _withhold(self, visitor: Visitor, job: Job, report: Report | None) -> web.Response | None:
         """The page that replaces a withheld run; None for any other run."""
-        if visit.is_operator or not is_withheld(report):
+        if visitor.is_operator or not is_withheld(report):
             return None
-        return self._deps.renderer.render_page("confidential.html", visit, **describe_withheld(job))
+        return self._deps.renderer.render_page("confidential.html", visitor, **describe_withheld(job))
 
     def _show(self, field: str, text: str) -> str:
         renderer = self._deps.renderer

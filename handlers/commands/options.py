@@ -1,7 +1,6 @@
-"""The options of a command: which agent, which of its models, on which machine, and whether against our advice. Pure.
+"""The options of a command: agent, model, machine, and `--anyway`. Pure.
 
-They stand before the advice: `--agent codex --model gpt-5.5 look at the loop`. Nothing that somebody typed is repeated
-as it stands.
+They come before the advice: `--agent codex --model gpt-5.5 look at the loop`. Typed text is never repeated unchanged.
 """
 
 from __future__ import annotations
@@ -15,37 +14,37 @@ from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
 
 NAMES = ("agent", "model", "machine")
-"""Every option that takes a name."""
+"""The options with a name."""
 
 ANYWAY = "anyway"
-"""The one that takes none: start also where something speaks against it."""
+"""The option without a name: start even if something speaks against it."""
 
 MAX_NAME = 30
-"""Characters of an unknown option that we repeat."""
+"""The most characters of an unknown option that we repeat."""
 
 _OPTION = re.compile(r"(?:--|[–—]+)(?=[^\W\d_])([^\s=]+)(?:=(\S*)|\s+(?!--|[–—])(\S+))?\s*")
-"""An option with its value. Phones write a long dash where somebody typed two short ones."""
+"""An option with its value. Phones replace two hyphens with a dash."""
 
 
 class OptionRefused(Exception):  # noqa: N818
-    """Nothing may be started with these options; the message says why, as a clause that is safe to post."""
+    """The options are not valid. The message is a clause that is safe to post."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What somebody typed, not yet held against what is allowed. None: not given."""
+    """The typed options, not validated yet. None: not given."""
 
     agent: str | None = None
     model: str | None = None
     machine: str | None = None
     anyway: bool = False
     problem: str | None = None
-    """Why it makes no sense, as a clause that is safe to post; None when it does."""
+    """Why they are not valid, as a clause that is safe to post; None if they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An agent, the model that it is asked to take, and its machine; None leaves that to it, and to us."""
+    """An agent, the requested model, and the requested machine; None leaves the choice open."""
 
     agent: str
     model: str | None = None
@@ -53,7 +52,7 @@ class Choice:
 
 
 def read_options(argument: str) -> tuple[Options, str]:
-    """The options at the start of a command's argument, and the advice behind them. Never raises."""
+    """The options at the start of a command's argument, and the advice after them. Never raises."""
     given: dict[str, Any] = {}
     rest = argument.strip()
     while option := _OPTION.match(rest):
@@ -64,16 +63,16 @@ def read_options(argument: str) -> tuple[Options, str]:
             continue
         if name not in NAMES:
             shown = re.sub(r"[^a-z0-9-]", "", name)[:MAX_NAME] or "?"
-            return Options(problem=f"there is no option `--{shown}`"), ""
+            return Options(problem=f"unknown option `--{shown}`"), ""
         if not value:
-            return Options(problem=f"`--{name}` lacks a name"), ""
+            return Options(problem=f"`--{name}` needs a name"), ""
         given[name] = value
         rest = rest[option.end() :]
     return Options(**given), rest
 
 
 def list_offers(rules: RepositoryRules, agents: Mapping[str, AgentSpec]) -> dict[str, tuple[str, ...]]:
-    """The agents that may work on a repository, its own first, each with the models that may be asked for."""
+    """The allowed agents of a repository, the default first, each with its allowed models."""
     names = dict.fromkeys((rules.agent, *rules.agents))
     return {name: tuple(dict.fromkeys(filter(None, (agents[name].model, *agents[name].models)))) for name in names}
 
@@ -81,26 +80,26 @@ def list_offers(rules: RepositoryRules, agents: Mapping[str, AgentSpec]) -> dict
 def choose(
     options: Options, offers: Mapping[str, tuple[str, ...]], usual: Choice, machines: Collection[str] = ()
 ) -> Choice:
-    """Who is to work, and where: as the options say, else as usual, else, where that is no longer offered, the first
-    offer. `machines` are the names of those that may be asked for.
+    """The agent, model and machine: from the options, or else `usual`, or else, if that is no longer available, the
+    first offer. `machines` are the allowed machines.
 
-    Raises `OptionRefused` for options that make no sense or name what is not offered.
+    Raises `OptionRefused` for options that are not valid or not available.
     """
     if options.problem:
         raise OptionRefused(options.problem)
     agent = usual.agent if usual.agent in offers else next(iter(offers))
     if options.agent is not None:
-        agent = _find(options.agent, offers) or _refuse("`--agent` names none that may work here")
-    machine = options.machine and (_find(options.machine, machines) or _refuse("`--machine` names none for this"))
+        agent = _find(options.agent, offers) or _refuse("unknown agent")
+    machine = options.machine and (_find(options.machine, machines) or _refuse("unknown machine"))
     if options.model is not None:
-        model = _find(options.model, offers[agent]) or _refuse(f"`--model` names none of `{agent}`'s")
+        model = _find(options.model, offers[agent]) or _refuse(f"unknown model for `{agent}`")
         return Choice(agent, model, machine)
     keeps_model = agent == usual.agent and usual.model in offers[agent]
     return Choice(agent, usual.model if keeps_model else None, machine)
 
 
 def _find(typed: str, names: Collection[str]) -> str | None:
-    """The name that was meant: phones begin words with a capital."""
+    """The matching name, ignoring case, because phones capitalize words."""
     if typed in names:
         return typed
     return next((name for name in names if name.casefold() == typed.casefold()), None)

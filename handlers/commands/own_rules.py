@@ -1,7 +1,7 @@
-"""A repository's own word on what may be asked for there: `.github/ptq.toml` on its default branch, only ever narrower.
+"""A repository's own rules: `.github/ptq.toml` on its default branch. They can only add restrictions.
 
-Whoever can merge to that branch may say less than the operator allows, and nothing more. A file that cannot be
-understood stops everything new, and the reply to whoever asks says why.
+People who can merge to that branch can allow less than the operator, never more. If the file is not valid, nothing new
+starts, and the reply to a request says why.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.model.caps import Scope
 PATH = ".github/ptq.toml"
 MAX_BYTES = 20_000
 MAX_SHOWN = 200
-"""Characters of a reason that is posted."""
+"""The most characters of a posted reason."""
 
 Jobs = Annotated[int, Field(ge=0)]
 
@@ -32,7 +32,7 @@ class _RulesTable(BaseModel):
 
 
 class _Quotas(_RulesTable):
-    """Jobs, at most."""
+    """The most jobs."""
 
     issue: Jobs | None = None
     user_day: Jobs | None = None
@@ -41,7 +41,7 @@ class _Quotas(_RulesTable):
 
 
 class _OwnRules(_RulesTable):
-    """The file; `docs/commands.md` describes it."""
+    """The file, described in `docs/commands.md`."""
 
     labels: dict[str, str] | None = None
     presets: tuple[str, ...] | None = Field(None, strict=False)
@@ -51,13 +51,13 @@ class _OwnRules(_RulesTable):
 
 
 async def narrow(context: Context, rules: RepositoryRules, repository: Repository) -> RepositoryRules:
-    """What may be asked for in a repository, by the operator's rules and its own. Asked live, as permissions are."""
+    """The rules of a repository, combined with its own. Read from GitHub each time, like permissions."""
     content = await context.github.fetch_file(rules.name, PATH, repository.default_branch)
     return rules if content is None else apply_own(rules, content, context.presets)
 
 
 def apply_own(rules: RepositoryRules, content: bytes, presets: Mapping[str, Any]) -> RepositoryRules:
-    """The rules with those of the file, which may be anything; where it is broken, their `fault` says why. Pure."""
+    """The rules combined with those of the untrusted file. If it is not valid, their `fault` says why. Pure."""
     try:
         own = _OwnRules.model_validate(_read(content))
         _check(own, rules, presets)
@@ -78,30 +78,30 @@ def apply_own(rules: RepositoryRules, content: bytes, presets: Mapping[str, Any]
 
 def _read(content: bytes) -> Mapping[str, Any]:
     if len(content) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+        raise ValueError(f"more than {MAX_BYTES:,} bytes")
     try:
         return tomllib.loads(content.decode())
     except UnicodeDecodeError:
-        raise ValueError("it is no UTF-8 text") from None
+        raise ValueError("not valid UTF-8") from None
     except RecursionError:
-        raise ValueError("its tables are nested too deeply") from None
+        raise ValueError("tables are nested too deeply") from None
 
 
 def _check(own: _OwnRules, rules: RepositoryRules, presets: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for what would be more than the operator allows, or is nothing."""
+    """Raise `ValueError` for rules that exceed the operator's, or do not exist."""
     known = {label.casefold() for label in rules.labels}
     for label, preset in (own.labels or {}).items():
         if label.casefold() not in known:
-            raise ValueError(f"labels: the operator of this App has set up no label {label!r}")
+            raise ValueError(f"labels: the operator has not configured the label {label!r}")
         if preset not in (presets if own.presets is None else own.presets):
-            raise ValueError(f"labels: {preset!r} is no preset that may be asked for here")
+            raise ValueError(f"labels: the preset {preset!r} is not allowed here")
     for preset in own.presets or ():
         if preset not in presets:
-            raise ValueError(f"presets: {preset!r} is none; there are: {', '.join(presets)}")
+            raise ValueError(f"presets: unknown preset {preset!r}; available: {', '.join(presets)}")
 
 
 def _describe(error: ValidationError, text: str) -> str:
-    """The first problem, with the line that holds its key where that can be told."""
+    """The first problem, with the line of its key if that is known."""
     problem = error.errors(include_url=False, include_input=False)[0]
     path = [str(part) for part in problem["loc"]]
     key = next((part for part in reversed(path) if not part.isdigit()), "")

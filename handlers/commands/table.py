@@ -1,8 +1,8 @@
-"""The commands: one table that is parser, usage, permission and help at once. Pure.
+"""The commands: one table for parser, usage, permission and help. Pure.
 
-A command is read only where its author plainly gave it: at the start of a line of a top-level paragraph. What stands
-in code, quotes, lists, headings, tables, links, HTML or forwarded mail commands nothing, and where Markdown can be
-read in two ways the answer is "no command". Refuses to know what a command does.
+A command counts only if its author clearly gave it: at the start of a line of a top-level paragraph. Text in code,
+quotes, lists, headings, tables, links, HTML or forwarded mail is never a command, and neither is text that Markdown
+parsers may read in different ways.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules
 from handlers.text.hidden_parts import RAW_TEXT
 
 MAX_COMMANDS = 5
-"""Commands that one comment may give; the rest is ignored."""
+"""The most commands in one comment. The rest is ignored."""
 
 MAX_READ = 4_000
-"""Characters of a comment in which commands are looked for. Anybody may write one, and the time to parse it grows
+"""The characters of a comment that are searched for commands. Anybody can write one, and the time to parse it grows
 faster than its length."""
 
 MAX_WORD = 30
-"""Characters of an unknown command that we repeat."""
+"""The most characters of an unknown command that we repeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
-    """One row of the table. `preset` is what the command starts, if it starts anything by itself."""
+    """One row of the table. `preset` is the preset that the command starts, if any."""
 
     verb: str
     usage: str
     summary: str
     operation: Operation
     details: str
-    """What else there is to know, for the documentation."""
+    """More details, for the documentation."""
     preset: str | None = None
 
     @property
@@ -54,18 +54,18 @@ class CommandSpec:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as somebody gave it."""
+    """A command in a comment."""
 
     verb: str
     argument: str
     """The rest of the command's line."""
     body: str
-    """The raw Markdown below that line, up to the next command or the end."""
+    """The raw Markdown after that line, up to the next command or the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownCommand:
-    """A command that does not exist. `word` is safe to repeat: letters, digits, `_`, `-` and nothing else."""
+    """A command that does not exist. `word` is safe to repeat: only letters, digits, `_` and `-`."""
 
     word: str
     suggestion: str | None
@@ -86,88 +86,87 @@ COMMANDS: Mapping[str, CommandSpec] = {
         _starter("fix", "Its diff waits for a human note (`/ptq pr`)."),
         _starter(
             "simplify",
-            "Takes up the edits of the last attempt on the issue; without such there is nothing to simplify. What "
-            "comes of it is a new diff, which needs a note of its own.",
+            "Continues with the edits of the last attempt on the issue, which must have some. The result is a new diff, which "
+            "needs its own note.",
         ),
         CommandSpec(
             REBASE,
             f"/ptq {REBASE} [onto REF] [options] [advice]",
-            "Bring the diff that stands, or that of the pull request, onto the newest commit of its base branch, or "
-            "onto `REF`.",
+            "Rebase the current diff or pull request onto the newest commit of its base branch, or onto `REF`.",
             Operation.START,
-            "`REF` is a branch, or a commit of the base branch by its full name. Git merges by itself; conflicts an "
-            "agent resolves, in up to three attempts, and then people have to. It touches no branch and no pull "
-            "request: what comes of it is a new diff, which needs a note of its own (docs/pull-requests.md).",
+            "`REF` is a branch, or the full SHA of a commit on the base branch. An agent resolves conflicts, in up to "
+            "three attempts; after that, people have to. It changes no branch and no pull request: the result is a new "
+            "diff, which needs its own note (docs/pull-requests.md).",
             preset=REBASE,
         ),
         CommandSpec(
             VERIFY,
             "/ptq verify [options]",
-            "See whether the issue still reproduces on today's base branch, without an agent.",
+            "Check whether the issue still reproduces on the current base branch, without an agent.",
             Operation.START,
-            "Runs the issue's own scripts and the last attempt's `repro.py`, each several times and each time in a "
-            "fresh environment, and says on which commit that was and how each ended (docs/verification.md).",
+            "Runs the issue's own scripts and the last attempt's `repro.py` several times, each in a clean environment, and "
+            "reports the commit and the results (docs/verification.md).",
             preset=VERIFY,
         ),
         CommandSpec(
             "run",
             "/ptq run PRESET [options] [advice]",
-            "Start a preset by its name: the operator's own, or `ad-hoc`, which does what your advice says.",
+            "Start a preset by name: the operator's own, or `ad-hoc`, which follows your instructions.",
             Operation.START,
             "`/ptq run` alone lists the presets. Operators describe their own in `[presets.NAME]`.",
         ),
         CommandSpec(
             "retry",
             "/ptq retry [options] [advice]",
-            "Make another attempt that carries on from the last one: with its edits, its worklog, and your advice.",
+            "Continue the last attempt, with its edits, its worklog and your advice.",
             Operation.START,
-            "It has the agent, the model and the preset of the last one, where the options say nothing else.",
+            "It uses the last attempt's agent, model and preset unless the options say otherwise.",
         ),
         CommandSpec(
             "status",
             "/ptq status",
-            "Say how the job on this issue stands: phase, place in line, last step, cost so far.",
+            "Show the job's status: phase, queue position, last step, cost so far.",
             Operation.STATUS,
-            "Whoever may not start jobs is answered once an issue.",
+            "People who may not start jobs are answered once per issue.",
         ),
         CommandSpec(
             "results",
             "/ptq results",
             "Post the last report again, with diff and worklog.",
             Operation.RESULTS,
-            "For a thread in which it is far above. It says whether its diff still waits for a note.",
+            "For long threads. It also says whether the diff is still waiting for a note.",
         ),
         CommandSpec(
             "cancel",
             "/ptq cancel",
-            "End the job on this issue.",
+            "Stop the job on this issue.",
             Operation.CANCEL,
-            "It overtakes whatever waits on the issue. The job's report says what it had found by then.",
+            "It overtakes everything else that waits on the issue. The job's report has the results so far.",
         ),
         CommandSpec(
             "pr",
             '/ptq pr [digest] [--title "words"]',
-            "Open a draft pull request from the report's diff. Below this line say, in your own words, what the change "
-            "does and why it is right.",
+            "Open a draft pull request from the report's diff. After this line, write a note in your own words: what "
+            "the change does and why it is right.",
             Operation.OPEN_PULL,
-            "A note approves exactly the diff whose digest it names, or that of the newest report that stood when it "
-            "was written. It is refused where it is empty, or says what the report says.",
+            "A note approves exactly the diff with the given digest, or the one in the newest report at that time. An "
+            "empty note, or one copied from the report, is refused.",
         ),
         CommandSpec(
             "takeover",
             "/ptq takeover",
-            "End the job on this issue, and keep its environment for you for 8 hours, to go on by hand.",
+            "Stop the job and give you SSH access to its environment for 8 hours.",
             Operation.TAKE_OVER,
-            "What the job found is reported as usual; where it has ended, its environment is made anew. The public SSH "
-            "keys of your GitHub account let you in; the operator tells you where (docs/takeover.md). Asked for again, "
-            "the 8 hours begin anew, also where somebody else held it.",
+            "The job's results are reported as usual. If the job has ended, its environment is rebuilt. You log in "
+            "with the SSH keys of your GitHub account; the operator tells you the address (docs/takeover.md). Repeating the "
+            "command restarts the 8 hours, also if somebody else holds the environment.",
         ),
         CommandSpec(
             "release",
             "/ptq release [drop]",
-            "Give the environment back: what was edited in it comes as a new attempt. With `drop` it is thrown away.",
+            "End the access and collect the edits as a new attempt. With `drop`, discard them.",
             Operation.RELEASE,
-            "Whoever held it. Until then the slot stays taken; what is not released in time is lost.",
+            "The slot is in use until then. Edits that are not released in time are lost.",
         ),
         CommandSpec("help", "/ptq help", "Show this table.", Operation.HELP, ""),
     )
@@ -175,7 +174,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
 
 
 def parse_commands(comment: str) -> list[Command | UnknownCommand]:
-    """The commands of a comment in their order, at most `MAX_COMMANDS`. Never raises, whatever the text."""
+    """The commands of a comment in order, at most `MAX_COMMANDS`. Never raises."""
     # GitHub's parser drops one byte order mark at the beginning.
     source = comment.encode(errors="replace").decode().removeprefix("\ufeff")
     source = source.replace("\r\n", "\n").replace("\r", "\n")
@@ -189,7 +188,7 @@ def parse_commands(comment: str) -> list[Command | UnknownCommand]:
 
 
 def _cut(source: str) -> str:
-    """The lines in which commands may stand."""
+    """The lines that may contain commands."""
     if len(source) <= MAX_READ:
         return source
     # Of a last line that is too long the beginning is enough to see a command.
@@ -206,7 +205,7 @@ def _read(lines: Sequence[str], start: int, stop: int) -> Command | UnknownComma
     return UnknownCommand(shown, next(iter(get_close_matches(shown, COMMANDS, n=1)), None))
 
 
-# Where commands stand
+# Where commands are
 
 _COMMAND = re.compile(r"^ {0,3}/ptq(?!\S)", re.IGNORECASE | re.MULTILINE)
 _WROTE = (
@@ -223,20 +222,20 @@ _FORWARDED = re.compile(
     r"|(?:reply to this email directly|you are receiving this because|message id:)[^\n]*(?:\n[^\n]*)?)\s*",
     re.IGNORECASE | re.DOTALL,
 )
-"""What mail programs write above the message that somebody answers, and GitHub below its own."""
+"""The lines that mail programs write above a quoted message, and GitHub under its own."""
 
 _ATTRIBUTED = re.compile(rf"(?:\S\s+(?:{_WROTE})\b|\S\s*(?:{_WROTE_UNSPACED}))[^\n]{{0,200}}[:：]\s*\Z", re.IGNORECASE)
 _DATED = re.compile(r"\d[:.]\d\d|\b20\d\d(?:\b|年)|@")
 """`On 1 March 2026, alice wrote:`, in several languages."""
 
 _RULE_OF_MAIL = re.compile(r"_{10,}")
-"""The line that Outlook draws above the message that somebody answers."""
+"""Outlook's line above a quoted message."""
 
 _MAX_FORWARDED = 700
 _COMMENT = re.compile(r"<!--(?!-?>).*?(?:--!?>|\Z)", re.DOTALL)
 _WHOLE_COMMENT = re.compile(r"<!--(?!-?>).*?--!?>", re.DOTALL)
 _LEFT_OPEN = re.compile(r"<(?=[!?/a-z])[^<>]*+\Z", re.IGNORECASE)
-"""A comment, or a tag, that does not end where its block does: a page may hide everything behind it."""
+"""A comment or tag that its block does not close: a page may hide everything after it."""
 _TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)((?:=\s*+\"[^\"]*+\"|=\s*+'[^']*+'|[^>])*+)", re.IGNORECASE)
 _HIDING = re.compile(r"\b(?:hidden|style)\b", re.IGNORECASE)
 _HARMLESS = frozenset(
@@ -245,7 +244,7 @@ _HARMLESS = frozenset(
         *("u", "var"),
     }
 )
-"""HTML elements whose contents are shown as they are, and may be plain words of the comment's author."""
+"""HTML elements whose contents are shown unchanged, and may be plain text of the author."""
 
 _ELEMENTS = re.compile(
     r"a|acronym|address|applet|article|aside|audio|bdi|bdo|big|blink|blockquote|body|button|canvas|caption"
@@ -255,21 +254,21 @@ _ELEMENTS = re.compile(
     r"|picture|plaintext|pre|progress|q|rb|rp|rt|rtc|ruby|s|script|search|section|select|slot|small|strike|style"
     r"|sub|summary|sup|svg|table|tbody|td|template|textarea|tfoot|th|thead|title|tr|ul|video|xmp"
 )
-"""The other HTML elements that have content. Any other name in angle brackets (`List<int>`) is no element."""
+"""The other HTML elements with content. Any other name in angle brackets (`List<int>`) is not an element."""
 
 _FOOTNOTE = re.compile(r"[ \t>*+.)0-9-]*+\[\^[^\] \t\n\0]++\]:")
-"""Begins the words of a footnote, which a page shows at its end or nowhere. Our parser of Markdown knows none."""
+"""Begins a footnote's text, which a page shows at its end or not at all. Our parser has no footnotes."""
 
 
 class _OpenElements:
-    """Which HTML elements are open: blocks of Markdown may stand inside one."""
+    """The open HTML elements: Markdown blocks may be inside one."""
 
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
         self._raw = ""
-        """The open element in which a browser reads no other tags, if any."""
+        """The open element in which browsers parse no other tags, if any."""
         self._is_torn = False
-        """Whether a comment or a tag was left open: then nobody knows what is hidden below."""
+        """Whether a comment or a tag was left open: then anything after it may be hidden."""
 
     def __bool__(self) -> bool:
         return self._is_torn or any(self._open.values())
@@ -294,7 +293,7 @@ def _parser() -> MarkdownIt:
 
 
 def _find_starts(source: str, lines: Sequence[str]) -> tuple[list[int], int]:
-    """The numbers of the lines that begin a command, and of the line at which the author's own words end."""
+    """The numbers of the lines that begin a command, and of the line where the author's own text ends."""
     starts: list[int] = []
     # Of what lists and quotes hold, an end tag does not close what was opened outside.
     elements, nested = _OpenElements(), _OpenElements()
@@ -324,10 +323,10 @@ def _find_in_paragraph(
     children: Sequence[Token],
     elements: tuple[_OpenElements, _OpenElements],
 ) -> tuple[list[int], int | None]:
-    """The lines of a paragraph that begin a command, and the one at which somebody else's message begins, if any.
+    """The lines of a paragraph that begin a command, and the one where another person's message begins, if any.
 
-    `numbers` are those of the first line that no block above holds, of the paragraph's first line, and past its last.
-    The parser takes some footnotes for definitions of links, which no block holds.
+    `numbers` are the first line after the blocks above, the paragraph's first line, and the line after its last. The
+    parser treats some footnotes as link definitions, which are in no block.
     """
     above, first, last = numbers
     starts: list[int] = []
@@ -352,7 +351,7 @@ def _find_in_paragraph(
 
 
 def _find_firsts(children: Sequence[Token], elements: tuple[_OpenElements, _OpenElements]) -> Iterator[Token | None]:
-    """For each line of a paragraph the text that begins it, or None where it begins inside or with something else."""
+    """For each line of a paragraph, the text at its start, or None if it starts inside or with something else."""
     depth = 0
     begins = True
     for child in children:
@@ -365,7 +364,7 @@ def _find_firsts(children: Sequence[Token], elements: tuple[_OpenElements, _Open
 
 
 def _is_forwarded(lines: Sequence[str], number: int, last: int) -> bool:
-    """Whether somebody else's message begins at this line; its head may be folded into two."""
+    """Whether another person's message begins at this line. Its heading may span two lines."""
     for end in (number + 1, min(number + 2, last)):
         head = "\n".join(lines[number:end])
         if len(head) <= _MAX_FORWARDED and (_begins_mail(head) or (_is_dated(head) and _is_quoted(lines, end))):
@@ -378,7 +377,7 @@ def _is_dated(head: str) -> bool:
 
 
 def _is_quoted(lines: Sequence[str], start: int) -> bool:
-    """Whether all that follows is a quote: then a head with a date names its author, in any language."""
+    """Whether everything that follows is a quote: then a heading with a date names its author, in any language."""
     written = [line for at in range(start, len(lines)) if (line := lines[at].strip())]
     return bool(written) and all(line.startswith(">") for line in written)
 
@@ -393,17 +392,17 @@ def _begins_mail(head: str) -> bool:
 
 
 def render_help(rules: RepositoryRules | None = None) -> str:
-    """The table as Markdown, with every command in code: no reply of ours holds a live one.
+    """The table as Markdown, with every command in code, so that our reply has no live command.
 
-    With `rules` it says which role each command takes in their repository.
+    With `rules`, it shows the role that each command needs in that repository.
     """
     rows = [f"| `{spec.usage}` | {spec.summary} | {_name_right(spec.right, rules)} |" for spec in COMMANDS.values()]
-    head = ["| Command | What it does | Who may |", "| --- | --- | --- |"]
+    head = ["| Command | What it does | Who can use it |", "| --- | --- | --- |"]
     options = ", ".join(f"`--{name} NAME`" for name in NAMES)
     foot = (
-        f"Options are {options} and `--{ANYWAY}`; they stand before the advice. "
-        f"A command begins a line of its own, in the first {MAX_READ:,} characters of a comment. A comment may hold "
-        f"{MAX_COMMANDS}; an edited comment does nothing."
+        f"Options are {options} and `--{ANYWAY}`; put them before the advice. "
+        f"Put each command on its own line, in the first {MAX_READ:,} characters of a comment (up to {MAX_COMMANDS} "
+        "commands). Commands in edited comments are ignored."
     )
     return "\n".join([*head, *rows, "", foot])
 
@@ -415,7 +414,7 @@ def _name_right(right: Right, rules: RepositoryRules | None) -> str:
 
 
 def render_manual() -> str:
-    """`docs/commands.md`, but for what no table knows."""
+    """The generated part of `docs/commands.md`."""
     parts = [
         f"## `{spec.usage}`\n\n{spec.summary} *{str(spec.right).capitalize()}.* {spec.details}".rstrip()
         for spec in COMMANDS.values()

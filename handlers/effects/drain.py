@@ -160,4 +160,4 @@ async def _apply(
     async with effect.context.db.write() as connection:
         if not (verdict.wants_other_text and await effect.replace_text(connection, due, verdict)):
             await effect.give_up(connection, due, verdict, error)
-    effect.context.ring()
+    effect.context.notify()

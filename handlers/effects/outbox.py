@@ -59,7 +59,7 @@ async def reply_once(context: Context, repository: str, issue_number: int, occas
     """`write_reply` in its own transaction."""
     async with context.db.write() as connection:
         await write_reply(connection, context, repository, issue_number, occasion, body)
-    context.ring()
+    context.notify()
 
 
 async def is_as_posted(context: Context, reply: Reply) -> bool:
@@ -150,7 +150,7 @@ class Comments(Effect[Due[Reply]]):
         shown = {"comment_id": comment.id, "comment_url": comment.url, "commented_at": comment.created_at}
         await self.save(due, posted_body=reply.body, **shown, **FRESH)
         log.info("reply.posted", reply=reply.id, kind=reply.kind, comment=comment.id)
-        self.context.ring()
+        self.context.notify()
 
     async def _find(self, reply: Reply) -> Comment | None:
         """The comment of an earlier attempt, if that worked. Raises `NotSent` while it may still work."""

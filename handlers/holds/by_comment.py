@@ -1,9 +1,9 @@
-"""`/ptq takeover` and `/ptq release`: what people may do with environments by a comment, and what they are told.
+"""`/ptq takeover` and `/ptq release` in comments.
 
-Less than an operator may. Nobody is told a way in here, for threads are public; and nobody is let in where a machine
-could not keep them in the one job, or before it is sure that the job's report is not for the operator alone.
+People can do less here than an operator. The SSH command is never posted, because threads are public. Access is granted
+only on machines with a sandbox, and only when the job's report is known not to be confidential.
 
-Every function takes the transaction in which its answer is written down, but for those that are pure.
+Every function that is not pure takes the transaction in which its reply is stored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DROP = "drop"
 
 
 def choose_keys(offered: Iterable[str]) -> list[str]:
-    """The first of somebody's keys that machines take, as lines. Pure."""
+    """The first SSH keys that machines accept, as lines. Pure."""
     keys: dict[str, None] = {}
     for line in offered:
         with suppress(Failure):
@@ -45,8 +45,8 @@ def choose_keys(offered: Iterable[str]) -> list[str]:
 
 
 async def find_newest(connection: AsyncConnection, repository: str, number: int) -> Job | None:
-    """The newest job of an issue whose environment somebody may want: not one in which nobody has worked, if it has
-    ended and another one has left something."""
+    """The newest job of an issue whose environment is useful: an ended job in which nobody has worked counts only if no
+    other has results."""
     last = await job_rows.fetch_last_job(connection, repository, number)
     if last is None or last.active or last.kind is not JobKind.VERIFY:
         return last
@@ -60,7 +60,7 @@ async def take_over(
     number: int,
     offered: Iterable[str],
 ) -> str:
-    """Hold the newest job of an issue for somebody with these keys, or not. What they are told."""
+    """Hold the newest job's environment for a person with these keys, or refuse. Returns the reply."""
     rules, login = person.rules, person.name
     last, keys = await find_newest(connection, rules.name, number), choose_keys(offered)
     if rules.fault:
@@ -95,8 +95,8 @@ async def take_over(
 
 
 async def would_take_over(connection: AsyncConnection, context: Context, rules: RepositoryRules, wanted: Job) -> bool:
-    """Whether `/ptq takeover` on a job's issue would be about this job, and be done once its agent is at work: for
-    whoever may, and has a key."""
+    """Whether `/ptq takeover` on the issue would apply to this job, and succeed as soon as its agent runs, for a person
+    with permission and a key."""
     newest = await find_newest(connection, wanted.repository, wanted.issue_number)
     if newest is None or newest.id != wanted.id:
         return False
@@ -110,20 +110,20 @@ async def would_take_over(connection: AsyncConnection, context: Context, rules: 
 
 
 async def _find_sealing(connection: AsyncConnection, context: Context, rules: RepositoryRules, job: Job) -> str | None:
-    """The one machine on which a job's environment is to be made anew; None where any is as good, or it is there.
+    """The machine on which to rebuild a job's environment; None if any is suitable, or if it exists.
 
-    Raises `HoldRefused` where a person would be let out of it, to all that the machine's account has.
+    Raises `HoldRefused` if a person could leave the environment and access the whole account.
     """
     sightings = await fetch_sightings(connection)
     sealing = [name for name, sighting in sightings.items() if sighting.inventory.sealed]
     if not await takeover.is_gone(connection, job):
         if job.machine and job.machine not in sealing:
-            raise HoldRefused("its machine cannot seal jobs, and so only its operator lets people in there")
+            raise HoldRefused("its machine has no sandbox, so only the operator can give access there")
         return None
     machines = context.machines_for(rules, private=job.private)
     able = [name for name in machines if name in sealing]
     if not able:
-        raise HoldRefused("no machine of this repository can seal jobs, and so only its operator lets people in there")
+        raise HoldRefused("no machine of this repository has a sandbox, so only the operator can give access")
     if able == machines:
         return None
     return job.machine if job.machine in able else able[0]
@@ -137,7 +137,7 @@ async def release(
     how: str,
     written_at: datetime,
 ) -> str:
-    """End the hold that has to do with an issue, whoever has it, or not. What whoever asked, at that time, is told."""
+    """End the hold of an issue, no matter who has it, or refuse. Returns the reply."""
     now = context.now()
     found = await takeover.find_held(connection, f"{person.rules.name}#{number}", now)
     if found is None:
@@ -165,18 +165,18 @@ async def release(
 
 
 async def _is_for_operator(connection: AsyncConnection, job: Job) -> bool:
-    """Whether only the operator may see what a run found, and it may be in the job's environment.
+    """Whether the job's environment may contain confidential results.
 
-    An active job has no report yet; nobody is let in before it has.
+    An active job has no report yet; access waits for it.
     """
     runs = filter(None, (job.id, job.adopts, job.follows))
     return any([await fetch_withheld(connection, job_id) for job_id in runs])
 
 
 async def describe_hold(connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int) -> str:
-    """Who holds an environment that has to do with an issue, as the last line of a status; or nothing.
+    """The hold of an issue, as the last line of a status; or empty.
 
-    It is also where people read that one could not be made anew: a worktree has no thread of its own.
+    It also reports a failed rebuild, because a worktree has no thread of its own.
     """
     if found := await takeover.find_held(connection, f"{rules.name}#{number}", context.now()):
         return f"\n\n{hold_replies.render_held(found[1], context.secrets)}"

@@ -1,6 +1,6 @@
-"""Asks GitHub again whether people who hold environments may: before each is let in, and every few minutes after.
+"""Checks the permissions of people with holds again on GitHub: before access is granted, and every few minutes after.
 
-Only holds that somebody took by a comment: the operator's own guests need not be people of GitHub.
+Only for holds from comments: people to whom the operator gave access need no GitHub account.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def check_holds(context: Context) -> None:
             raise
         except (GitHubError, GitHubUnavailable) as error:
             log.warning("hold.not_checked", job=hold.job_id, person=hold.person, reason=str(error))
-        except Exception:  # One hold that cannot be judged stops no other.
+        except Exception:  # A failure of one hold does not affect others.
             log.exception("hold.not_checked", job=hold.job_id)
 
 
@@ -50,12 +50,12 @@ def _is_due(context: Context, hold: Hold) -> bool:
     now = context.now()
     if hold.waits_for_report or hold.checked_at is None:
         return True
-    # A clock that was ahead must put off no check.
+    # A clock that was ahead must not delay checks.
     return now < hold.expires_at and not hold.checked_at <= now < hold.checked_at + CHECK_EVERY
 
 
 async def _check(context: Context, hold: Hold, job: Job) -> None:
-    """Let somebody in, or on, who may open pull requests by GitHub's word; end the hold of anybody else, and say so."""
+    """Grant or continue access if the person may open pull requests; otherwise end the hold, and say so."""
     may = False
     if rules := context.rules_for(job.repository):
         repository = await context.github.fetch_repository(rules.name)
@@ -65,14 +65,14 @@ async def _check(context: Context, hold: Hold, job: Job) -> None:
         now = context.now()
         asked, found = hold, await fetch_hold(connection, job.id)
         if found is None or (found.person, found.checked_at) != (asked.person, asked.checked_at):
-            return  # The next pass looks at it as it is now.
-        hold = found  # Its time may have begun meanwhile.
+            return  # The next pass reads it again.
+        hold = found  # Its time may have started meanwhile.
         if may:
             await change_hold(connection, hold, checked_at=now, waits_for_report=False)
             return
         if hold.waits_for_report:
             await end_hold(connection, hold)
-        else:  # The machine may have let them in: only once they are out is it over.
+        else:  # The machine may have granted access: the hold ends when that is revoked.
             await change_hold(connection, hold, expires_at=now)
         await job_rows.add_event(connection, job.id, now, f"@{hold.person} may no longer hold this: GitHub says so")
         origin = await find_origin(connection, job)
@@ -81,4 +81,4 @@ async def _check(context: Context, hold: Hold, job: Job) -> None:
             occasion = f"hold {job.id} {hold.begun_at.isoformat()} is not allowed"
             await write_reply(connection, context, origin.repository, origin.thread, occasion, body)
     log.warning("hold.not_allowed", **job.log_context(), person=hold.person)
-    context.ring()
+    context.notify()

@@ -1,7 +1,7 @@
-"""Jobs of people who work in an environment themselves: worktrees, and what becomes of an environment that they held.
+"""Jobs of people who work in an environment: worktrees, and the jobs that follow a hold.
 
-A worktree is a job without an agent. Once its environment is made it has ended, and its person's hold keeps that. It
-belongs to no issue, and so nobody reads of it on GitHub.
+A worktree is a job without an agent. It ends when its environment is ready, and the person's hold keeps the
+environment. It has no issue, so it posts nothing on GitHub.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.rows.check_rows import copy_checks
 from runner.rows.holds import Hold, end_hold, save_hold
 
 AT_LEAST = timedelta(days=1)
-"""For so long an environment that passed on is still held for its person, should nothing come of it."""
+"""The least time that a person's hold lasts after their environment passed to a job, in case that fails."""
 
 
 class HoldRefused(Exception):  # noqa: N818
@@ -32,31 +32,31 @@ class HoldRefused(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """Who is to be let in, by which key, and for how long."""
+    """A person with their SSH key, and the duration of the hold."""
 
     name: str
     public_key: str
     lasts: timedelta
 
     def hold(self, job_id: str, now: datetime) -> Hold:
-        """Their hold on a job's environment from now on."""
+        """Their hold on a job's environment, from now."""
         return Hold(job_id, self.name, self.public_key, begun_at=now, expires_at=now + self.lasts)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a worktree begins from."""
+    """The origin of a worktree."""
 
     repository: str
     private: bool
     clone_url: str
     base_branch: str
     base_commit: str | None
-    """None means the newest of the branch."""
+    """None means the branch's newest commit."""
     agent: str
-    """One that is configured: no job is without, and this one is told which files configure it."""
+    """A configured agent: every job needs one, and it determines which configuration files are hidden."""
     follows: str | None = None
-    """The job whose edits it has."""
+    """The job whose edits it contains."""
 
 
 async def start_worktree(
@@ -96,13 +96,13 @@ async def start_worktree(
     )
     job = await job_rows.create_job(connection, wanted, now)
     if job is None:
-        raise HoldRefused("somebody else is making a worktree just now: try again")
+        raise HoldRefused("somebody else is creating a worktree at the moment: try again")
     await save_hold(connection, person.hold(job.id, now))
     return job
 
 
 async def find_origin(connection: AsyncConnection, held: Job) -> Job:
-    """The job of an issue whose environment this one made anew; or the job itself."""
+    """The job whose environment this one rebuilt; or the job itself."""
     if held.thread is not None or not held.follows:
         return held
     return await job_rows.fetch_job(connection, held.follows) or held
@@ -126,7 +126,7 @@ async def start_collecting(
     origin = await find_origin(connection, held)
     case = await casebook.fetch_case(connection, origin.case_key)
     if case and case.active_job_id:
-        raise HoldRefused("another job on this issue is running; release this one when that has ended")
+        raise HoldRefused("another job on this issue is running; release this one after it has ended")
     wanted = ask_again(
         origin,
         id=_derive_id(held, "by hand", secret),
@@ -188,14 +188,14 @@ def _derive_id(held: Job, what: str, secret: bytes) -> str:
 async def _create_in_series(connection: AsyncConnection, request: JobRequest, now: datetime) -> Job:
     job = await job_rows.create_job(connection, request, now)
     if job is None:
-        raise HoldRefused("another job of this worktree is under way")
+        raise HoldRefused("another job of this worktree is running")
     return job
 
 
 async def _pass_on(connection: AsyncConnection, job: Job, held: Job, hold: Hold, now: datetime) -> Job:
-    """Give a job the slot of the one that is held, and let nobody in while it is under way.
+    """Give a job the slot of the held one, and end access while it runs.
 
-    The hold goes with the environment: it ends once the result is stored, and not where there is none.
+    The hold moves with the environment. It ends when the result is stored, and continues if there is none.
     """
     await end_hold(connection, hold)
     lasts = max(hold.expires_at, now + AT_LEAST)

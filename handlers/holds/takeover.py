@@ -22,17 +22,17 @@ from runner.rows.holds import Hold, fetch_hold, fetch_holds, save_hold
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """That a person holds an environment from now on."""
+    """An accepted takeover."""
 
     job: Job
-    """Whose environment it is: of a job that had ended for good, a worktree in which that is made anew."""
+    """The job with the environment: if that was gone, the worktree that rebuilds it."""
     hold: Hold
     before: Hold | None
-    """The one in whose place this came."""
+    """The hold that this one replaced."""
 
 
 async def find_job(connection: AsyncConnection, named: str) -> Job | None:
-    """The job of an id, or the one that somebody holds under this name."""
+    """The job with this id, or the held one with this name."""
     for hold in await fetch_holds(connection):
         held = await job_rows.fetch_job(connection, hold.job_id)
         if held and named in (held.id, held.name):
@@ -41,7 +41,7 @@ async def find_job(connection: AsyncConnection, named: str) -> Job | None:
 
 
 async def is_gone(connection: AsyncConnection, job: Job) -> bool:
-    """Whether nothing is left of a job's environment, so that it would have to be made anew."""
+    """Whether a job's environment is gone, so that it would have to be rebuilt."""
     return not job.active and await fetch_hold(connection, job.id) is None
 
 
@@ -70,7 +70,7 @@ async def take_over(
         job = await _start_again(connection, job, guest, agent, machine, secret, now)
         hold = _sign(guest.hold(job.id, now), waits=is_checked, is_checked=is_checked)
     elif job.state in (JobState.QUEUED, JobState.PREPARING):
-        wait = "it is being made" if job.by_hand else "wait until its agent is at work"
+        wait = "it is being built" if job.by_hand else "wait until its agent runs"
         raise HoldRefused(f"the job has no environment yet; {wait}")
     else:
         hold = _sign(guest.hold(job.id, now), waits=is_checked and job.active, is_checked=is_checked)
@@ -95,11 +95,11 @@ async def _start_again(
     secret: bytes,
     now: datetime,
 ) -> Job:
-    """Make the environment of a job that has ended anew."""
+    """Rebuild the environment of an ended job."""
     if ended.kind is JobKind.WORKTREE:
-        raise HoldRefused("this worktree is gone, and nothing was collected from it: make a new one")
+        raise HoldRefused("this worktree is gone, and nothing was collected from it: create a new one")
     if await fetch_withheld(connection, ended.id):
-        raise HoldRefused("its report is for you alone, and a release would publish its edits: see ptq-bot report")
+        raise HoldRefused("its report is confidential, and a release would publish its edits: see ptq-bot report")
     source = Source(
         ended.repository, ended.private, ended.clone_url, ended.base_branch, ended.base_commit, agent, ended.id
     )
@@ -107,15 +107,15 @@ async def _start_again(
 
 
 async def fetch_releasable(connection: AsyncConnection, held: Job, now: datetime) -> Hold:
-    """The hold on a job that has ended. Raises `HoldRefused`."""
+    """The hold on an ended job. Raises `HoldRefused`."""
     hold = await fetch_hold(connection, held.id)
     if hold is None or hold.expires_at <= now:
-        raise HoldRefused("nobody holds this job, or not any more")
+        raise HoldRefused("nobody holds this job")
     if held.active:
-        result = "its environment is not made yet" if held.kind is JobKind.WORKTREE else "its result is still to come"
+        result = "its environment is not ready yet" if held.kind is JobKind.WORKTREE else "its result is not stored yet"
         raise HoldRefused(f"the job has not ended yet; {result}")
     if held.kind is JobKind.WORKTREE and held.state is not JobState.SUCCEEDED:
-        raise HoldRefused(f"its environment was never made: {one_line(held.failure or 'it was lost', 300)}")
+        raise HoldRefused(f"its environment could not be built: {one_line(held.failure or 'it was lost', 300)}")
     return hold
 
 
@@ -153,7 +153,7 @@ async def release(
 
 
 async def find_held(connection: AsyncConnection, case_key: str, now: datetime) -> tuple[Job, Hold] | None:
-    """The newest hold on an environment that has to do with an issue, and whose that is."""
+    """The newest hold of an issue, with its job."""
     for hold in reversed(await fetch_holds(connection)):
         held = await job_rows.fetch_job(connection, hold.job_id)
         if held and hold.expires_at > now and (await find_origin(connection, held)).case_key == case_key:

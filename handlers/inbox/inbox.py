@@ -106,13 +106,13 @@ class Inbox:
         db: Database,
         router: Router,
         now: Callable[[], datetime],
-        ring: Callable[[], None] = lambda: None,
+        notify: Callable[[], None] = lambda: None,
         max_pending: int = MAX_PENDING,
     ) -> None:
         self._db = db
         self._router = router
         self._now = now
-        self._ring = ring
+        self._notify = notify
         self._receiver = Receiver(db, now, max_pending)
         self._copies = Copies(db, self._receiver.receive)
         self._records = Batches(self._write_down, LANES_AT_ONCE + CANCELS_AT_ONCE)
@@ -162,7 +162,7 @@ class Inbox:
         await self._begin(context, CANCELS_AT_ONCE, cancels=True)
         if calm_in_s := self.calm_in_s:
             await asyncio.sleep(calm_in_s)
-            self._ring()
+            self._notify()
         else:
             await self._begin(context, LANES_AT_ONCE, cancels=False)
 
@@ -193,7 +193,7 @@ class Inbox:
             return
         if error:
             log.error("delivery.not_recorded", lane=lane, error=repr(error))
-        self._ring()
+        self._notify()
 
     async def _take(self, limit: int, *, cancels: bool) -> list[Delivery]:
         """The oldest pending delivery of each free lane, if it is due.
@@ -285,7 +285,7 @@ class Inbox:
         waited_s = (self._now() - delivery.received_at).total_seconds()
         wait_s = POSTPONED.since(waited_s / 8)
         await self._record(delivery, next_attempt_at=self._now() + timedelta(seconds=wait_s))
-        asyncio.get_running_loop().call_later(wait_s, self._ring)
+        asyncio.get_running_loop().call_later(wait_s, self._notify)
 
     async def _retry(self, delivery: Delivery, error: str, wait_s: float, attempts: int) -> None:
         """Retry after `wait_s` seconds, or set the delivery aside after `attempts` attempts."""

@@ -123,7 +123,7 @@ async def _report(context: Context, job_id: str) -> None:
             await refuse_hold(connection, job.id)
             await insert_notification(connection, draft_concern(job, ended.report, context.now()))
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
-    context.ring()
+    context.notify()
 
 
 async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
@@ -191,7 +191,7 @@ async def _refresh(context: Context, status: Reply) -> None:
         if await job_rows.fetch_job(connection, job.id) != job:
             return  # The next pass continues.
         await casebook.change_reply(connection, status, body=body, final=final, changed_at=context.now())
-    context.ring()
+    context.notify()
 
 
 def _is_early(context: Context, status: Reply, body: str) -> bool:

@@ -141,7 +141,7 @@ async def _decide(context: Context, rules: RepositoryRules, request: StartReques
         job = await _answer(connection, context, rules, request, snapshot, objection)
     if job:
         log.info("job.queued", **job.log_context(), preset=job.preset, by=job.requested_by)
-    context.ring()
+    context.notify()
 
 
 async def start_unheard(context: Context, request: StartRequest, *, unopposed: bool = False) -> Job:
@@ -161,7 +161,7 @@ async def start_unheard(context: Context, request: StartRequest, *, unopposed: b
         job = await job_rows.fetch_job(connection, job_id) or await _create(
             connection, context, rules, request, snapshot
         )
-    context.ring()
+    context.notify()
     return job
 
 

@@ -1,7 +1,7 @@
-"""Finds out what an operator must know by looking at the rows: machines, caps, and reports that no issue hears of.
+"""Finds out from the rows what an operator must know: machines, caps, and confidential reports without an issue.
 
-Level-triggered: what stands now is compared with what was last told, so that a crash, a restart or another replica
-changes nothing. A machine that flaps is told of once in a while, and then as it is by that time.
+Level-triggered: the current state is compared with the last notification, so a crash, a restart or another replica does
+no harm. A machine that changes often is reported rarely, with its current state.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from runner.rows.notifications import (
 )
 
 HICCUP = timedelta(minutes=1)
-"""An outage that ends by itself within this is nobody's business."""
+"""A shorter outage is not reported."""
 
 LOOK_EVERY = timedelta(seconds=30)
 
 LATELY = timedelta(days=7)
-"""How far back reports are looked for that no issue hears of."""
+"""How far back reports without an issue are searched."""
 
 PERIODS = {Scope.USER_DAY: "%F", Scope.REPOSITORY_DAY: "%F", Scope.REPOSITORY_MONTH: "%Y-%m"}
-"""The caps that the operator hears of, and what names the time for which each holds. A person reads of the others."""
+"""The caps that are reported to the operator, and the format of their period. People read about the others."""
 
 
 class Alerts:
-    """`step` is one pass, which looks no more often than it has to."""
+    """`step` is one pass."""
 
     def __init__(self, context: Context, rest: timedelta, look_every: timedelta = LOOK_EVERY) -> None:
-        """A machine is told of once in `rest` at most."""
+        """A machine is reported at most once in `rest`."""
         self._context = context
         self._rest = rest
         self._look_every = look_every
         self._due_at: datetime | None = None
 
     async def step(self) -> None:
-        """Write down what is news."""
+        """Store new notifications."""
         now = self._context.now()
         if self._due_at and self._due_at - self._look_every <= now < self._due_at:
             return
@@ -97,14 +97,14 @@ class Alerts:
 
 
 def is_outdated(told: Notification, state: MachineState) -> bool:
-    """Whether nobody has heard yet what was written down of a machine, and it is so no more. Pure."""
+    """Whether an unsent notification about a machine is no longer true. Pure."""
     return told.delivered_at is None and (told.facts["standing"] == OUT) != (state.outage is not None)
 
 
 def find_news(
     name: str, state: MachineState, told: Notification | None, rest: timedelta, now: datetime
 ) -> Notification | None:
-    """What the operator does not know yet of a machine, as it stands now; None while that can wait. Pure."""
+    """The notification about a machine's current state; None if there is none, or if it can wait. Pure."""
     outage, is_known_out = state.outage, told is not None and told.facts["standing"] == OUT
     if (outage is not None) == is_known_out or (told and now - told.created_at < rest):
         return None
@@ -117,7 +117,7 @@ def find_news(
 
 
 def draft_cap(about: str, use: CapUse, now: datetime) -> Notification:
-    """That a cap is used up; told again when it is raised and used up once more. Pure."""
+    """A cap is used up. It is reported again if it is raised and used up again. Pure."""
     occasion = f"{use.scope} {use.kind} {use.limit:g} {now.astimezone(UTC).strftime(PERIODS[use.scope])}"
     facts = {
         "scope": str(use.scope),
@@ -130,7 +130,7 @@ def draft_cap(about: str, use: CapUse, now: datetime) -> Notification:
 
 
 async def _find_used_up(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, CapUse]]:
-    """Every cap of a day or a month of which nothing is left, with the repository or the person."""
+    """Every used-up cap of a day or a month, with the repository or the person."""
     found = []
     for rules in context.repositories.values():
         caps = {scope: of_scope for scope, of_scope in rules.caps.items() if of_scope != Caps()}
@@ -145,7 +145,7 @@ async def _find_used_up(connection: AsyncConnection, context: Context, now: date
 
 
 async def _list_people(connection: AsyncConnection, repository: str, now: datetime) -> list[str]:
-    """Who has asked for something there today."""
+    """The people who requested something there today."""
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     query = select(jobs.c.requested_by).where(jobs.c.repository == repository, jobs.c.created_at >= day).distinct()
     return list((await connection.execute(query)).scalars())

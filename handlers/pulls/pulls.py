@@ -100,7 +100,7 @@ async def _check_report(context: Context, reply: Reply) -> str | None:
     if not (is_absent and reply.is_being_restored):
         async with context.db.write() as connection:
             await write_again(connection, context, reply)
-        context.ring()
+        context.notify()
     log.warning("note.report_changed", job=reply.job_id, comment=reply.comment_id, deleted=is_absent)
     return replies.render_report_changed(is_absent=is_absent)
 
@@ -154,7 +154,7 @@ async def _write_down(
                 pull = replace(pull, branch=given_up.branch, commit_sha=given_up.commit_sha)
             await casebook.save_pull(connection, pull)
             before = pull
-    context.ring()
+    context.notify()
     if before.note_url == pull.note_url:
         log.info("note.accepted", job=pull.job_id, by=pull.approver, digest=pull.digest[:DIGEST_SHOWN])
         return None
@@ -216,7 +216,7 @@ class Pulls(Effect[DuePull]):
             body = replies.render_pull_opened(found.number, pull.approver, updated=brought.updated)
             await write_reply(connection, self.context, job.repository, job.issue_number, f"pull of {job.id}", body)
         log.info("pull.opened", number=found.number, branch=pull.branch, by=pull.approver)
-        self.context.ring()
+        self.context.notify()
 
     def judge(self, due: DuePull, attempts: int, error: Exception) -> Verdict:
         """See `Effect`. The turn to write is waited for in full: each attempt asks GitHub many questions before."""

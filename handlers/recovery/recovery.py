@@ -377,7 +377,7 @@ class Recovery:
             )
         self._has_reported, self._since, self._was_away = True, this.until, False
         if this.recovered:
-            self._context.ring()
+            self._context.notify()
 
     def _complain(self, about: str, error: Exception | str) -> None:
         """Log a refusal of GitHub once, until it changes."""

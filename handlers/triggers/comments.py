@@ -64,7 +64,7 @@ class Request:
             body = await decide(connection)
             thread = self.event.issue.number
             await write_reply(connection, self.context, self.rules.name, thread, self.occasion, body)
-        self.context.ring()
+        self.context.notify()
 
     async def was_answered(self) -> bool:
         """Whether this command has its reply. Without one, it is processed again after a crash."""

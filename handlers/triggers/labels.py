@@ -107,7 +107,7 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
             case = await casebook.fetch_case(connection, f"{rules.name}#{closed.issue.number}")
             if case and (done := close_issue(case, context.now())) != case:
                 await casebook.save_case(connection, done)
-        context.ring()
+        context.notify()
 
 
 async def _take_back(
@@ -120,7 +120,7 @@ async def _take_back(
     if job is None:
         return
     log.info("job.taken_back", **job.log_context(), by=sender.login)
-    context.ring()
+    context.notify()
 
 
 async def _is_open(context: Context, repository: str, number: int) -> bool:
@@ -166,7 +166,7 @@ async def pause_repository(context: Context, person: Person, number: int, trigge
         body = replies.render_pause_begun(person.name, rules.pause_label)
         await write_reply(connection, context, rules.name, number, occasion, body)
     log.warning("repository.paused", repository=rules.name, by=person.name)
-    context.ring()
+    context.notify()
 
 
 async def lift_pause(
@@ -200,7 +200,7 @@ async def _resume_repository(context: Context, person: Person, number: int, trig
         body = replies.render_pause_ended(person.name)
         await write_reply(connection, context, name, number, f"#{number} resumed by {trigger}", body)
     log.warning("repository.resumed", repository=name, by=person.name)
-    context.ring()
+    context.notify()
 
 
 def draft_request(person: Person, labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:

@@ -191,17 +191,17 @@ class Database:
         if self._notifier:
             self._notifier.notify()
 
-    async def on_change(self, ring: Callable[[], None]) -> None:
-        """Call `ring` when another replica notifies. Runs until cancelled, or returns at once if there are no others.
+    async def on_change(self, notify: Callable[[], None]) -> None:
+        """Call `notify` when another replica notifies. Runs until cancelled, or returns at once if there are no others.
 
         Nothing may depend on it: a notification can be lost, and can come without a reason.
         """
         if self._notifier:
-            await self._notifier.listen(ring)
+            await self._notifier.listen(notify)
 
 
 @asynccontextmanager
-async def open_beside(url: str) -> AsyncIterator[Database]:
+async def open_existing_database(url: str) -> AsyncIterator[Database]:
     """Open the database of a service that may be running. Raises `DatabaseError` if there is none."""
     database = Database(url)
     try:

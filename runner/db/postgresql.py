@@ -142,14 +142,14 @@ class PgNotifier:
         """Notify the other replicas soon."""
         self._notified.set()
 
-    async def listen(self, ring: Callable[[], None]) -> None:
-        """Call `ring` when another replica notifies, and after each reconnect. Runs until cancelled."""
+    async def listen(self, notify: Callable[[], None]) -> None:
+        """Call `notify` when another replica notifies, and after each reconnect. Runs until cancelled."""
         failures = 0
         while True:
             try:
-                async with self._connect(ring) as connection:
+                async with self._connect(notify) as connection:
                     failures = 0
-                    ring()
+                    notify()
                     await self._send(connection)
             except Exception as error:
                 failures += 1
@@ -158,10 +158,10 @@ class PgNotifier:
                 await asyncio.sleep(wait_s)
 
     @asynccontextmanager
-    async def _connect(self, ring: Callable[[], None]) -> AsyncIterator[asyncpg.Connection]:
+    async def _connect(self, notify: Callable[[], None]) -> AsyncIterator[asyncpg.Connection]:
         def receive(_connection: Any, _pid: int, _channel: str, name: object) -> None:
             if name != self._name:
-                ring()
+                notify()
 
         async with self._engine.connect() as pooled:
             connection = (await pooled.get_raw_connection()).driver_connection

@@ -41,7 +41,7 @@ from runner.rows.machine_states import (
 from runner.rows.pauses import Pause, fetch_pauses, find_pause_of
 from runner.steps.loops import finish
 from runner.steps.preparations import name_recipe
-from runner.steps.runtime import UNCONFIGURED, Bench, end, set_trouble
+from runner.steps.runtime import UNCONFIGURED, Runtime, end, set_trouble
 from runner.transport.host_errors import HostError, OutputTooLarge
 
 log = structlog.get_logger()
@@ -69,7 +69,7 @@ class _Pool:
 class _Chooser:
     """The facts on which the choice of a machine depends, at one moment."""
 
-    bench: Bench
+    runtime: Runtime
     machines: Mapping[str, Machine]
     states: Mapping[str, MachineState]
     warm: Collection[WarmBase]
@@ -80,7 +80,7 @@ class _Chooser:
 
     def choose(self, job: Job, leases: Sequence[Lease]) -> Lease | None:
         """A free slot for a job, or None."""
-        profile = self.bench.profiles.get(job.repository)
+        profile = self.runtime.profiles.get(job.repository)
         if profile is None:
             return None
         trials = {lease.machine for lease in leases if lease.job_id in self.beginning}
@@ -96,15 +96,15 @@ class _Chooser:
 
     def alike(self, job: Job) -> tuple[object, ...]:
         """If there is no slot for a job, there is none for other jobs with the same key."""
-        profile = self.bench.profiles.get(job.repository)
+        profile = self.runtime.profiles.get(job.repository)
         return (profile and profile.requires, job.private, job.pinned_to, self.lost.get(job.id))
 
 
 class Placement:
     """Places queued jobs on machines."""
 
-    def __init__(self, bench: Bench, machines: Mapping[str, Machine], poll_s: float) -> None:
-        self._bench = bench
+    def __init__(self, runtime: Runtime, machines: Mapping[str, Machine], poll_s: float) -> None:
+        self._runtime = runtime
         self._machines = machines
         self._least_rest = timedelta(seconds=poll_s)
         self._promised: dict[str, Holder] = {}
@@ -117,19 +117,19 @@ class Placement:
         """
         if not jobs:
             return {}
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             held = {holder.lease.job_id: holder for holder in await job_rows.fetch_holders(connection)}
             states = await fetch_machine_states(connection)
             warm = await fetch_warm_bases(connection)
-            turns = await job_rows.fetch_turns(connection, self._bench.now() - LONG)
+            turns = await job_rows.fetch_turns(connection, self._runtime.now() - LONG)
             lost = {job.id: await job_rows.fetch_job(connection, job.replaces) for job in jobs if job.replaces}
             pauses = await fetch_pauses(connection)
         jobs = [job for job in jobs if not find_pause_of(pauses, job)]
         holders = {**self._promised, **held}
         beginning = {job_id for job_id, holder in holders.items() if holder.begins} | {job.id for job in jobs}
         machines = {job_id: job.machine for job_id, job in lost.items() if job}
-        chooser = _Chooser(self._bench, self._machines, states, warm, machines, beginning)
-        allotted = allot(jobs, holders.values(), turns, self._bench.now(), chooser.choose, chooser.alike)
+        chooser = _Chooser(self._runtime, self._machines, states, warm, machines, beginning)
+        allotted = allot(jobs, holders.values(), turns, self._runtime.now(), chooser.choose, chooser.alike)
         for job in jobs:
             if lease := allotted.get(job.id):
                 self._promised[job.id] = Holder(lease, job.repository, job.requested_by, begins=True)
@@ -145,22 +145,22 @@ class Placement:
         Returns whether something changed.
         """
         if job.cancel_requested_at:
-            await end(self._bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
+            await end(self._runtime, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
             return True
         if pause := await self._find_pause(job):
-            return await set_trouble(self._bench, job, pause.describe())
+            return await set_trouble(self._runtime, job, pause.describe())
         if failure := self._find_failure(job, await self._find_pool(job)):
-            await end(self._bench, job, JobState.FAILED, failure)
+            await end(self._runtime, job, JobState.FAILED, failure)
             return True
         if lease and await self.answers(lease.machine):
             return await finish(self._lease(job, lease))
-        return await set_trouble(self._bench, job, (await self._find_pool(job)).describe())
+        return await set_trouble(self._runtime, job, (await self._find_pool(job)).describe())
 
     async def fetch_due(self) -> list[str]:
         """The machines that are out of service and whose next `probe` is due."""
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             states = await fetch_machine_states(connection)
-        now = self._bench.now()
+        now = self._runtime.now()
         outages = {name: state.outage for name, state in states.items() if name in self._machines}
         return [name for name, outage in outages.items() if outage and outage.is_due(now)]
 
@@ -176,26 +176,26 @@ class Placement:
             await finish(self._note_outage(machine, str(error), permanent=error.permanent, only_news=True))
 
     async def _find_pause(self, job: Job) -> Pause | None:
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             return find_pause_of(await fetch_pauses(connection), job)
 
     async def _find_pool(self, job: Job) -> _Pool:
-        profile = self._bench.profiles.get(job.repository)
-        async with self._bench.db.read() as connection:
+        profile = self._runtime.profiles.get(job.repository)
+        async with self._runtime.db.read() as connection:
             states = await fetch_machine_states(connection)
         allowed = _list_allowed(job, self._machines)
         return _Pool(eligible(allowed, profile.requires, private=job.private) if profile else (), states)
 
     def _find_failure(self, job: Job, pool: _Pool) -> str | None:
         """Why waiting cannot help this job, as a sentence; None if it may still run."""
-        profile = self._bench.profiles.get(job.repository)
-        if profile is None or job.agent not in self._bench.agents:
+        profile = self._runtime.profiles.get(job.repository)
+        if profile is None or job.agent not in self._runtime.agents:
             return UNCONFIGURED
         if not pool.fitting:
             wanted = ", ".join(needs(profile.requires, private=job.private))
             which = f"there is no machine {job.pinned_to} that" if job.pinned_to else "no machine"
             return f"{which} has what this repository requires: {wanted}"
-        waited = self._bench.now() - job.created_at > timedelta(seconds=profile.limits.unreachable_after_s)
+        waited = self._runtime.now() - job.created_at > timedelta(seconds=profile.limits.unreachable_after_s)
         for state in map(pool.state_of, pool.fitting):
             outage = state.outage
             # Ignore outages from before the job, because an operator may have fixed them. A drained machine may come
@@ -207,7 +207,7 @@ class Placement:
     async def answers(self, machine: str) -> bool:
         """Ask a machine whether it can take jobs, so that no job gets a slot where it cannot run."""
         try:
-            inventory = await self._bench.clients[machine].check()
+            inventory = await self._runtime.clients[machine].check()
         except HostError as error:
             await finish(self._note_outage(machine, str(error), permanent=error.permanent))
             return False
@@ -221,28 +221,28 @@ class Placement:
 
     async def _note_inventory(self, machine: str, inventory: Inventory) -> str | None:
         """Save a machine's inventory. Returns what it lacks to take jobs, as a clause, or None."""
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             before = (await fetch_sightings(connection)).get(machine)
-        now, inventory = self._bench.now(), remember(before.inventory if before else None, inventory)
+        now, inventory = self._runtime.now(), remember(before.inventory if before else None, inventory)
         if is_news(before, inventory, now):
-            async with self._bench.db.write() as connection:
+            async with self._runtime.db.write() as connection:
                 await save_inventory(connection, machine, inventory, now)
         configured = self._machines.get(machine)
         return find_shortage(configured, inventory) if configured else None
 
     async def _note_back(self, machine: str) -> bool:
-        async with self._bench.db.write() as connection:
+        async with self._runtime.db.write() as connection:
             is_news = await forget_outage(connection, machine)
         if is_news:
             log.info("machine.back", machine=machine)
         return is_news
 
     async def _note_outage(self, machine: str, reason: str, *, permanent: bool, only_news: bool = False) -> None:
-        async with self._bench.db.write() as connection:
+        async with self._runtime.db.write() as connection:
             before = (await fetch_machine_states(connection)).get(machine, USABLE).outage
             if before and only_news:
                 return
-            now, least = self._bench.now(), self._least_rest
+            now, least = self._runtime.now(), self._least_rest
             outage = find_out(before, reason, permanent=permanent, now=now, least=least)
             await save_outage(connection, machine, outage)
         if not before:
@@ -250,8 +250,8 @@ class Placement:
 
     async def _lease(self, job: Job, lease: Lease) -> bool:
         """Take the slot and move the job in one transaction. False if another job, a drain or a pause came first."""
-        now = self._bench.now()
-        async with self._bench.db.write() as connection:
+        now = self._runtime.now()
+        async with self._runtime.db.write() as connection:
             leases = await job_rows.fetch_leases(connection)
             states = await fetch_machine_states(connection)
             is_taken = any((taken.machine, taken.slot) == (lease.machine, lease.slot) for taken in leases)

@@ -21,7 +21,7 @@ from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states
 from runner.rows.notifications import draft_broken_base, insert_notification
 from runner.steps.gateway import Fetcher
-from runner.steps.runtime import Bench
+from runner.steps.runtime import Runtime
 from runner.transport.host_errors import HostError
 
 log = structlog.get_logger()
@@ -41,16 +41,16 @@ def name_refresh(machine: Machine, profile: Profile, now: datetime) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def name_refreshes(bench: Bench, machine: Machine) -> set[str]:
+def name_refreshes(runtime: Runtime, machine: Machine) -> set[str]:
     """The ids of all refreshes that may be running on a machine."""
-    return {name_refresh(machine, profile, bench.now()) for profile in bench.profiles.values()}
+    return {name_refresh(machine, profile, runtime.now()) for profile in runtime.profiles.values()}
 
 
 class Refresher:
     """Refreshes the base of each repository on each machine. One replica at a time does this."""
 
-    def __init__(self, bench: Bench, machines: Mapping[str, Machine]) -> None:
-        self._bench = bench
+    def __init__(self, runtime: Runtime, machines: Mapping[str, Machine]) -> None:
+        self._runtime = runtime
         self._machines = machines
         self._ended: set[str] = set()
         self._with_gateway: set[str] = set()
@@ -58,11 +58,11 @@ class Refresher:
 
     async def step(self) -> None:
         """Start refreshes that are due, and clean up those that have ended."""
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             states = await fetch_machine_states(connection)
         due = set()
         for machine, profile, newest in await self._list_pairs():
-            job_id = name_refresh(machine, profile, self._bench.now())
+            job_id = name_refresh(machine, profile, self._runtime.now())
             due.add(job_id)
             if job_id in self._ended or not states.get(machine.name, USABLE).takes_jobs:
                 continue
@@ -82,7 +82,7 @@ class Refresher:
     async def _close_routes(self, due: Collection[str]) -> None:
         """Close the gateway for refreshes that have ended or are no longer due."""
         for job_id in [job_id for job_id in self._with_gateway if job_id in self._ended or job_id not in due]:
-            await self._bench.gateway.close(job_id)
+            await self._runtime.gateway.close(job_id)
             self._with_gateway.remove(job_id)
 
     async def _list_pairs(self) -> list[tuple[Machine, Profile, Job]]:
@@ -91,29 +91,31 @@ class Refresher:
         Without a job there is no base.
         """
         found = []
-        async with self._bench.db.read() as connection:
-            for profile in filter(lambda profile: profile.refresh_hours, self._bench.profiles.values()):
-                period = find_period(profile, self._bench.now())
+        async with self._runtime.db.read() as connection:
+            for profile in filter(lambda profile: profile.refresh_hours, self._runtime.profiles.values()):
+                period = find_period(profile, self._runtime.now())
                 newest = await job_rows.fetch_newest_job(connection, profile.repository, period)
                 if newest:
                     machines = eligible(self._machines.values(), profile.requires, private=newest.private)
-                    found += [(one, profile, newest) for one in machines if one.name in self._bench.clients]
+                    found += [(one, profile, newest) for one in machines if one.name in self._runtime.clients]
         return found
 
     async def _note_broken(self, machine: Machine, profile: Profile, reason: str | None) -> None:
         log.error("base.refresh_failed", reason=reason)
-        notification = draft_broken_base(machine.name, profile.repository, reason or "it was killed", self._bench.now())
-        async with self._bench.db.write() as connection:
+        notification = draft_broken_base(
+            machine.name, profile.repository, reason or "it was killed", self._runtime.now()
+        )
+        async with self._runtime.db.write() as connection:
             await insert_notification(connection, notification)
 
     async def _follow(self, machine: Machine, job_id: str, profile: Profile, newest: Job) -> bool:
         """Start a refresh, or check its state. Returns whether it is over and cleaned up."""
-        client = self._bench.clients[machine.name]
+        client = self._runtime.clients[machine.name]
         poll = await client.poll(job_id, "base", log_limit=0)
         if poll.state in (StageState.ABSENT, StageState.RUNNING):
             self._with_gateway.add(job_id)
             fetcher = replace(Fetcher.of(newest), id=job_id)
-            route = await self._bench.gateway.lead_git(fetcher, client)
+            route = await self._runtime.gateway.open_git_route(fetcher, client)
         if poll.state is StageState.ABSENT:
             recipe = profile.recipe(newest.clone_url, newest.base_branch)
             await client.make_base(job_id, replace(recipe, git=route.env, relay=route.by_relay), only_existing=True)

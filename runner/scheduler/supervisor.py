@@ -24,8 +24,8 @@ from runner.rows.holds import fetch_holds
 from runner.scheduler.placement import Placement
 from runner.scheduler.sweep import INTERVAL_S, Sweep
 from runner.steps.holding import end_vain_holds, keep_for_person
-from runner.steps.loops import Bell, Listener
-from runner.steps.runtime import UNCONFIGURED, Bench, set_trouble
+from runner.steps.loops import Listener, Wakeup
+from runner.steps.runtime import UNCONFIGURED, Runtime, set_trouble
 from runner.steps.steps import give_up, take_step
 from runner.steps.watching import rest
 from runner.transport.host_errors import HostError
@@ -50,31 +50,31 @@ class Supervisor:
 
     def __init__(
         self,
-        bench: Bench,
+        runtime: Runtime,
         machines: Mapping[str, Machine],
-        bell: Bell,
+        wakeup: Wakeup,
         claims: Claims,
         poll_s: float,
         sweep_s: float = INTERVAL_S,
     ) -> None:
-        self._bench = bench
-        self._bell = bell
+        self._runtime = runtime
+        self._wakeup = wakeup
         self._poll_s = poll_s
         self._claims = claims
         self._working: dict[str, asyncio.Task[bool]] = {}
-        self.placement = Placement(bench, machines, poll_s)
-        self._sweep = Sweep(bench, machines, self.placement.answers, sweep_s)
+        self.placement = Placement(runtime, machines, poll_s)
+        self._sweep = Sweep(runtime, machines, self.placement.answers, sweep_s)
 
     async def step(self) -> None:
         """Look once at all jobs and leases. Long work continues in tasks."""
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             jobs = await job_rows.fetch_active_jobs(connection)
             leases = await job_rows.fetch_leases(connection)
             claimed = await fetch_claimed(connection)
             holds = await fetch_holds(connection)
-        now = self._bench.now()
+        now = self._runtime.now()
         busy = claimed | {name_claim(hold.job_id) for hold in holds if hold.rests(now)}
-        await end_vain_holds(self._bench, holds, {job.id for job in jobs} | {lease.job_id for lease in leases})
+        await end_vain_holds(self._runtime, holds, {job.id for job in jobs} | {lease.job_id for lease in leases})
         queued = [job for job in jobs if job.state is JobState.QUEUED and job.id not in self._working]
         await self._place(queued, await self.placement.fetch_due())
         for lease in leases:
@@ -129,14 +129,14 @@ class Supervisor:
         elif error:
             log.error("supervisor.task_failed", subject=subject, exc_info=error)
         elif task.result():
-            self._bell.ring()
+            self._wakeup.notify()
 
     async def _with_claim(self, job_id: str, work: Callable[[], Awaitable[bool]]) -> bool:
         async with self._claims.hold(name_claim(job_id)) as mine:
             return mine and await work()
 
     async def _read(self, job_id: str) -> Job | None:
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             return await job_rows.fetch_job(connection, job_id)
 
     async def _look_after(self, lease: Lease) -> bool:
@@ -144,7 +144,7 @@ class Supervisor:
         job = await self._read(lease.job_id)
         if job and job.active:
             await self._drive(job)
-        if await keep_for_person(self._bench, self._bell, lease, retry_s=10 * self._poll_s):
+        if await keep_for_person(self._runtime, self._wakeup, lease, retry_s=10 * self._poll_s):
             return False
         return await self._free(lease, [job.adopts] if job and job.adopts else [])
 
@@ -155,20 +155,20 @@ class Supervisor:
                 await self._take_steps(job)
             finally:
                 for environment in (job.id, name_environment(job.id)):
-                    await self._bench.gateway.close(environment)
-                self._bench.gateway.forget(job.id)
+                    await self._runtime.gateway.close(environment)
+                self._runtime.gateway.forget(job.id)
 
     async def _take_steps(self, job: Job) -> None:
         exceptions = 0
         gone_since: datetime | None = None
-        with self._bell.listen() as listener:
+        with self._wakeup.listen() as listener:
             while job.state in LEASED:
                 before = job
                 try:
                     job = await self._advance(job)
                     exceptions, gone_since = 0, None
                 except HostError as error:
-                    gone_since = gone_since or self._bench.now()
+                    gone_since = gone_since or self._runtime.now()
                     job = await self._wait_for_machine(job, error, gone_since)
                 except ClaimLost:
                     raise
@@ -176,36 +176,40 @@ class Supervisor:
                     exceptions += 1
                     log.exception("job.step_failed", faults=exceptions)
                     if exceptions >= MAX_EXCEPTIONS:
-                        job = await give_up(self._bench, job, JobState.FAILED, INTERNAL)
+                        job = await give_up(self._runtime, job, JobState.FAILED, INTERNAL)
                 job = await self._pause(before, job, listener)
 
     async def _advance(self, job: Job) -> Job:
-        bench = self._bench
-        if job.repository not in bench.profiles or job.agent not in bench.agents or job.machine not in bench.clients:
-            return await give_up(bench, job, JobState.FAILED, UNCONFIGURED)
-        return await take_step(bench, job)
+        runtime = self._runtime
+        if (
+            job.repository not in runtime.profiles
+            or job.agent not in runtime.agents
+            or job.machine not in runtime.clients
+        ):
+            return await give_up(runtime, job, JobState.FAILED, UNCONFIGURED)
+        return await take_step(runtime, job)
 
     async def _pause(self, before: Job, after: Job, listener: Listener) -> Job:
         """Wait until there may be something to do, and read the job again: somebody may have cancelled it."""
         if (before.state, before.trouble) != (after.state, after.trouble):
-            self._bell.ring()
+            self._wakeup.notify()
         if before.state == after.state:
-            await rest(self._bench, after, listener, self._poll_s)
+            await rest(self._runtime, after, listener, self._poll_s)
         require_claim(0)
         return await self._read(after.id) or after
 
     async def _wait_for_machine(self, job: Job, error: HostError, gone_since: datetime) -> Job:
         """Wait for a machine that does not answer, within the limits. The job keeps its slot."""
-        patience = timedelta(seconds=self._bench.profiles[job.repository].limits.unreachable_after_s)
+        patience = timedelta(seconds=self._runtime.profiles[job.repository].limits.unreachable_after_s)
         await self.placement.note_gone(job.machine or "", error)
         if job.cancel_requested_at:  # Its agent may still be running, and nobody can tell it to end.
-            await self._bench.gateway.close(job.id)
-        if error.permanent or self._bench.now() - gone_since > patience:
+            await self._runtime.gateway.close(job.id)
+        if error.permanent or self._runtime.now() - gone_since > patience:
             reason = f"machine {job.machine} can no longer be reached: {error}"
-            return await give_up(self._bench, job, JobState.LOST, reason)
+            return await give_up(self._runtime, job, JobState.LOST, reason)
         log.warning("job.machine_unreachable", reason=str(error))
-        if await set_trouble(self._bench, job, f"machine {job.machine} cannot be reached: {error}"):
-            self._bell.ring()
+        if await set_trouble(self._runtime, job, f"machine {job.machine} cannot be reached: {error}"):
+            self._wakeup.notify()
         return job
 
     async def _free(self, lease: Lease, adopted: Sequence[str]) -> bool:
@@ -214,18 +218,18 @@ class Supervisor:
         The same applies to the job that it `adopted`, which may have ended before the adoption, and to the environment
         of its checks.
         """
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             checked = [job_id for job_id in (*adopted, lease.job_id) if await fetch_checks(connection, job_id)]
         verified = [name_environment(job_id) for job_id in checked]
-        with self._bell.listen() as listener:
+        with self._wakeup.listen() as listener:
             # Read each time, because the operator may change how the machine is reached.
-            while client := self._bench.clients.get(lease.machine):
+            while client := self._runtime.clients.get(lease.machine):
                 # Clean all of them, even if one fails: a full disk may block only some.
                 ended = [await self._clean(client, lease, job_id) for job_id in (*adopted, *verified, lease.job_id)]
                 if all(ended):
                     break
                 await listener.wait(self._poll_s * 10)
-        async with self._bench.db.write() as connection:
+        async with self._runtime.db.write() as connection:
             await job_rows.delete_lease(connection, lease.job_id)
         log.info("lease.freed", machine=lease.machine, slot=lease.slot, job=lease.job_id)
         return True

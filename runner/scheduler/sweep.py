@@ -18,7 +18,7 @@ from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states, fetch_sightings, save_strangers
 from runner.scheduler.refresh import name_refreshes
 from runner.steps.loops import finish
-from runner.steps.runtime import Bench
+from runner.steps.runtime import Runtime
 from runner.transport.host_errors import HostError
 
 log = structlog.get_logger()
@@ -35,12 +35,12 @@ class Sweep:
 
     def __init__(
         self,
-        bench: Bench,
+        runtime: Runtime,
         machines: Mapping[str, Machine],
         answers: Callable[[str], Awaitable[bool]],
         interval_s: float,
     ) -> None:
-        self._bench = bench
+        self._runtime = runtime
         self._machines = machines
         self._answers = answers
         self._interval_s = interval_s
@@ -64,25 +64,25 @@ class Sweep:
         return False
 
     async def _clean_machine(self, name: str) -> None:
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             state = (await fetch_machine_states(connection)).get(name, USABLE)
         if state.outage or not await self._answers(name):
             return
-        client = self._bench.clients[name]
+        client = self._runtime.clients[name]
         found = await client.list_jobs()
         # Read the database only now, so that it knows each job whose folder was found.
-        async with self._bench.db.read() as connection:
+        async with self._runtime.db.read() as connection:
             standing = await job_rows.fetch_standing(connection, found)
             leases = await job_rows.fetch_leases(connection)
         for job_id in [job_id for job_id in found if standing.get(job_id)][:MAX_CLEANED]:
             await client.clean(job_id)
             log.info("sweep.cleaned", machine=name, job=job_id)
-        known = standing.keys() | name_refreshes(self._bench, self._machines[name])
+        known = standing.keys() | name_refreshes(self._runtime, self._machines[name])
         known |= {name_environment(lease.job_id) for lease in leases}
         await finish(self._report_strangers(name, [job_id for job_id in found if job_id not in known]))
 
     async def _report_strangers(self, name: str, strangers: list[str]) -> None:
-        async with self._bench.db.write() as connection:
+        async with self._runtime.db.write() as connection:
             before = (await fetch_sightings(connection)).get(name)
             await save_strangers(connection, name, strangers)
         if strangers and before and before.stranger_count != len(strangers):

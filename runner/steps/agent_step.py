@@ -26,12 +26,12 @@ from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.steps.gateway import Fetcher
 from runner.steps.runtime import (
-    Bench,
+    Runtime,
     bear_survivors,
     end,
     explain,
     follow,
-    keep_way,
+    keep_routes,
     log_move,
     move_on,
     update_job,
@@ -49,16 +49,19 @@ KILL_AFTER_S = 10
 """The seconds after twice the grace time until an agent is killed."""
 
 
-async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
+async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     """Start the agent in a prepared environment."""
-    access = bench.gateway.grant(job)
-    launch = bench.agents[job.agent].launch(_describe_run(bench, job, access.token if access else ""))
+    access = runtime.gateway.grant(job)
+    launch = runtime.agents[job.agent].launch(_describe_run(runtime, job, access.token if access else ""))
     launch = access.fill_in(launch) if access else launch
-    skills = [bench.skills[name] for name in job.skills if launch.skills_folder and name in bench.skills]
+    skills = [runtime.skills[name] for name in job.skills if launch.skills_folder and name in runtime.skills]
     if access:
-        await _open_account(bench, job, await _fetch_taken(bench, job))
-        await bench.gateway.connect(job, client)
-    ways = [await lead(Fetcher.of(job), client) for lead in (bench.gateway.lead_git, bench.gateway.lead_packages)]
+        await _open_account(runtime, job, await _fetch_taken(runtime, job))
+        await runtime.gateway.connect(job, client)
+    ways = [
+        await lead(Fetcher.of(job), client)
+        for lead in (runtime.gateway.open_git_route, runtime.gateway.open_package_route)
+    ]
     await client.start(
         job.id,
         replace(
@@ -66,7 +69,7 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
             env={"PTQ_PRESET": job.preset, **launch.env, **ways[0].env, **ways[1].env},
             files={**launch.files, **lay_out(skills, launch.skills_folder)},
         ),
-        bench.profiles[job.repository].limits,
+        runtime.profiles[job.repository].limits,
         prompt=job.prompt,
         relay=any(way.by_relay for way in ways) or (access is not None and not access.url),
         base_skills={
@@ -74,7 +77,7 @@ async def start_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
         },
         base_commit=job.base_commit or "",
     )
-    return await move_on(bench, job, JobState.RUNNING, started_at=bench.now())
+    return await move_on(runtime, job, JobState.RUNNING, started_at=runtime.now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +92,35 @@ class _Taken:
     """Of each job that has an account with the gateway."""
 
 
-async def _open_account(bench: Bench, job: Job, taken: _Taken) -> Account | None:
+async def _open_account(runtime: Runtime, job: Job, taken: _Taken) -> Account | None:
     """Open the job's account with the gateway, with the current caps; None if the agent does not use the gateway."""
-    profile = bench.profiles[job.repository]
-    return await bench.gateway.open(job, bound(profile.caps, profile.limits), taken.others, taken.stored)
+    profile = runtime.profiles[job.repository]
+    return await runtime.gateway.open(job, bound(profile.caps, profile.limits), taken.others, taken.stored)
 
 
-async def _fetch_taken(bench: Bench, job: Job) -> _Taken:
-    accounts = {job.id, *bench.gateway.list_accounts()}
-    async with bench.db.read() as connection:
+async def _fetch_taken(runtime: Runtime, job: Job) -> _Taken:
+    accounts = {job.id, *runtime.gateway.list_accounts()}
+    async with runtime.db.read() as connection:
         others = await job_rows.fetch_spent(
             connection,
             repository=job.repository,
             thread=job.thread,
             series=job.series,
             requested_by=job.requested_by,
-            now=bench.now(),
-            caps=bench.profiles[job.repository].caps,
+            now=runtime.now(),
+            caps=runtime.profiles[job.repository].caps,
             without=job.id,
         )
         stored = await job_rows.fetch_stored_usage(connection, accounts)
         return _Taken(await job_rows.fetch_meter(connection, job.id), others, stored)
 
 
-def _describe_run(bench: Bench, job: Job, token: str) -> Run:
+def _describe_run(runtime: Runtime, job: Job, token: str) -> Run:
     """The parameters of this run: a new session, and the caps that the backend can enforce.
 
     An earlier session is never resumed: its agent could write to the file, and so invent messages of the service.
     """
-    caps = bench.profiles[job.repository].caps.get(Scope.JOB, Caps())
+    caps = runtime.profiles[job.repository].caps.get(Scope.JOB, Caps())
     return Run(
         session_id=str(uuid.uuid5(SESSIONS, job.id)),
         model=job.model,
@@ -128,33 +131,33 @@ def _describe_run(bench: Bench, job: Job, token: str) -> Run:
     )
 
 
-async def follow_agent(bench: Bench, client: JobdClient, job: Job) -> Job:
+async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     """Watch a running agent. When it has ended, judge its run."""
-    poll = await follow(bench, client, job, "agent")
-    agent = bench.agents[job.agent]
+    poll = await follow(runtime, client, job, "agent")
+    agent = runtime.agents[job.agent]
     if poll.state is StageState.RUNNING:
-        return await _watch(bench, client, job, poll.heading)
-    account = await _open_account(bench, job, await _fetch_taken(bench, job))
-    await bench.gateway.close(job.id)
+        return await _watch(runtime, client, job, poll.heading)
+    account = await _open_account(runtime, job, await _fetch_taken(runtime, job))
+    await runtime.gateway.close(job.id)
     if poll.state is StageState.FAILED:
-        return await end(bench, job, JobState.FAILED, explain(poll, "the agent could not be started"))
-    tally, meter, _ = await asyncio.to_thread(bench.usage_reader.read, job, agent, whole=True)
+        return await end(runtime, job, JobState.FAILED, explain(poll, "the agent could not be started"))
+    tally, meter, _ = await asyncio.to_thread(runtime.usage_reader.read, job, agent, whole=True)
     run_s = min(meter.usage.run_s, _read_run_s(poll.result, meter.usage.run_s))
     meter = replace(meter, usage=replace(meter.usage, run_s=run_s))
     meter = account.correct(meter) if account else meter
     if poll.state is StageState.DONE:
         exit_status = _read_exit_status(poll.result)
-        verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(bench, job, poll.result, account))
+        verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(runtime, job, poll.result, account))
     else:
         # Its results so far may still be useful.
         exit_status = None
         reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
-        verdict = _told(bench, job, {}, account) or RunVerdict(Ending.KILLED, reason)
-    async with bench.db.write() as connection:
+        verdict = _told(runtime, job, {}, account) or RunVerdict(Ending.KILLED, reason)
+    async with runtime.db.write() as connection:
         await job_rows.save_meter(connection, replace(meter, ending=str(verdict.ending)))
         failure = None if verdict.finished else verdict.reason
         moved = await job_rows.move_job(
-            connection, job, JobState.COLLECTING, bench.now(), failure, exit_status=exit_status
+            connection, job, JobState.COLLECTING, runtime.now(), failure, exit_status=exit_status
         )
     if doubt := poll.result.get("doubt"):
         log.warning("agent.environment_doubted", **job.log_context(), reason=read_text(doubt))
@@ -176,7 +179,7 @@ def _read_exit_status(result: Mapping[str, Any]) -> int | None:
     return status if type(status) is int and -MAX_EXIT_STATUS <= status <= MAX_EXIT_STATUS else None
 
 
-def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | None) -> RunVerdict | None:
+def _told(runtime: Runtime, job: Job, result: Mapping[str, Any], account: Account | None) -> RunVerdict | None:
     """Why the agent was stopped, by a person, the service or its machine; None if it ended by itself."""
     if job.cancel_requested_at:
         return RunVerdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
@@ -187,7 +190,7 @@ def _told(bench: Bench, job: Job, result: Mapping[str, Any], account: Account | 
     if objection := read_text(result.get("objection")):
         return RunVerdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
-        limit_s = bench.profiles[job.repository].limits.timeout_s
+        limit_s = runtime.profiles[job.repository].limits.timeout_s
         return RunVerdict(Ending.CAPPED, f"the agent was stopped at its cap of {limit_s:,} seconds")
     return None
 
@@ -198,22 +201,22 @@ def _find_refusal(account: Account | None) -> RunVerdict | None:
     return RunVerdict(Ending.CAPPED, f"the agent was stopped at {refusal}") if refusal else None
 
 
-async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Job:
+async def _watch(runtime: Runtime, client: JobdClient, job: Job, heading: str) -> Job:
     """Count the usage of a running agent. Warn it before a cap, and stop it at a cap or after a cancel."""
-    profile = bench.profiles[job.repository]
-    await keep_way(bench, client, job)
-    _, meter, idle_s = await asyncio.to_thread(bench.usage_reader.read, job, bench.agents[job.agent])
+    profile = runtime.profiles[job.repository]
+    await keep_routes(runtime, client, job)
+    _, meter, idle_s = await asyncio.to_thread(runtime.usage_reader.read, job, runtime.agents[job.agent])
     meter = replace(meter, heading=heading)
-    taken = await _fetch_taken(bench, job)
-    if account := await _open_account(bench, job, taken):
+    taken = await _fetch_taken(runtime, job)
+    if account := await _open_account(runtime, job, taken):
         try:
-            await bench.gateway.connect(job, client)
+            await runtime.gateway.connect(job, client)
         except JobdError as error:  # The agent's requests wait meanwhile.
             log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
         meter = account.correct(meter)
     if is_worth_writing(taken.meter, meter):
         # If this write is lost in a power failure, the log and the model calls are counted again.
-        async with bench.db.relaxed_commit.write() as connection:
+        async with runtime.db.relaxed_commit.write() as connection:
             await job_rows.save_meter(connection, meter)
     # Its own word counts in full here, since it ends no other run.
     spent = {scope: usage + meter.usage for scope, usage in taken.others.items()}
@@ -221,33 +224,33 @@ async def _watch(bench: Bench, client: JobdClient, job: Job, heading: str) -> Jo
     told = find_end(watched, caps, profile.limits) or _find_refusal(account)
     if told and not job.stopped_as:
         log.info("job.stopping", **job.log_context(), reason=told.reason)
-        stop = {"stopped_as": str(told.ending), "stop_reason": told.reason, "stopped_at": bench.now()}
-        job = await update_job(bench, job, **stop)
+        stop = {"stopped_as": str(told.ending), "stop_reason": told.reason, "stopped_at": runtime.now()}
+        job = await update_job(runtime, job, **stop)
     if job.stopped_at:
-        return await _stop(bench, client, job)
-    if (warning := find_warning(watched, caps)) and not bench.usage_reader.was_warned(job.id):
+        return await _stop(runtime, client, job)
+    if (warning := find_warning(watched, caps)) and not runtime.usage_reader.was_warned(job.id):
         log.info("job.warned", **job.log_context(), warning=warning)
-        bench.usage_reader.note_warning(job.id)
+        runtime.usage_reader.note_warning(job.id)
         with suppress(JobdError):  # The warning is optional.
             await client.notify(job.id, warning)
     return job
 
 
-async def _stop(bench: Bench, client: JobdClient, job: Job) -> Job:
+async def _stop(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     """Tell the agent to stop. If it does not, kill all processes of the job. Raises `Lost`.
 
     The agent can delay the machine-side program that should stop it, because it runs as the same user.
     """
     assert job.stopped_at
-    grace_s = 2 * bench.profiles[job.repository].limits.stop_grace_s + KILL_AFTER_S
+    grace_s = 2 * runtime.profiles[job.repository].limits.stop_grace_s + KILL_AFTER_S
     kill_from = job.stopped_at + timedelta(seconds=grace_s)
-    if bench.now() > kill_from:
+    if runtime.now() > kill_from:
         log.warning("job.killed", **job.log_context())
         is_alive = await client.kill(job.id) > 0
-        if not is_alive and bench.now() - kill_from > KILL_PATIENCE:
+        if not is_alive and runtime.now() - kill_from > KILL_PATIENCE:
             # The machine may report living processes although there are none, or may have been away all the time.
-            is_alive = (await follow(bench, client, job, "agent")).state is StageState.RUNNING
-        return bear_survivors(bench, job, kill_from) if is_alive else job
+            is_alive = (await follow(runtime, client, job, "agent")).state is StageState.RUNNING
+        return bear_survivors(runtime, job, kill_from) if is_alive else job
     try:
         await client.stop(job.id)
     except JobdError as error:

@@ -57,7 +57,7 @@ class Fetcher:
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class GatewayRoute:
     """How programs on a machine come to what only the service may: git to private repositories, others to hosts."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -86,11 +86,11 @@ class Gateway(Protocol):
     async def connect(self, job: Job, client: JobdClient) -> None:
         """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
 
-    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
+    async def open_git_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
         """Have the way be there by which a machine fetches a private repository. Raises `HostError` and `JobdError`."""
 
-    async def lead_packages(self, fetcher: Fetcher, client: JobdClient) -> Way:
-        """Have the way be there by which a sealed agent comes to hosts of packages. Raises as `lead_git`."""
+    async def open_package_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
+        """Have the way be there by which a sealed agent comes to hosts of packages. Raises as `open_git_route`."""
 
     async def close(self, job_id: str) -> None:
         """Answer the job no more; what was under way is broken off, and counted. Idempotent.

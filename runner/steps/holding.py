@@ -17,103 +17,103 @@ from runner.model.jobd_answers import JobdError
 from runner.model.machines import Lease
 from runner.rows import job_rows
 from runner.rows.holds import Hold, change_hold, end_hold, fetch_hold
-from runner.steps.loops import Bell
-from runner.steps.runtime import Bench
+from runner.steps.loops import Wakeup
+from runner.steps.runtime import Runtime
 from runner.transport.host_errors import HostError
 from runner.transport.jobd_client import JobdClient
 
 log = structlog.get_logger()
 
 
-async def keep_for_person(bench: Bench, bell: Bell, lease: Lease, *, retry_s: float) -> bool:
+async def keep_for_person(runtime: Runtime, wakeup: Wakeup, lease: Lease, *, retry_s: float) -> bool:
     """Carry out the hold on an ended job's environment. False if there is none, so that the environment can be removed.
 
     If the machine fails, the reason is stored, and the next try is after `retry_s`.
     """
-    async with bench.db.read() as connection:
+    async with runtime.db.read() as connection:
         leased = lease.job_id in {other.job_id for other in await job_rows.fetch_leases(connection)}
         hold = await fetch_hold(connection, lease.job_id)
         job = await job_rows.fetch_job(connection, lease.job_id)
         report = await job_rows.fetch_report(connection, lease.job_id)
     if not leased:
         return True  # The lease moved to another job, which carries out the hold.
-    client = bench.clients.get(lease.machine)
+    client = runtime.clients.get(lease.machine)
     if hold is None or job is None or client is None:
         return False
     if job.kind is JobKind.WORKTREE and job.state is not JobState.SUCCEEDED:  # The environment was never made.
         return False
     if job.adopts and report and hold.begun_at < job.created_at:  # The person's edits are stored.
-        async with bench.db.write() as connection:
+        async with runtime.db.write() as connection:
             await end_hold(connection, hold)
         return False
     try:
         if job.adopts:
             await client.adopt(job.id, job.adopts)
         if job.kind is JobKind.WORKTREE and not hold.admitted_at:
-            hold = await _begin_now(bench, hold)
-        if hold.expires_at <= bench.now():
-            return not await _let_out(bench, client, hold)
+            hold = await _begin_now(runtime, hold)
+        if hold.expires_at <= runtime.now():
+            return not await _let_out(runtime, client, hold)
         if not hold.admitted_at and not hold.waits_for_report:
-            await _let_in(bench, client, job, hold, await _find_context(bench, job, report))
-            bell.ring()
+            await _let_in(runtime, client, job, hold, await _find_context(runtime, job, report))
+            wakeup.notify()
     except (HostError, JobdError) as error:
         if isinstance(error, JobdError) and error.code == "gone":
             return False  # The environment is gone.
         log.warning("hold.trouble", job=hold.job_id, machine=lease.machine, reason=str(error))
-        async with bench.db.write() as connection:
+        async with runtime.db.write() as connection:
             await change_hold(connection, hold, trouble=str(error))
-        with bell.listen() as listener:
+        with wakeup.listen() as listener:
             await listener.wait(retry_s)
     return True
 
 
-async def _begin_now(bench: Bench, hold: Hold) -> Hold:
+async def _begin_now(runtime: Runtime, hold: Hold) -> Hold:
     """Start the time of a hold now, because its environment has just become ready."""
-    now = bench.now()
+    now = runtime.now()
     expires_at = now + (hold.expires_at - hold.begun_at)
-    async with bench.db.write() as connection:
+    async with runtime.db.write() as connection:
         await change_hold(connection, hold, begun_at=now, expires_at=expires_at)
     return replace(hold, begun_at=now, expires_at=expires_at)
 
 
-async def _find_context(bench: Bench, job: Job, report: Report | None) -> str:
+async def _find_context(runtime: Runtime, job: Job, report: Report | None) -> str:
     """The description of a job; if its environment was rebuilt, that of the first job."""
     if job.kind is JobKind.WORKTREE and job.follows:
-        async with bench.db.read() as connection:
+        async with runtime.db.read() as connection:
             job = await job_rows.fetch_job(connection, job.follows) or job
             report = await job_rows.fetch_report(connection, job.id)
-    return describe_context(job, report, bench.profiles.get(job.repository))
+    return describe_context(job, report, runtime.profiles.get(job.repository))
 
 
-async def end_vain_holds(bench: Bench, holds: Iterable[Hold], kept: Collection[str]) -> None:
+async def end_vain_holds(runtime: Runtime, holds: Iterable[Hold], kept: Collection[str]) -> None:
     """End holds whose environments do not exist and never will. `kept` are the jobs that may have an environment."""
     for hold in (hold for hold in holds if hold.job_id not in kept):
-        async with bench.db.write() as connection:
+        async with runtime.db.write() as connection:
             ended = await end_hold(connection, hold)
         if ended:
             log.warning("hold.in_vain", job=hold.job_id, person=hold.person)
 
 
-async def _let_in(bench: Bench, client: JobdClient, job: Job, hold: Hold, context: str) -> None:
+async def _let_in(runtime: Runtime, client: JobdClient, job: Job, hold: Hold, context: str) -> None:
     if job.state is JobState.LOST and await client.kill(job.id):
         raise JobdError("still_alive", "processes of the job are still running")
-    lasts_s = int((hold.expires_at - bench.now()).total_seconds())
+    lasts_s = int((hold.expires_at - runtime.now()).total_seconds())
     await client.admit(job.id, hold.public_key, max(lasts_s, 1), context)
-    async with bench.db.write() as connection:
-        await change_hold(connection, hold, admitted_at=bench.now(), trouble=None)
+    async with runtime.db.write() as connection:
+        await change_hold(connection, hold, admitted_at=runtime.now(), trouble=None)
         await job_rows.add_event(
-            connection, job.id, bench.now(), f"held for @{hold.person} until {hold.expires_at:%F %R}"
+            connection, job.id, runtime.now(), f"held for @{hold.person} until {hold.expires_at:%F %R}"
         )
     log.info("hold.admitted", **job.log_context(), person=hold.person)
 
 
-async def _let_out(bench: Bench, client: JobdClient, hold: Hold) -> bool:
+async def _let_out(runtime: Runtime, client: JobdClient, hold: Hold) -> bool:
     """End an expired hold; False if it was released or extended meanwhile."""
     await client.dismiss(hold.job_id)
-    async with bench.db.write() as connection:
+    async with runtime.db.write() as connection:
         ended = await end_hold(connection, hold)
         if ended:
-            await job_rows.add_event(connection, hold.job_id, bench.now(), f"no longer held for @{hold.person}")
+            await job_rows.add_event(connection, hold.job_id, runtime.now(), f"no longer held for @{hold.person}")
     log.info("hold.over", job=hold.job_id, person=hold.person)
     return ended
 

@@ -29,29 +29,29 @@ class Listener:
         self.heard.clear()
 
 
-class Bell:
+class Wakeup:
     """Wakes loops before their interval is over. A lost notification only costs that interval.
 
-    `tell_others` notifies the other replicas, which then call `ring_here`. `narrower` is notified, too, but not the
+    `tell_others` notifies the other replicas, which then call `notify_here`. `narrower` is notified, too, but not the
     other way round: it is for frequent events that few loops need.
     """
 
-    def __init__(self, tell_others: Callable[[], None] = lambda: None, narrower: Bell | None = None) -> None:
+    def __init__(self, tell_others: Callable[[], None] = lambda: None, narrower: Wakeup | None = None) -> None:
         self._listeners: set[Listener] = set()
         self._tell_others = tell_others
         self._narrower = narrower
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake all listeners, also in other replicas."""
-        self.ring_here()
+        self.notify_here()
         self._tell_others()
 
-    def ring_here(self) -> None:
+    def notify_here(self) -> None:
         """Wake all listeners in this process."""
         for listener in self._listeners:
             listener.heard.set()
         if self._narrower:
-            self._narrower.ring_here()
+            self._narrower.notify_here()
 
     @contextmanager
     def listen(self) -> Iterator[Listener]:
@@ -77,9 +77,9 @@ async def finish(work: Coroutine[None, None, Value]) -> Value:
         raise
 
 
-async def run_forever(name: str, step: Callable[[], Awaitable[None]], bell: Bell, interval_s: float) -> None:
+async def run_forever(name: str, step: Callable[[], Awaitable[None]], wakeup: Wakeup, interval_s: float) -> None:
     """Call `step` at every notification and every `interval_s` seconds. A failed pass is logged and repeated."""
-    with bell.listen() as listener:
+    with wakeup.listen() as listener:
         while True:
             try:
                 await step()
@@ -91,10 +91,10 @@ async def run_forever(name: str, step: Callable[[], Awaitable[None]], bell: Bell
 class Loop:
     """`run_forever` in a task, which can be ended between two passes."""
 
-    def __init__(self, name: str, step: Callable[[], Awaitable[None]], bell: Bell, interval_s: float) -> None:
+    def __init__(self, name: str, step: Callable[[], Awaitable[None]], wakeup: Wakeup, interval_s: float) -> None:
         self._step = step
         self._passing = asyncio.Lock()
-        self._task = asyncio.create_task(run_forever(name, self._pass, bell, interval_s), name=name)
+        self._task = asyncio.create_task(run_forever(name, self._pass, wakeup, interval_s), name=name)
 
     async def finish(self) -> None:
         """Wait for the current pass, and start no other."""

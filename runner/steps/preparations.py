@@ -15,7 +15,7 @@ from runner.model.machines import FAULTS, USABLE, WarmBase, break_circuit
 from runner.rows import job_rows
 from runner.rows.machine_states import count_fault, fetch_machine_states, forget_faults, save_outage, save_warm_base
 from runner.rows.notifications import draft_broken_base, insert_notification
-from runner.steps.runtime import Bench
+from runner.steps.runtime import Runtime
 from runner.transport.ssh_metrics import SSH_METRICS
 
 log = structlog.get_logger()
@@ -30,34 +30,34 @@ def name_recipe(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-async def note_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> None:
+async def note_prepared(runtime: Runtime, job: Job, result: Mapping[str, Any]) -> None:
     """Record a successful preparation: the machine works, and has the base now."""
     SSH_METRICS.count_steps(result.get("took"))
-    machine, profile = job.machine or "", bench.profiles[job.repository]
+    machine, profile = job.machine or "", runtime.profiles[job.repository]
     recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
-    async with bench.db.write() as connection:
+    async with runtime.db.write() as connection:
         await forget_faults(connection, machine)
         lease = await job_rows.fetch_leased(connection, job.id)
         if not isinstance(result.get("base"), Mapping) or lease is None:
             return
         # A base that was built in a slot's folder works only there.
         base = WarmBase(machine, lease.slot if result.get("way") == "slot" else None, recipe)
-        await save_warm_base(connection, base, job.repository, bench.now())
+        await save_warm_base(connection, base, job.repository, runtime.now())
 
 
-async def note_unprepared(bench: Bench, job: Job, code: str | None) -> None:
+async def note_unprepared(runtime: Runtime, job: Job, code: str | None) -> None:
     """Record a failed preparation with its error code. Too many in a row take the machine out of service."""
     machine = job.machine or ""
     if code in BASE_BROKEN:
-        notification = draft_broken_base(machine, job.repository, job.failure or "", bench.now())
-        async with bench.db.write() as connection:
+        notification = draft_broken_base(machine, job.repository, job.failure or "", runtime.now())
+        async with runtime.db.write() as connection:
             await insert_notification(connection, notification)
     if code is None or code not in FAULTS:
         return
-    async with bench.db.write() as connection:
+    async with runtime.db.write() as connection:
         if (await fetch_machine_states(connection)).get(machine, USABLE).outage:
             return  # It gets no new jobs anyway; this one was there before.
-        outage = break_circuit(await count_fault(connection, machine), code, bench.now())
+        outage = break_circuit(await count_fault(connection, machine), code, runtime.now())
         if outage:
             await save_outage(connection, machine, outage)
     if outage:

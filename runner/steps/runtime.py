@@ -41,7 +41,7 @@ class Lost(Exception):  # noqa: N818 - a fact about a job
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class Runtime:
     """The dependencies of the steps."""
 
     db: Database
@@ -61,19 +61,21 @@ UNCONFIGURED = "the service's configuration no longer has this job's repository,
 
 
 async def end(
-    bench: Bench,
+    runtime: Runtime,
     job: Job,
     to: JobState,
     failure: str | None,
     report: Report | None = None,
 ) -> Job:
     """Move a job into a final state, and store its logs and report, in one transaction."""
-    account = await _close_account(bench, job) if job.state is JobState.RUNNING else None
-    stages = [stage for stage in STAGES if bench.spool.offset(job.id, stage)]
+    account = await _close_account(runtime, job) if job.state is JobState.RUNNING else None
+    stages = [stage for stage in STAGES if runtime.spool.offset(job.id, stage)]
     # In a thread, and before the transaction, because a log may have many megabytes.
-    logs = {stage: await asyncio.to_thread(job_rows.compress_log, bench.spool.read(job.id, stage)) for stage in stages}
-    async with bench.db.write() as connection:
-        ended = await job_rows.move_job(connection, job, to, bench.now(), failure)
+    logs = {
+        stage: await asyncio.to_thread(job_rows.compress_log, runtime.spool.read(job.id, stage)) for stage in stages
+    }
+    async with runtime.db.write() as connection:
+        ended = await job_rows.move_job(connection, job, to, runtime.now(), failure)
         if account:
             meter = await job_rows.fetch_meter(connection, job.id) or Meter(job.id)
             await job_rows.save_meter(connection, account.correct(meter))
@@ -81,21 +83,21 @@ async def end(
             await job_rows.save_log(connection, job.id, stage, compressed)
         if report:
             await job_rows.insert_report(connection, report)
-    bench.spool.drop(job.id)
-    bench.usage_reader.forget(job.id)
+    runtime.spool.drop(job.id)
+    runtime.usage_reader.forget(job.id)
     log.info("job.ended", **job.log_context(), state=str(to), failure=failure)
     return ended
 
 
-async def _close_account(bench: Bench, job: Job) -> Account | None:
+async def _close_account(runtime: Runtime, job: Job) -> Account | None:
     """Close the account of a run whose end its machine does not report. No more usage is possible then."""
-    account = await bench.gateway.open(job, {}, {}, {})
-    await bench.gateway.close(job.id)
+    account = await runtime.gateway.open(job, {}, {}, {})
+    await runtime.gateway.close(job.id)
     return account
 
 
 async def follow(
-    bench: Bench, client: JobdClient, job: Job, stage: str, environment: str | None = None, wait_s: float = 0.0
+    runtime: Runtime, client: JobdClient, job: Job, stage: str, environment: str | None = None, wait_s: float = 0.0
 ) -> Poll:
     """Poll a stage, and copy the new part of its log.
 
@@ -105,29 +107,29 @@ async def follow(
     The machine may wait up to `wait_s` seconds for new output. It limits the size of the log, and so does this
     function, because the machine is not trusted. The stage may be in another `environment` than the job's.
     """
-    limit = bench.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
-    until = bench.now() + READ_ON
+    limit = runtime.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
+    until = runtime.now() + READ_ON
     while True:
-        offset = bench.spool.offset(job.id, stage)
+        offset = runtime.spool.offset(job.id, stage)
         room = max(min(LOG_CHUNK, limit - offset), 0)
         poll = await client.poll(environment or job.id, stage, log_offset=offset, log_limit=room, wait_s=wait_s)
-        bench.spool.append(job.id, stage, poll.log[:room])
+        runtime.spool.append(job.id, stage, poll.log[:room])
         is_full = 0 < room <= len(poll.log)
         if poll.state in (StageState.ABSENT, StageState.RUNNING) or not is_full:
             return poll
-        if bench.now() >= until:
+        if runtime.now() >= until:
             return replace(poll, state=StageState.RUNNING)
 
 
-async def keep_way(bench: Bench, client: JobdClient, job: Job, fetcher: Fetcher | None = None) -> None:
+async def keep_routes(runtime: Runtime, client: JobdClient, job: Job, fetcher: Fetcher | None = None) -> None:
     """Open the job's routes from its machine to the gateway again, because this may be another replica than before.
 
     Raises `HostError`. If the machine refuses to listen, requests of git wait.
     """
     try:
-        await bench.gateway.lead_git(fetcher or Fetcher.of(job), client)
+        await runtime.gateway.open_git_route(fetcher or Fetcher.of(job), client)
         if job.state is JobState.RUNNING:
-            await bench.gateway.lead_packages(Fetcher.of(job), client)
+            await runtime.gateway.open_package_route(Fetcher.of(job), client)
     except JobdError as error:
         log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
 
@@ -137,29 +139,29 @@ def explain(poll: Poll, otherwise: str) -> str:
     return poll.message or otherwise
 
 
-async def update_job(bench: Bench, job: Job, **changes: Any) -> Job:
+async def update_job(runtime: Runtime, job: Job, **changes: Any) -> Job:
     """Store a change within the job's state."""
-    async with bench.db.write() as connection:
+    async with runtime.db.write() as connection:
         return await job_rows.change_job(connection, job, **changes)
 
 
-async def note_begun(bench: Bench, job: Job) -> Job:
+async def note_begun(runtime: Runtime, job: Job) -> Job:
     """Restart the time limit of the job's state, because its stage begins only now, such as after a wait for GitHub."""
-    return await update_job(bench, job, changed_at=bench.now())
+    return await update_job(runtime, job, changed_at=runtime.now())
 
 
-def require_in_time(bench: Bench, job: Job) -> None:
+def require_in_time(runtime: Runtime, job: Job) -> None:
     """Raise `Lost` if a running stage should have ended long ago."""
-    if reason := find_overdue(job, bench.profiles[job.repository].limits, bench.now()):
+    if reason := find_overdue(job, runtime.profiles[job.repository].limits, runtime.now()):
         raise Lost(reason)
 
 
-def bear_survivors(bench: Bench, job: Job, since: datetime) -> Job:
+def bear_survivors(runtime: Runtime, job: Job, since: datetime) -> Job:
     """The job, blocked because its machine has not been able to kill its processes since then.
 
     Raises `Lost` after `KILL_PATIENCE`.
     """
-    if bench.now() - since > KILL_PATIENCE:
+    if runtime.now() - since > KILL_PATIENCE:
         minutes = KILL_PATIENCE // timedelta(minutes=1)
         log.error("job.not_killed", **job.log_context(), since=since.isoformat())
         raise Lost(f"machine {job.machine} could not kill this job's processes within {minutes} minutes")
@@ -167,18 +169,18 @@ def bear_survivors(bench: Bench, job: Job, since: datetime) -> Job:
     return replace(job, trouble=f"{job.machine} could not kill this job's processes yet; trying again")
 
 
-async def set_trouble(bench: Bench, job: Job, trouble: str | None) -> bool:
+async def set_trouble(runtime: Runtime, job: Job, trouble: str | None) -> bool:
     """Store what the job is waiting for, or None. Returns whether that has changed."""
     if job.trouble == trouble:
         return False
-    await update_job(bench, job, trouble=trouble)
+    await update_job(runtime, job, trouble=trouble)
     return True
 
 
-async def move_on(bench: Bench, job: Job, to: JobState, failure: str | None = None, **changes: Any) -> Job:
+async def move_on(runtime: Runtime, job: Job, to: JobState, failure: str | None = None, **changes: Any) -> Job:
     """Move a job, and log it."""
-    async with bench.db.write() as connection:
-        moved = await job_rows.move_job(connection, job, to, bench.now(), failure, **changes)
+    async with runtime.db.write() as connection:
+        moved = await job_rows.move_job(connection, job, to, runtime.now(), failure, **changes)
     return log_move(moved)
 
 

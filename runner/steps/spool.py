@@ -9,7 +9,7 @@ from pathlib import Path
 
 from runner.model.job import JobState
 from runner.own_files import close_to_others, make_private_folder, open_private
-from runner.steps.loops import Bell, Listener
+from runner.steps.loops import Listener, Wakeup
 
 STAGES = ("prepare", "agent", "collect", "check")
 """The stages that have a log, in order."""
@@ -36,7 +36,7 @@ class Spool:
     def __init__(self, folder: Path) -> None:
         """Create the folder if necessary, only for our account. Raises `OSError` with a text for the operator."""
         self._folder = folder
-        self._grown = Bell()
+        self._grown = Wakeup()
         self._watchers = Counter[str]()
         try:
             make_private_folder(folder)
@@ -56,7 +56,7 @@ class Spool:
         if chunk:
             with open(self._path(job_id, stage), "ab", opener=open_private) as file:
                 file.write(chunk)
-            self._grown.ring_here()
+            self._grown.notify_here()
 
     @contextmanager
     def watch(self, job_id: str) -> Iterator[Listener]:

@@ -30,13 +30,13 @@ from runner.steps.base_commit import NoBaseCommit, choose_base_commit, read_base
 from runner.steps.gateway import Fetcher
 from runner.steps.preparations import note_prepared, note_unprepared
 from runner.steps.runtime import (
-    Bench,
     Lost,
+    Runtime,
     bear_survivors,
     end,
     explain,
     follow,
-    keep_way,
+    keep_routes,
     move_on,
     note_begun,
     require_in_time,
@@ -62,44 +62,44 @@ PHASES: Mapping[str, str] = {
 """Name in the protocol -> why a preparation takes long, for people."""
 
 
-async def take_step(bench: Bench, job: Job) -> Job:
+async def take_step(runtime: Runtime, job: Job) -> Job:
     """Take the next step of a leased job. Raises `HostError` if its machine cannot be reached.
 
     The job's `trouble` is then what it waits for, or None.
     """
-    moved = await _take_step(bench, replace(job, trouble=None))
+    moved = await _take_step(runtime, replace(job, trouble=None))
     if moved.state is job.state:
-        await set_trouble(bench, replace(moved, trouble=job.trouble), moved.trouble)
+        await set_trouble(runtime, replace(moved, trouble=job.trouble), moved.trouble)
     return moved
 
 
-async def _take_step(bench: Bench, job: Job) -> Job:
-    client = bench.clients[job.machine or ""]
+async def _take_step(runtime: Runtime, job: Job) -> Job:
+    client = runtime.clients[job.machine or ""]
     step = _cancel if _is_to_be_killed(job) else _STEPS[job.state]
     try:
-        return await step(bench, client, job)
+        return await step(runtime, client, job)
     except JobdError as error:
         log.warning("job.refused_by_machine", **job.log_context(), error=error.code, reason=error.message)
-        ended = await end(bench, job, JobState.FAILED, error.message)
+        ended = await end(runtime, job, JobState.FAILED, error.message)
         if job.state is JobState.PREPARING:
-            await note_unprepared(bench, ended, error.code)
+            await note_unprepared(runtime, ended, error.code)
         return ended
     except NoBaseCommit as reason:
-        return await end(bench, job, JobState.FAILED, str(reason))
+        return await end(runtime, job, JobState.FAILED, str(reason))
     except Lost as reason:
-        return await give_up(bench, job, JobState.LOST, str(reason))
+        return await give_up(runtime, job, JobState.LOST, str(reason))
     except HistoryError as error:
         if error.permanent:
-            return await end(bench, job, JobState.FAILED, str(error))
+            return await end(runtime, job, JobState.FAILED, str(error))
         log.warning("job.base_unknown", **job.log_context(), reason=str(error))
         return replace(job, trouble=str(error))
 
 
-async def give_up(bench: Bench, job: Job, to: JobState, reason: str) -> Job:
+async def give_up(runtime: Runtime, job: Job, to: JobState, reason: str) -> Job:
     """End a job that cannot continue. If only its verification is missing, it keeps its result."""
     if job.state is JobState.VERIFYING:
-        return await finish_unverified(bench, job, reason)
-    return await end(bench, job, to, reason)
+        return await finish_unverified(runtime, job, reason)
+    return await end(runtime, job, to, reason)
 
 
 def _is_to_be_killed(job: Job) -> bool:
@@ -112,21 +112,21 @@ def _is_to_be_killed(job: Job) -> bool:
     return job.state in (JobState.PREPARING, JobState.VERIFYING) or job.cancel_requested_at > job.changed_at
 
 
-async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
+async def _prepare(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     if job.adopts:
         await client.adopt(job.id, job.adopts)
-        return await _leave_preparing(bench, client, job)
-    poll = await follow(bench, client, job, "prepare")
-    profile = bench.profiles[job.repository]
+        return await _leave_preparing(runtime, client, job)
+    poll = await follow(runtime, client, job, "prepare")
+    profile = runtime.profiles[job.repository]
     if poll.state is StageState.ABSENT:
-        earlier, changes = await _fetch_earlier(bench, job)
-        async with bench.db.read() as connection:
+        earlier, changes = await _fetch_earlier(runtime, job)
+        async with runtime.db.read() as connection:
             lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
         # Worktrees and jobs after a rebase may begin at any commit, and no other job must begin from there.
         trunk = job.base_branch if job.thread is not None and not job.follows else profile.base_branch
         begun_at = (earlier and earlier.base_commit) or ""
-        job = await choose_base_commit(bench, job, "" if job.kind is JobKind.REBASE else begun_at)
-        way = await bench.gateway.lead_git(Fetcher.of(job), client)
+        job = await choose_base_commit(runtime, job, "" if job.kind is JobKind.REBASE else begun_at)
+        way = await runtime.gateway.open_git_route(Fetcher.of(job), client)
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, trunk)
         await client.prepare(
             job.id,
@@ -136,57 +136,57 @@ async def _prepare(bench: Bench, client: JobdClient, job: Job) -> Job:
             changes_from=begun_at if job.kind is JobKind.REBASE else "",
             held_back=[change for change in changes if configures_agents(change.path)],
         )
-        return await note_begun(bench, job)
+        return await note_begun(runtime, job)
     if poll.state is StageState.RUNNING:
-        require_in_time(bench, job)
-        await keep_way(bench, client, job)
+        require_in_time(runtime, job)
+        await keep_routes(runtime, client, job)
         return replace(job, trouble=PHASES.get(poll.phase, "").format(machine=job.machine) or None)
     if poll.state is StageState.DONE:
         # Stored before the agent starts, because after that the machine's answer may come from the agent.
-        job = await _record_prepared(bench, job, poll.result)
-        await note_prepared(bench, job, poll.result)
-        return await _leave_preparing(bench, client, job)
-    ended = await end(bench, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
-    await note_unprepared(bench, ended, poll.error)
+        job = await _record_prepared(runtime, job, poll.result)
+        await note_prepared(runtime, job, poll.result)
+        return await _leave_preparing(runtime, client, job)
+    ended = await end(runtime, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
+    await note_unprepared(runtime, ended, poll.error)
     return ended
 
 
-async def _leave_preparing(bench: Bench, client: JobdClient, job: Job) -> Job:
+async def _leave_preparing(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     """Start the next step of this kind of job."""
     match job.after_preparing:
         case JobState.RUNNING:
-            return await start_agent(bench, client, job)
+            return await start_agent(runtime, client, job)
         case JobState.VERIFYING:
-            return await begin_only(bench, job)
+            return await begin_only(runtime, job)
         case JobState.COLLECTING:
-            return await move_on(bench, job, JobState.COLLECTING)
+            return await move_on(runtime, job, JobState.COLLECTING)
         case end_state:
-            return await end(bench, job, end_state, None)
+            return await end(runtime, job, end_state, None)
 
 
-async def _fetch_earlier(bench: Bench, job: Job) -> tuple[Job | None, list[FileChange]]:
+async def _fetch_earlier(runtime: Runtime, job: Job) -> tuple[Job | None, list[FileChange]]:
     """The attempt that this one continues, and the part of its change that can be applied again."""
     if not job.follows:
         return None, []
-    async with bench.db.read() as connection:
+    async with runtime.db.read() as connection:
         report = await job_rows.fetch_report(connection, job.follows)
         changes = [change for change in (report.changes if report else ()) if is_plain(change)]
         return await job_rows.fetch_job(connection, job.follows), changes
 
 
-async def _record_prepared(bench: Bench, job: Job, result: Mapping[str, Any]) -> Job:
+async def _record_prepared(runtime: Runtime, job: Job, result: Mapping[str, Any]) -> Job:
     found: dict[str, Any] = {}
-    commit = await read_base_commit(bench, job, result)
+    commit = await read_base_commit(runtime, job, result)
     if not job.base_commit:
         found["base_commit"] = commit
     if job.kind is JobKind.REBASE and job.conflicts is None:
         found["conflicts"] = read_conflicts(result)
-    return await update_job(bench, job, **found) if found else job
+    return await update_job(runtime, job, **found) if found else job
 
 
-async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
-    poll = await follow(bench, client, job, "collect")
-    profile = bench.profiles[job.repository]
+async def _collect(runtime: Runtime, client: JobdClient, job: Job) -> Job:
+    poll = await follow(runtime, client, job, "collect")
+    profile = runtime.profiles[job.repository]
     if poll.state is StageState.ABSENT:
         await client.collect(
             job.id,
@@ -194,48 +194,48 @@ async def _collect(bench: Bench, client: JobdClient, job: Job) -> Job:
             # No linting after a cancel: somebody waits, and the diff will not be proposed.
             lint=() if job.cancel_requested_at else profile.lint,
             # Files that are the same for every run of the job's agent.
-            hidden=bench.agents[job.agent].launch(Run(session_id="")).hidden,
+            hidden=runtime.agents[job.agent].launch(Run(session_id="")).hidden,
             limits=profile.limits,
         )
         return job
     if poll.state is StageState.RUNNING:
-        require_in_time(bench, job)
+        require_in_time(runtime, job)
         return job
     failure = job.failure
     if poll.state is not StageState.DONE:
         failure = failure or explain(poll, "the collection of the result was killed")
-    return await _finish(bench, client, job, profile, failure)
+    return await _finish(runtime, client, job, profile, failure)
 
 
-async def _finish(bench: Bench, client: JobdClient, job: Job, profile: Profile, failure: str | None) -> Job:
+async def _finish(runtime: Runtime, client: JobdClient, job: Job, profile: Profile, failure: str | None) -> Job:
     """Read the untrusted result, and end the job with it."""
     report = None
     try:
         result = await client.result(job.id, find_max_answer(profile.limits))
         # In a thread, because any part of the machine's answer may be long.
-        report = await asyncio.to_thread(read_report, job, result, profile, bench.db.secret)
-        report = await _tell_origin(bench, job, report)
+        report = await asyncio.to_thread(read_report, job, result, profile, runtime.db.secret)
+        report = await _tell_origin(runtime, job, report)
     except (BadArtifacts, JobdError, OutputTooLarge) as error:
         failure = failure or f"the result could not be read: {error}"
     if job.cancel_requested_at:
         failure = failure or f"cancelled by {job.canceller}"
-        return await end(bench, job, JobState.CANCELLED, failure, report)
+        return await end(runtime, job, JobState.CANCELLED, failure, report)
     if report and not report.body.strip():
         failure = failure or "the agent ended without writing a report"
     if report and (left := find_unresolved(job, report.changes)):
         failure = failure or f"unresolved conflicts in {len(left)} file{'s' * (len(left) != 1)}"
-    if report and not failure and (verifying := await begin_verification(bench, job, report)):
+    if report and not failure and (verifying := await begin_verification(runtime, job, report)):
         return verifying
-    return await end(bench, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report)
+    return await end(runtime, job, JobState.FAILED if failure else JobState.SUCCEEDED, failure, report)
 
 
-async def _tell_origin(bench: Bench, job: Job, report: Report) -> Report:
+async def _tell_origin(runtime: Runtime, job: Job, report: Report) -> Report:
     """The report, with a warning if its change is not only an agent's."""
     if job.kind is JobKind.RELEASE:
         return refuse_unresolved(job, _tell_by_hand(job, report))
     if job.kind is not JobKind.REBASE or not job.follows:
         return report
-    async with bench.db.read() as connection:
+    async with runtime.db.read() as connection:
         earlier = await job_rows.fetch_job(connection, job.follows)
         before = await job_rows.fetch_report(connection, job.follows)
     return tell_rebased(job, report, earlier, before) if earlier and before else report
@@ -248,26 +248,26 @@ def _tell_by_hand(job: Job, report: Report) -> Report:
     return replace(report, body=body, warnings=(f"{by_hand}: the report may be older", *report.warnings))
 
 
-async def _cancel(bench: Bench, client: JobdClient, job: Job) -> Job:
+async def _cancel(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     """Kill all processes of the job, read the rest of its logs, and end it. Raises `Lost`."""
     assert job.cancel_requested_at
     verified = [name_environment(job.id)] if job.state is JobState.VERIFYING else []
     alive = [await client.kill(environment) for environment in (job.id, *verified)]
     since = job.stopped_at
     if since is None or since < job.cancel_requested_at:
-        since = bench.now()
-        job = await update_job(bench, job, stopped_at=since)
+        since = runtime.now()
+        job = await update_job(runtime, job, stopped_at=since)
     if any(alive):
-        return bear_survivors(bench, job, since)
-    polls = [await follow(bench, client, job, stage) for stage in STAGES if stage != STAGE]
-    polls += [await follow(bench, client, job, STAGE, environment) for environment in verified]
+        return bear_survivors(runtime, job, since)
+    polls = [await follow(runtime, client, job, stage) for stage in STAGES if stage != STAGE]
+    polls += [await follow(runtime, client, job, STAGE, environment) for environment in verified]
     # No process is alive any more. A stage that is still reported as running has a long log, or the machine lies.
-    if any(poll.state is StageState.RUNNING for poll in polls) and bench.now() - since <= KILL_PATIENCE:
+    if any(poll.state is StageState.RUNNING for poll in polls) and runtime.now() - since <= KILL_PATIENCE:
         return job
-    return await end(bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
+    return await end(runtime, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
 
 
-_STEPS: Mapping[JobState, Callable[[Bench, JobdClient, Job], Awaitable[Job]]] = {
+_STEPS: Mapping[JobState, Callable[[Runtime, JobdClient, Job], Awaitable[Job]]] = {
     JobState.PREPARING: _prepare,
     JobState.RUNNING: follow_agent,
     JobState.COLLECTING: _collect,

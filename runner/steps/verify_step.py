@@ -35,7 +35,7 @@ from runner.rows.check_rows import add_checks, fetch_checks, save_runs
 from runner.rows.holds import fetch_holds
 from runner.steps.base_commit import read_base_commit
 from runner.steps.gateway import Fetcher
-from runner.steps.runtime import Bench, end, explain, follow, keep_way, log_move, note_begun, require_in_time
+from runner.steps.runtime import Runtime, end, explain, follow, keep_routes, log_move, note_begun, require_in_time
 from runner.transport.host_errors import HostError
 from runner.transport.jobd_client import JobdClient
 
@@ -81,105 +81,105 @@ def plan_checks(report: Report) -> list[tuple[CheckKind, str, str]]:
     return [*found, *((CheckKind.TESTS, path, "\n".join(names)) for path, names in islice(tests, MAX_TEST_FILES))]
 
 
-async def begin_verification(bench: Bench, job: Job, report: Report) -> Job | None:
+async def begin_verification(runtime: Runtime, job: Job, report: Report) -> Job | None:
     """Store the result of a run, and start its verification. If there is nothing to verify, store nothing: None."""
-    profile = bench.profiles[job.repository]
+    profile = runtime.profiles[job.repository]
     planned = await _plan(job, report) if profile.verification.runs else []
-    async with bench.db.read() as connection:
+    async with runtime.db.read() as connection:
         known = await fetch_checks(connection, job.id)
         is_held = any(hold.job_id == job.id for hold in await fetch_holds(connection))
     # A person waits for access, and on some machines this environment would replace the job's.
     if not profile.verification.runs or is_held or not (known or planned):
         return None
-    async with bench.db.write() as connection:
-        moved = await job_rows.move_job(connection, job, JobState.VERIFYING, bench.now())
+    async with runtime.db.write() as connection:
+        moved = await job_rows.move_job(connection, job, JobState.VERIFYING, runtime.now())
         await job_rows.insert_report(connection, report)
         await add_checks(connection, job.id, planned)
     return log_move(moved)
 
 
-async def begin_only(bench: Bench, job: Job) -> Job:
+async def begin_only(runtime: Runtime, job: Job) -> Job:
     """Run a job's scripts only on the base commit, because it has no agent."""
-    if not bench.profiles[job.repository].verification.runs:
-        return await end(bench, job, JobState.FAILED, "the operator has turned verification off for this repository")
+    if not runtime.profiles[job.repository].verification.runs:
+        return await end(runtime, job, JobState.FAILED, "the operator has turned verification off for this repository")
     report = Report(job.id, body="", worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
-    async with bench.db.write() as connection:
-        moved = await job_rows.move_job(connection, job, JobState.VERIFYING, bench.now())
+    async with runtime.db.write() as connection:
+        moved = await job_rows.move_job(connection, job, JobState.VERIFYING, runtime.now())
         await job_rows.insert_report(connection, report)
     return log_move(moved)
 
 
-async def follow_verification(bench: Bench, client: JobdClient, job: Job) -> Job:
+async def follow_verification(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     """Prepare the environment, run the checks in it, and end the job with the results."""
-    environment, profile = name_environment(job.id), bench.profiles[job.repository]
+    environment, profile = name_environment(job.id), runtime.profiles[job.repository]
     try:
-        poll = await follow(bench, client, job, STAGE, environment)
+        poll = await follow(runtime, client, job, STAGE, environment)
         if poll.state is StageState.ABSENT:
-            return await _begin(bench, client, job, environment)
+            return await _begin(runtime, client, job, environment)
     except JobdError as error:
-        return await finish_unverified(bench, job, error.message)
+        return await finish_unverified(runtime, job, error.message)
     if poll.state is StageState.RUNNING:
-        require_in_time(bench, job)
+        require_in_time(runtime, job)
         return job
     if poll.state is not StageState.DONE:
-        return await finish_unverified(bench, job, explain(poll, "it was killed"))
-    seen = _read_runs(await _fetch_subject(bench, job), poll.result, profile.verification)
-    async with bench.db.write() as connection:
+        return await finish_unverified(runtime, job, explain(poll, "it was killed"))
+    seen = _read_runs(await _fetch_subject(runtime, job), poll.result, profile.verification)
+    async with runtime.db.write() as connection:
         for check in seen:
             await save_runs(connection, check)
     await _put_away(client, job)
-    return await _finish(bench, job)
+    return await _finish(runtime, job)
 
 
-async def finish_unverified(bench: Bench, job: Job, reason: str) -> Job:
+async def finish_unverified(runtime: Runtime, job: Job, reason: str) -> Job:
     """End the job with its report, and with the reason why nothing was verified."""
     log.warning("job.not_verified", **job.log_context(), reason=reason)
-    async with bench.db.write() as connection:
+    async with runtime.db.write() as connection:
         for check in await fetch_checks(connection, job.id):
             if not check.runs:
                 await save_runs(connection, replace(check, trouble=reason))
-    return await _finish(bench, job)
+    return await _finish(runtime, job)
 
 
-async def _finish(bench: Bench, job: Job) -> Job:
+async def _finish(runtime: Runtime, job: Job) -> Job:
     if job.cancel_requested_at:
-        return await end(bench, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
-    return await end(bench, job, JobState.SUCCEEDED, None)
+        return await end(runtime, job, JobState.CANCELLED, f"cancelled by {job.canceller}")
+    return await end(runtime, job, JobState.SUCCEEDED, None)
 
 
-async def _begin(bench: Bench, client: JobdClient, job: Job, environment: str) -> Job:
+async def _begin(runtime: Runtime, client: JobdClient, job: Job, environment: str) -> Job:
     """Prepare the environment, and when it is ready, start the checks. Raises `JobdError`."""
     poll = await client.poll(environment, "prepare", log_limit=0)
-    profile, fetcher = bench.profiles[job.repository], replace(Fetcher.of(job), id=environment)
-    async with bench.db.read() as connection:
+    profile, fetcher = runtime.profiles[job.repository], replace(Fetcher.of(job), id=environment)
+    async with runtime.db.read() as connection:
         lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
     if poll.state is StageState.ABSENT:
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
         if profile.verification.network == "none":
             recipe = replace(recipe, network="none")
-        way = await bench.gateway.lead_git(fetcher, client)
+        way = await runtime.gateway.open_git_route(fetcher, client)
         await client.prepare(environment, replace(recipe, git=way.env, relay=way.by_relay), gpus=lease.gpus)
-        return await note_begun(bench, job)
+        return await note_begun(runtime, job)
     if poll.state is StageState.RUNNING:
-        require_in_time(bench, job)
-        await keep_way(bench, client, job, fetcher)
+        require_in_time(runtime, job)
+        await keep_routes(runtime, client, job, fetcher)
     elif poll.state is StageState.DONE:
-        await read_base_commit(bench, job, poll.result)
-        await bench.gateway.close(environment)  # Nothing has to be fetched any more.
-        subject = await _fetch_subject(bench, job)
+        await read_base_commit(runtime, job, poll.result)
+        await runtime.gateway.close(environment)  # Nothing has to be fetched any more.
+        subject = await _fetch_subject(runtime, job)
         if poll.result.get("sealed") is not True:
-            subject = await _leave_strangers_out(bench, job, subject)
+            subject = await _leave_strangers_out(runtime, job, subject)
         runs = await asyncio.to_thread(_list_runs, subject, profile)
         await client.start_checks(environment, job.base_commit or "", subject.changes, runs, profile)
-        return await note_begun(bench, job)
+        return await note_begun(runtime, job)
     else:
         raise JobdError("not_prepared", explain(poll, "the preparation of its environment was killed"))
     return job
 
 
-async def _leave_strangers_out(bench: Bench, job: Job, subject: Subject) -> Subject:
+async def _leave_strangers_out(runtime: Runtime, job: Job, subject: Subject) -> Subject:
     """What to verify on a machine without a sandbox, where a stranger's script could access the whole account."""
-    async with bench.db.write() as connection:
+    async with runtime.db.write() as connection:
         for check in subject.checks:
             if check.kind is CheckKind.ISSUE:
                 await save_runs(connection, replace(check, trouble=NOT_SEALED))
@@ -195,11 +195,11 @@ async def _put_away(client: JobdClient, job: Job) -> None:
         log.info("job.checks_not_put_away", **job.log_context(), reason=str(error))
 
 
-async def _fetch_subject(bench: Bench, job: Job) -> Subject:
-    async with bench.db.read() as connection:
+async def _fetch_subject(runtime: Runtime, job: Job) -> Subject:
+    async with runtime.db.read() as connection:
         found = await fetch_checks(connection, job.id)
         report = await job_rows.fetch_report(connection, job.id)
-    is_built = bool(bench.profiles[job.repository].verification.rebuild)
+    is_built = bool(runtime.profiles[job.repository].verification.rebuild)
     scripts = [check for check in found if check.kind is CheckKind.ISSUE][:MAX_SCRIPTS]
     others = [check for check in found if check.kind is not CheckKind.ISSUE]
     changes = report.changes if report and report.digest else ()

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from bot.web.auth.cookies import CookieCipher
 from bot.web.auth.form_fields import MAX_FORM
-from bot.web.auth.sessions import LASTS, Visits
+from bot.web.auth.sessions import LASTS, Sessions
 from github_standin.standin import CLIENT_SECRET
 from tests.support.dashboard import Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON
@@ -71,9 +71,9 @@ async def test_cookies_are_for_this_host_and_for_no_script(dashboard: Dashboard)
 
 
 def test_on_https_a_cookie_is_for_https_and_no_neighbour() -> None:
-    visits = Visits(CookieCipher(b"secret", lambda: NOON), "https://ptq.example", (), may_sign_in=True)
+    sessions = Sessions(CookieCipher(b"secret", lambda: NOON), "https://ptq.example", (), may_sign_in=True)
     answer = web.Response()
-    visits.begin(answer, "alice")
+    sessions.begin(answer, "alice")
     (cookie,) = answer.cookies.values()
     assert (cookie.key, cookie["secure"], cookie["path"], cookie["domain"]) == ("__Host-ptq-session", True, "/", "")
 

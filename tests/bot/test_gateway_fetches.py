@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict
 
-from bot.gateway.fetches import NotFetched, lead_git, list_addresses, read_fetch
+from bot.gateway.fetches import NotFetched, build_git_environment, list_addresses, read_fetch
 
 NAME = "octo/widgets"
 WEB = "https://github.com"
@@ -64,7 +64,7 @@ def test_what_only_begins_like_a_repository_comes_without_a_token() -> None:
 
 def test_git_is_led_by_its_environment_and_the_token_goes_to_the_gateway_alone() -> None:
     addresses = list_addresses([NAME], WEB, f"{WEB}/Octo/Widgets.git")
-    environment = lead_git("{gateway}", "token", addresses, by_relay=True)
+    environment = build_git_environment("{gateway}", "token", addresses, by_relay=True)
     count = int(environment.pop("GIT_CONFIG_COUNT"))
     pairs = [(environment.pop(f"GIT_CONFIG_KEY_{n}"), environment.pop(f"GIT_CONFIG_VALUE_{n}")) for n in range(count)]
     assert environment == {}
@@ -80,6 +80,6 @@ def test_git_is_led_by_its_environment_and_the_token_goes_to_the_gateway_alone()
 
 
 def test_a_proxy_is_not_gone_round_where_machines_come_by_our_address() -> None:
-    environment = lead_git("https://ptq.example/gateway", "token", [], by_relay=False)
+    environment = build_git_environment("https://ptq.example/gateway", "token", [], by_relay=False)
     assert environment["GIT_CONFIG_COUNT"] == "1"
     assert environment["GIT_CONFIG_KEY_0"] == "http.https://ptq.example/gateway/git/.extraHeader"

@@ -26,7 +26,7 @@ from bot.github.tokens import Access, Grant
 from github_standin import StandIn
 from runner.model.environment import Profile
 from runner.model.jobd_answers import JobdError
-from runner.steps.gateway import Fetcher, Way
+from runner.steps.gateway import Fetcher, GatewayRoute
 from runner.transport.jobd_client import JobdClient
 from tests.support.gateway import Wire
 from tests.support.jobs import NOON, make_job, open_database
@@ -65,10 +65,10 @@ class Floor:
     def reader(self, job_id: str = "0123456789", repository: str = NAME, *, private: bool = True) -> Fetcher:
         return Fetcher(job_id, repository, private, f"{self.web_url}/{repository}.git")
 
-    async def lead(self, reader: Fetcher) -> Way:
-        return await self.gateway.lead_git(reader, cast(JobdClient, self.wire))
+    async def lead(self, reader: Fetcher) -> GatewayRoute:
+        return await self.gateway.open_git_route(reader, cast(JobdClient, self.wire))
 
-    async def git(self, way: Way, *words: str) -> str:
+    async def git(self, way: GatewayRoute, *words: str) -> str:
         """What git on a machine says, in and out."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
         env = {**clean, **way.env, "GIT_TERMINAL_PROMPT": "0", "GIT_CONFIG_GLOBAL": os.devnull}
@@ -80,7 +80,7 @@ class Floor:
 
     @asynccontextmanager
     async def ask(
-        self, way: Way, target: str = GET, method: str = "GET", token: str | None = None, **more: Any
+        self, way: GatewayRoute, target: str = GET, method: str = "GET", token: str | None = None, **more: Any
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """A plain request, by the job's relay."""
         connector = aiohttp.UnixConnector(self.wire.paths["0123456789"])
@@ -243,14 +243,16 @@ async def test_large_files_are_refused_as_git_lfs_shows_it(tmp_path: Path) -> No
 
 async def test_only_what_is_private_and_has_no_other_address_goes_by_the_gateway(tmp_path: Path) -> None:
     async with open_floor(tmp_path, WEB, Counter()) as floor:
-        assert await floor.lead(floor.reader(private=False)) == Way()
-        assert await floor.lead(replace(floor.reader(), clone_url="ssh://git@example.org/octo/widgets")) == Way()
-        assert await floor.lead(floor.reader(repository="octo/unknown")) == Way()
+        assert await floor.lead(floor.reader(private=False)) == GatewayRoute()
+        assert (
+            await floor.lead(replace(floor.reader(), clone_url="ssh://git@example.org/octo/widgets")) == GatewayRoute()
+        )
+        assert await floor.lead(floor.reader(repository="octo/unknown")) == GatewayRoute()
         assert floor.wire.paths == {}
         assert (await floor.lead(floor.reader())).by_relay
     (tmp_path / "other").mkdir()
     async with open_floor(tmp_path / "other", WEB, Counter(), Profile(NAME, by_gateway=False)) as floor:
-        assert await floor.lead(floor.reader()) == Way()
+        assert await floor.lead(floor.reader()) == GatewayRoute()
 
 
 async def test_models_are_not_asked_by_a_way_for_git(tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ async def test_models_are_not_asked_by_a_way_for_git(tmp_path: Path) -> None:
 @asynccontextmanager
 async def open_scripted(
     folder: Path, handle: Callable[[web.Request], Any]
-) -> AsyncIterator[tuple[Floor, Way, Counter]]:
+) -> AsyncIterator[tuple[Floor, GatewayRoute, Counter]]:
     """A gateway whose GitHub does what a test says."""
     application, github = web.Application(), Counter()
     application.router.add_route("*", "/{path:.*}", handle)
@@ -286,7 +288,7 @@ async def open_scripted(
 async def test_a_machine_that_serves_only_public_repositories_gets_no_way_to_a_private_one(tmp_path: Path) -> None:
     async with open_floor(tmp_path, WEB, Counter()) as floor:
         floor.wire.machine = replace(floor.wire.machine, serves=frozenset({"public"}))
-        assert await floor.lead(floor.reader(private=False)) == Way()
+        assert await floor.lead(floor.reader(private=False)) == GatewayRoute()
         with pytest.raises(JobdError, match="does not serve private repositories"):
             await floor.lead(floor.reader())
         assert not floor.wire.paths

@@ -99,7 +99,7 @@ class Floor:
 
     async def lead(self, reader: Fetcher) -> str:
         """The address that a job's programs get."""
-        return (await self.gateway.lead_packages(reader, cast(JobdClient, self.wire))).env["HTTPS_PROXY"]
+        return (await self.gateway.open_package_route(reader, cast(JobdClient, self.wire))).env["HTTPS_PROXY"]
 
     async def connect(self, reader: Fetcher, host: str, port: int, token: str, said: bytes = b"") -> bytes:
         """All that comes back when a program of the job asks for a connection, and says something at once."""

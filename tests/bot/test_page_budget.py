@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from bot.github.limits import Left, parse_left
-from bot.web.auth.sessions import Visit
-from bot.web.auth.visibility import LASTS_S, NONE_LASTS_S, NOT_ASKED, Sight
+from bot.web.auth.sessions import Visitor
+from bot.web.auth.visibility import LASTS_S, NONE_LASTS_S, NOT_ASKED, Visibility
 from handlers.context import Context
 from handlers.ports import GitHub
 from handlers.rules import RepositoryRules, Role
@@ -39,7 +39,7 @@ class AskedGitHub(ModelGitHub):
         return await super().fetch_role(repository, login)
 
 
-class Desk:
+class PageReader:
     """What decides who sees what, and what it asks."""
 
     def __init__(self, **options: Any) -> None:
@@ -50,77 +50,77 @@ class Desk:
         context = Context(
             cast(GitHub, self.github), cast(Any, None), rules, {}, "https://ptq", (), self.clock, lambda: None
         )
-        self.sight = Sight(context, public=True, by_address=False, list_left=lambda: self.left, **options)
+        self.visibility = Visibility(context, public=True, by_address=False, list_left=lambda: self.left, **options)
 
     async def look(self, login: str = "bob") -> set[str]:
         """The repositories that somebody's list shows."""
-        return {*(await self.sight.find_scope(Visit(login))).read}
+        return {*(await self.visibility.find_scope(Visitor(login))).read}
 
     def warns(self, login: str | None = "bob", *, is_operator: bool = False) -> bool:
-        return self.sight.explain_not_asked(Visit(login, is_operator=is_operator)) == NOT_ASKED
+        return self.visibility.explain_not_asked(Visitor(login, is_operator=is_operator)) == NOT_ASKED
 
 
 async def test_equal_questions_that_are_open_at_the_same_time_are_asked_once() -> None:
-    desk = Desk(lasts_s=0.0, none_lasts_s=0.0)
-    desk.github.writers.add("bob")
-    first = asyncio.create_task(desk.look())
-    others = [asyncio.create_task(desk.look()) for _ in range(9)]
+    reader = PageReader(lasts_s=0.0, none_lasts_s=0.0)
+    reader.github.writers.add("bob")
+    first = asyncio.create_task(reader.look())
+    others = [asyncio.create_task(reader.look()) for _ in range(9)]
     await asyncio.sleep(0.001)
     first.cancel()
     assert [await other for other in others] == [{*NAMES}] * 9
-    assert desk.github.asked == dict.fromkeys(NAMES, 1)
-    await desk.look()
-    assert desk.github.asked == dict.fromkeys(NAMES, 2), "nothing is kept here"
+    assert reader.github.asked == dict.fromkeys(NAMES, 1)
+    await reader.look()
+    assert reader.github.asked == dict.fromkeys(NAMES, 2), "nothing is kept here"
 
 
 async def test_a_question_that_fails_is_asked_again() -> None:
-    desk = Desk()
-    desk.github.writers.add("bob")
-    desk.github.mishaps = ["refused"]
-    assert [await desk.sight.find_role("bob", NAMES[0]) for _ in range(2)] == [Role.NONE, Role.WRITE]
+    reader = PageReader()
+    reader.github.writers.add("bob")
+    reader.github.mishaps = ["refused"]
+    assert [await reader.visibility.find_role("bob", NAMES[0]) for _ in range(2)] == [Role.NONE, Role.WRITE]
 
 
 async def test_no_role_is_kept_for_minutes_and_a_role_for_moments() -> None:
     assert LASTS_S == 30 < NONE_LASTS_S == 300
-    desk = Desk(lasts_s=0.0)
-    desk.github.writers.add("alice")
+    reader = PageReader(lasts_s=0.0)
+    reader.github.writers.add("alice")
     for _ in range(3):
-        await desk.look("alice")
-        await desk.look("bob")
-    assert desk.github.asked == dict.fromkeys(NAMES, 4), "three times for alice, and once for bob"
+        await reader.look("alice")
+        await reader.look("bob")
+    assert reader.github.asked == dict.fromkeys(NAMES, 4), "three times for alice, and once for bob"
 
 
 async def test_pages_leave_half_of_an_installations_hour_to_the_service() -> None:
-    desk = Desk(lasts_s=0.0)
-    desk.github.writers.add("bob")
+    reader = PageReader(lasts_s=0.0)
+    reader.github.writers.add("bob")
     ends = NOON + timedelta(minutes=20)
-    desk.left = [("Octo", Left("core", 2_499, 5_000, ends)), ("acme", Left("core", 2_500, 5_000, ends))]
-    assert (await desk.look(), desk.github.asked) == ({"acme/tools"}, {"acme/tools": 1})
-    assert (desk.warns(), desk.warns(None), desk.warns(is_operator=True)) == (True, False, False)
-    assert desk.sight.may_send_form("bob"), "what people do is the service's own work"
-    desk.clock.forward(20 * 60)
-    assert await desk.look() == {*NAMES}
-    assert not desk.warns()
+    reader.left = [("Octo", Left("core", 2_499, 5_000, ends)), ("acme", Left("core", 2_500, 5_000, ends))]
+    assert (await reader.look(), reader.github.asked) == ({"acme/tools"}, {"acme/tools": 1})
+    assert (reader.warns(), reader.warns(None), reader.warns(is_operator=True)) == (True, False, False)
+    assert reader.visibility.may_send_form("bob"), "what people do is the service's own work"
+    reader.clock.forward(20 * 60)
+    assert await reader.look() == {*NAMES}
+    assert not reader.warns()
 
 
 @pytest.mark.parametrize("left", [Left("search", 0, 30, NOON + timedelta(hours=1)), Left("core", 0, 5_000)])
 async def test_other_limits_stop_no_page(left: Left) -> None:
-    desk = Desk()
-    desk.github.writers.add("bob")
-    desk.left = [("octo", left)]
-    assert await desk.look() == {*NAMES}
+    reader = PageReader()
+    reader.github.writers.add("bob")
+    reader.left = [("octo", left)]
+    assert await reader.look() == {*NAMES}
 
 
 async def test_one_person_uses_up_only_their_own_part() -> None:
-    desk = Desk(lasts_s=0.0, calls_of_person=7)
-    desk.github.writers |= {"bob", "alice"}
+    reader = PageReader(lasts_s=0.0, calls_of_person=7)
+    reader.github.writers |= {"bob", "alice"}
     for _ in range(5):
-        await desk.look()
-    assert (desk.github.asked.total(), await desk.look(), desk.warns()) == (7, set(), True)
-    assert not desk.sight.may_send_form("Bob")
-    assert (await desk.look("alice"), desk.warns("alice")) == ({*NAMES}, False)
-    desk.clock.forward(3_600)
-    assert (await desk.look(), desk.warns()) == ({*NAMES}, False)
+        await reader.look()
+    assert (reader.github.asked.total(), await reader.look(), reader.warns()) == (7, set(), True)
+    assert not reader.visibility.may_send_form("Bob")
+    assert (await reader.look("alice"), reader.warns("alice")) == ({*NAMES}, False)
+    reader.clock.forward(3_600)
+    assert (await reader.look(), reader.warns()) == ({*NAMES}, False)
 
 
 async def test_what_github_says_is_left_has_its_end() -> None:
@@ -153,18 +153,18 @@ async def test_pages_say_that_roles_cannot_be_asked_and_show_what_is_public(tmp_
 
 
 async def test_a_question_that_nobody_waits_for_any_more_is_answered_for_the_next() -> None:
-    desk = Desk()
-    desk.github.writers.add("bob")
-    only = asyncio.create_task(desk.sight.find_role("bob", NAMES[0]))
+    reader = PageReader()
+    reader.github.writers.add("bob")
+    only = asyncio.create_task(reader.visibility.find_role("bob", NAMES[0]))
     await asyncio.sleep(0.001)
     only.cancel()
     with pytest.raises(asyncio.CancelledError):
         await only
     await asyncio.sleep(0.02)
-    assert (await desk.sight.find_role("bob", NAMES[0]), desk.github.asked.total()) == (Role.WRITE, 1)
+    assert (await reader.visibility.find_role("bob", NAMES[0]), reader.github.asked.total()) == (Role.WRITE, 1)
 
 
 async def test_nobody_has_a_role_where_github_gives_no_answer() -> None:
-    desk = Desk()
-    desk.github.mishaps = ["refused"] * 3
-    assert await desk.look() == set()
+    reader = PageReader()
+    reader.github.mishaps = ["refused"] * 3
+    assert await reader.look() == set()

@@ -25,7 +25,7 @@ from handlers.events import find_lane
 from handlers.inbox.inbox import Inbox
 from runner.db.database import Database
 from runner.db.schema import deliveries
-from runner.steps.loops import Bell
+from runner.steps.loops import Wakeup
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 
@@ -81,7 +81,7 @@ ROUTER.add(work, "issue_comment", action="created")
 async def endpoint(tmp_path: Path) -> AsyncIterator[Endpoint]:
     async with open_database(tmp_path) as database:
         inbox = Inbox(database, ROUTER, Clock(), max_pending=MAX_PENDING)
-        webhook = Webhook(inbox, SECRETS, Bell(), body_s=BODY_S, now=Clock())
+        webhook = Webhook(inbox, SECRETS, Wakeup(), body_s=BODY_S, now=Clock())
         application = web.Application(client_max_size=MAX_FORM)
         application.router.add_post("/webhook", webhook.handle)
         runner = web.AppRunner(application, auto_decompress=False)

@@ -63,7 +63,7 @@ class Watch:
             public_url="https://ptq.example",
             secrets=(),
             now=self.clock,
-            ring=lambda: None,
+            notify=lambda: None,
             machines={"gpu-1": Machine("gpu-1", "/srv/ptq")},
         )
         self.alerts = Alerts(context, REST)

@@ -84,7 +84,7 @@ class House:
 async def house(tmp_path: Path) -> AsyncIterator[House]:
     async with open_database(tmp_path) as db:
         clock, rings = Clock(), list[str]()
-        context = Context(cast("Any", None), db, {}, {}, "https://ptq", (), clock, lambda: rings.append("ring"))
+        context = Context(cast("Any", None), db, {}, {}, "https://ptq", (), clock, lambda: rings.append("notified"))
         yield House(Lamps(context), db, clock, rings)
 
 
@@ -139,7 +139,7 @@ async def test_one_that_can_never_be_is_given_up_with_a_reason(house: House, err
     await drain(house.lamps)
     assert house.lamps.switched == ["hall"]
     assert (await house.find("hall")).abandoned == reason
-    assert house.rings == ["ring"]
+    assert house.rings == ["notified"]
 
 
 async def test_a_lost_claim_ends_the_pass_and_leaves_the_attempt_in_doubt(house: House) -> None:

@@ -46,7 +46,7 @@ class Desk:
             await work(event.data["word"])
 
         router.add(on_issues, "issues", action="labeled")
-        self.inbox = Inbox(database, router, self.clock, lambda: self.rings.append("ring"))
+        self.inbox = Inbox(database, router, self.clock, lambda: self.rings.append("notified"))
         self.context = Context(cast(GitHub, None), database, {}, {}, "", (), self.clock, lambda: None)
 
     async def bring(

@@ -32,8 +32,8 @@ from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.machine_states import drain, resume
 from runner.scheduler.supervisor import Supervisor
-from runner.steps.loops import Bell
-from runner.steps.runtime import Bench
+from runner.steps.loops import Wakeup
+from runner.steps.runtime import Runtime
 from runner.steps.spool import Spool
 from runner.steps.usage_reader import UsageReader
 from runner.transport.jobd_client import JobdClient
@@ -70,7 +70,7 @@ RULES = {NAME: RepositoryRules(NAME, "mine", caps=CAPS)}
 PROFILES = {NAME: Profile(NAME, limits=Limits(unreachable_after_s=PATIENCE_S), caps=CAPS)}
 HISTORY = ModelHistory(BASE)
 HOUR_S = 3600.0
-"""How often loops look by themselves: never, here. The test rings."""
+"""How often loops look by themselves: never, here. The test notifies."""
 
 ENDS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "prepare": [("done", {"base_commit": BASE}), ("done", {}), ("failed", {}), ("lost", {})],
@@ -109,13 +109,15 @@ class Life(Process):
 
     def __init__(self, url: str, folder: Path, machines: dict[str, ModelMachine], context: Context) -> None:
         super().__init__(url)
-        spool, self.bell = Spool(folder), Bell()
+        spool, self.wakeup = Spool(folder), Wakeup()
         wires = {name: ModelWire(machine, self.stops.gate) for name, machine in machines.items()}
         clients = {name: JobdClient(MACHINES[name], wire) for name, wire in wires.items()}
         usage_reader = UsageReader(spool, {}, context.now)
         agents = {"mine": build_agent(AGENT)}
-        bench = Bench(self.db, clients, PROFILES, agents, {}, spool, usage_reader, context.now, NoGateway(), HISTORY)
-        self.supervisor = Supervisor(bench, MACHINES, self.bell, self.claims, HOUR_S)
+        runtime = Runtime(
+            self.db, clients, PROFILES, agents, {}, spool, usage_reader, context.now, NoGateway(), HISTORY
+        )
+        self.supervisor = Supervisor(runtime, MACHINES, self.wakeup, self.claims, HOUR_S)
         own = replace(context, db=self.db)
         self.loops = {
             "supervisor": self.supervisor.step,
@@ -125,7 +127,7 @@ class Life(Process):
     async def look(self, loop: str, steps: int | None = None) -> None:
         """A pass of a loop. A replica that was stopped first goes on, and knows nothing of what happened meanwhile."""
         await self.wake()
-        self.bell.ring()
+        self.wakeup.notify()
         await self.work(loop, self.loops[loop], steps)
 
     async def end(self) -> None:
@@ -185,8 +187,8 @@ class Jobs(RuleBasedStateMachine):
         self.witness = Witness(self.db.file)
         self.stack.callback(self.witness.close)
         github = cast(GitHub, QuietGitHub())
-        specs, ring = {"mine": AGENT}, lambda: None
-        self.context = Context(github, self.db, RULES, specs, "https://ptq", (), self.clock, ring)
+        specs, notify = {"mine": AGENT}, lambda: None
+        self.context = Context(github, self.db, RULES, specs, "https://ptq", (), self.clock, notify)
         self.lives = [await self.begin(0), await self.begin(1)]
 
     async def begin(self, number: int) -> Life:

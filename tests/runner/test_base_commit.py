@@ -17,7 +17,7 @@ from runner.model.job import Job, JobKind, JobState
 from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states
-from runner.steps.runtime import Bench
+from runner.steps.runtime import Runtime
 from runner.steps.spool import Spool
 from runner.steps.steps import take_step
 from runner.steps.usage_reader import UsageReader
@@ -36,18 +36,18 @@ GONE = "is not on `main`: `/ptq rebase` moves an earlier diff to the newest comm
 class Floor:
     """One machine, one repository, and what its host says of it."""
 
-    bench: Bench
+    runtime: Runtime
     machine: ModelMachine
     history: ModelHistory
 
     async def open(self, **about: Any) -> Job:
         job = make_job(state=JobState.PREPARING, machine="gpu-1", **about)
-        async with self.bench.db.write() as connection:
+        async with self.runtime.db.write() as connection:
             await job_rows.insert_job(connection, job)
         return job
 
     async def step(self, job: Job) -> Job:
-        return await take_step(self.bench, job)
+        return await take_step(self.runtime, job)
 
     def asked(self, job: Job) -> str:
         """The commit that the machine was told to check out."""
@@ -59,7 +59,7 @@ class Floor:
         return await self.step(job)
 
     async def count_faults(self) -> int:
-        async with self.bench.db.read() as connection:
+        async with self.runtime.db.read() as connection:
             states = await fetch_machine_states(connection)
         return states["gpu-1"].faults if states else 0
 
@@ -71,7 +71,7 @@ async def pass_at_once() -> None: ...
 async def open_floor(folder: Path, *, by_gateway: bool = True) -> AsyncIterator[Floor]:
     machine, history, clock, spool = ModelMachine("gpu-1"), ModelHistory(NEWEST, OLDER), Clock(), Spool(folder)
     async with open_database(folder) as database:
-        bench = Bench(
+        runtime = Runtime(
             db=database,
             clients={"gpu-1": JobdClient(Machine("gpu-1", "/srv/gpu-1"), ModelWire(machine, pass_at_once))},
             profiles={"octo/widgets": Profile("octo/widgets", by_gateway=by_gateway)},
@@ -83,7 +83,7 @@ async def open_floor(folder: Path, *, by_gateway: bool = True) -> AsyncIterator[
             gateway=NoGateway(),
             history=history,
         )
-        yield Floor(bench, machine, history)
+        yield Floor(runtime, machine, history)
 
 
 async def test_a_machine_is_told_the_newest_commit_and_must_answer_it(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_where_the_operator_says_whence_to_clone_the_answer_must_be_on_the
 async def test_a_retry_begins_where_the_attempt_before_began_if_the_branch_still_has_that(tmp_path: Path) -> None:
     async with open_floor(tmp_path) as floor:
         done = {"state": JobState.SUCCEEDED, "created_at": NOON}
-        async with floor.bench.db.write() as connection:
+        async with floor.runtime.db.write() as connection:
             for number, commit in enumerate((OLDER, STRANGERS)):
                 earlier = make_job(id=f"{number:010d}", thread=number + 1, base_commit=commit, **done)
                 await job_rows.insert_job(connection, earlier)
@@ -184,7 +184,7 @@ async def test_a_branch_that_is_gone_is_named(tmp_path: Path) -> None:
 async def test_the_environment_for_the_checks_is_held_to_the_same_commit(tmp_path: Path) -> None:
     async with open_floor(tmp_path) as floor:
         job = replace(await floor.open(base_commit=NEWEST), state=JobState.VERIFYING)
-        async with floor.bench.db.write() as connection:
+        async with floor.runtime.db.write() as connection:
             await job_rows.move_job(connection, replace(job, state=JobState.PREPARING), JobState.VERIFYING, NOON)
         job = await floor.step(job)
         (environment,) = floor.machine.stages

@@ -257,17 +257,17 @@ async def test_a_backup_replaces_nothing_and_says_why_there_is_none(tmp_path: Pa
 
 
 class Ear:
-    """Counts the rings that a database's replicas cause."""
+    """Counts the notifications that a database's replicas cause."""
 
     def __init__(self) -> None:
-        self.rings = 0
+        self.notifications = 0
 
-    def ring(self) -> None:
-        self.rings += 1
+    def notify(self) -> None:
+        self.notifications += 1
 
-    async def hear_more_than(self, rings: int) -> None:
+    async def hear_more_than(self, notifications: int) -> None:
         async with asyncio.timeout(20):
-            while self.rings <= rings:
+            while self.notifications <= notifications:
                 await asyncio.sleep(0.01)
 
 
@@ -275,9 +275,9 @@ class Ear:
 async def replica(url: str) -> AsyncIterator[tuple[Database, Ear]]:
     ear = Ear()
     async with open_database(url) as database:
-        task = asyncio.create_task(database.on_change(ear.ring))
+        task = asyncio.create_task(database.on_change(ear.notify))
         try:
-            await ear.hear_more_than(0)  # It rings once when it begins to listen.
+            await ear.hear_more_than(0)  # It notifies once when it begins to listen.
             yield database, ear
         finally:
             task.cancel()
@@ -291,18 +291,18 @@ async def test_a_replica_wakes_the_others_and_not_itself(postgres_url: str) -> N
             one.notify()
         await there.hear_more_than(1)
         await asyncio.sleep(0.3)
-        assert there.rings < 10, "a burst of calls is few rings"
-        assert here.rings == 1
+        assert there.notifications < 10, "a burst of calls is few notifications"
+        assert here.notifications == 1
 
 
 async def test_a_wire_that_is_cut_is_laid_anew(postgres_url: str) -> None:
     async with replica(postgres_url) as (one, _), replica(postgres_url) as (_, there):
         for _ in range(2):
-            rings = there.rings
+            notifications = there.notifications
             await cut_all_connections(one)
-            await there.hear_more_than(rings)  # Something may have been missed.
-        rings = there.rings
-        while there.rings == rings:
+            await there.hear_more_than(notifications)  # Something may have been missed.
+        notifications = there.notifications
+        while there.notifications == notifications:
             one.notify()
             await asyncio.sleep(0.1)
 

@@ -17,9 +17,9 @@ from tests.support.jobs import NOON, make_job
 @pytest.mark.parametrize("kind", ["claude", "codex", "pi"])
 async def test_what_an_earlier_attempt_wrote_into_its_memory_reaches_no_later_one(tmp_path: Path, kind: str) -> None:
     async with open_floor(tmp_path) as floor:
-        floor.bench = replace(floor.bench, agents={"mine": build_agent(AgentSpec("mine", kind))})
+        floor.runtime = replace(floor.runtime, agents={"mine": build_agent(AgentSpec("mine", kind))})
         earlier = make_job(id="0" * 10, state=JobState.FAILED, base_commit=NEWEST, created_at=NOON)
-        async with floor.bench.db.write() as connection:
+        async with floor.runtime.db.write() as connection:
             await job_rows.insert_job(connection, earlier)
         job = await floor.step(await floor.open(id="a" * 10, attempt=2, follows=earlier.id))
         job = await floor.answer(job, NEWEST)

@@ -19,7 +19,7 @@ from runner.model.machines import USABLE, Machine, MachineState
 from runner.rows import job_rows
 from runner.rows.machine_states import drain, fetch_machine_states, resume
 from runner.scheduler.placement import Placement
-from runner.steps.runtime import Bench
+from runner.steps.runtime import Runtime
 from runner.steps.spool import Spool
 from runner.steps.usage_reader import UsageReader
 from runner.transport.host_errors import OutputTooLarge, Unreachable
@@ -41,7 +41,7 @@ class Floor:
     folder: Path
     db: Database
     clock: Clock
-    bench: Bench
+    runtime: Runtime
     host: Host
     machines: Sequence[Machine]
     placement: Placement
@@ -88,7 +88,7 @@ class Floor:
             return (await fetch_machine_states(connection)).get(machine, USABLE)
 
     def restart(self) -> Placement:
-        return Placement(self.bench, {machine.name: machine for machine in self.machines}, LEAST_S)
+        return Placement(self.runtime, {machine.name: machine for machine in self.machines}, LEAST_S)
 
 
 @asynccontextmanager
@@ -102,7 +102,7 @@ async def open_floor(folder: Path, *names: str) -> AsyncIterator[Floor]:
         machines.append(Machine(name, workspace, kind="local", slots=2, python=python))
     async with open_database(folder) as database, open_local_host() as host:
         clock, spool = Clock(), Spool(folder / "spool")
-        bench = Bench(
+        runtime = Runtime(
             db=database,
             clients={machine.name: JobdClient(machine, host) for machine in machines},
             profiles={"octo/widgets": Profile("octo/widgets", limits=Limits(unreachable_after_s=600))},
@@ -114,7 +114,7 @@ async def open_floor(folder: Path, *names: str) -> AsyncIterator[Floor]:
             gateway=NoGateway(),
             history=ModelHistory(),
         )
-        floor = Floor(folder, database, clock, bench, host, machines, Placement(bench, {}, LEAST_S))
+        floor = Floor(folder, database, clock, runtime, host, machines, Placement(runtime, {}, LEAST_S))
         floor.placement = floor.restart()
         yield floor
 
@@ -252,7 +252,7 @@ async def test_a_job_that_has_to_be_sealed_is_not_placed_where_the_machine_canno
         root = str(Path(__file__).parents[2])
         floor.python("gpu-1").write_text(FORBIDDING.format(python=sys.executable, root=root))
         machine = replace(floor.machines[0], sandbox=sandbox)
-        floor.bench = replace(floor.bench, clients={"gpu-1": JobdClient(machine, floor.host)})
+        floor.runtime = replace(floor.runtime, clients={"gpu-1": JobdClient(machine, floor.host)})
         floor.placement = floor.restart()
         job = await floor.place(await floor.queue())
         if sandbox == "auto":

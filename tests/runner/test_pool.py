@@ -139,7 +139,7 @@ async def prepare(floor: Floor, number: int, way: str = "overlay", base: object 
     job = await floor.place(await floor.queue(number))
     lease = (await leases(floor))[job.id]
     told = {"commit": "ab" * 20, "made_at": 0.0} if base is None else base
-    await note_prepared(floor.bench, job, {"way": way, "base": told})
+    await note_prepared(floor.runtime, job, {"way": way, "base": told})
     await make_room(floor, job.id)
     return lease
 
@@ -166,8 +166,8 @@ async def test_a_base_that_is_made_in_another_way_now_is_cold(floor: Floor) -> N
     await floor.drain("gpu-1")
     await prepare(floor, 1)
     await floor.resume("gpu-1")
-    profile = floor.bench.profiles["octo/widgets"]
-    floor.bench = replace(floor.bench, profiles={profile.repository: replace(profile, setup=("make",))})
+    profile = floor.runtime.profiles["octo/widgets"]
+    floor.runtime = replace(floor.runtime, profiles={profile.repository: replace(profile, setup=("make",))})
     floor.placement = floor.restart()
     assert (await floor.place(await floor.queue(2))).machine == "gpu-1"
     await prepare(floor, 3)
@@ -197,7 +197,7 @@ def test_only_what_a_base_is_made_by_tells_it_from_another() -> None:
 async def fail(floor: Floor, number: int, code: str | None) -> None:
     """A job fails while it is prepared on the first machine."""
     job = replace(await floor.queue(number), machine="gpu-1")
-    await note_unprepared(floor.bench, job, code)
+    await note_unprepared(floor.runtime, job, code)
 
 
 async def test_jobs_in_a_row_that_fail_through_their_machine_put_it_out_and_it_comes_back_on_trial(
@@ -226,7 +226,7 @@ async def test_jobs_in_a_row_that_fail_through_their_machine_put_it_out_and_it_c
     trial = await floor.place(jobs[0])
     assert trial.machine == "gpu-1"
     assert await floor.placement.allot([jobs[1]]) == {}
-    await note_prepared(floor.bench, trial, {})
+    await note_prepared(floor.runtime, trial, {})
     assert (await floor.state("gpu-1")).faults == 0
     assert (await floor.place(jobs[1])).machine == "gpu-1"
 
@@ -262,8 +262,8 @@ async def test_a_success_in_between_begins_the_count_anew(floor: Floor) -> None:
 
 
 async def test_slots_are_promised_to_one_job_each_and_fairly(floor: Floor) -> None:
-    other = replace(floor.bench.profiles["octo/widgets"], repository="octo/gadgets")
-    floor.bench = replace(floor.bench, profiles={**floor.bench.profiles, "octo/gadgets": other})
+    other = replace(floor.runtime.profiles["octo/widgets"], repository="octo/gadgets")
+    floor.runtime = replace(floor.runtime, profiles={**floor.runtime.profiles, "octo/gadgets": other})
     floor.placement = floor.restart()
     crowd = [await floor.queue(number) for number in range(10, 16)]
     newcomer = await floor.queue(20, repository="octo/gadgets", created_at=NOON + timedelta(minutes=1))
@@ -282,8 +282,8 @@ async def test_who_had_a_turn_waits_for_those_who_had_none(floor: Floor) -> None
     first = await floor.place(await floor.queue(1))
     await make_room(floor, first.id)
     again, newcomer = await floor.queue(2), await floor.queue(3, requested_by="bob", repository="octo/other")
-    profile = replace(floor.bench.profiles["octo/widgets"], repository="octo/other")
-    floor.bench = replace(floor.bench, profiles={**floor.bench.profiles, "octo/other": profile})
+    profile = replace(floor.runtime.profiles["octo/widgets"], repository="octo/other")
+    floor.runtime = replace(floor.runtime, profiles={**floor.runtime.profiles, "octo/other": profile})
     floor.placement = floor.restart()
     assert [*await floor.placement.allot([again, newcomer])] == [newcomer.id]
 
@@ -299,7 +299,7 @@ def make_folder(floor: Floor, number: int, machine: str = "gpu-1") -> Path:
 
 def sweep(floor: Floor, interval_s: float = 600.0) -> Sweep:
     machines = {machine.name: machine for machine in floor.machines}
-    return Sweep(floor.bench, machines, floor.placement.answers, interval_s)
+    return Sweep(floor.runtime, machines, floor.placement.answers, interval_s)
 
 
 async def test_folders_of_jobs_that_have_ended_go_and_all_others_stay(floor: Floor) -> None:
@@ -327,8 +327,8 @@ async def test_folders_of_jobs_that_have_ended_go_and_all_others_stay(floor: Flo
 
 
 async def test_the_folder_of_a_refresh_is_no_stranger(floor: Floor) -> None:
-    machine, profile = floor.machines[0], next(iter(floor.bench.profiles.values()))
-    job_id = name_refresh(machine, profile, floor.bench.now())
+    machine, profile = floor.machines[0], next(iter(floor.runtime.profiles.values()))
+    job_id = name_refresh(machine, profile, floor.runtime.now())
     (floor.folder / "gpu-1" / "workspace" / "jobs" / job_id / "control").mkdir(parents=True)
     await sweep(floor).run()
     assert (await see(floor)).strangers == ()

@@ -22,8 +22,8 @@ from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.machine_states import drain
 from runner.scheduler.refresh import Refresher, name_refresh
-from runner.steps.gateway import Fetcher, Way
-from runner.steps.runtime import Bench
+from runner.steps.gateway import Fetcher, GatewayRoute
+from runner.steps.runtime import Runtime
 from runner.steps.spool import Spool
 from runner.steps.usage_reader import UsageReader
 from runner.transport.jobd_client import JobdClient
@@ -40,13 +40,13 @@ PROFILE = Profile("octo/widgets", create_venv=("mkdir",))
 class Floor:
     """A service's side of one machine, and the machine."""
 
-    def __init__(self, bench: Bench, machine: Machine, clock: Clock, repository: Repository) -> None:
-        self.bench, self.machine, self.clock, self.repository = bench, machine, clock, repository
-        self.client = bench.clients["here"]
+    def __init__(self, runtime: Runtime, machine: Machine, clock: Clock, repository: Repository) -> None:
+        self.runtime, self.machine, self.clock, self.repository = runtime, machine, clock, repository
+        self.client = runtime.clients["here"]
         self.refresher = self.start_again()
 
     def start_again(self) -> Refresher:
-        return Refresher(self.bench, {"here": self.machine})
+        return Refresher(self.runtime, {"here": self.machine})
 
     async def make_base(self) -> None:
         recipe = PROFILE.recipe(self.repository.url, "main")
@@ -77,7 +77,7 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
     clock, spool = Clock(), Spool(folder / "spool")
     async with open_database(folder) as database, open_local_host() as host:
         client = JobdClient(machine, host)
-        bench = Bench(
+        runtime = Runtime(
             db=database,
             clients={"here": client},
             profiles={PROFILE.repository: PROFILE},
@@ -93,7 +93,7 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
             await job_rows.insert_job(
                 connection, make_job(clone_url=repository.url, created_at=NOON - timedelta(days=1))
             )
-        yield Floor(bench, machine, clock, repository)
+        yield Floor(runtime, machine, clock, repository)
 
 
 async def test_a_base_gets_one_more_layer_once_a_day(tmp_path: Path, repository: Repository) -> None:
@@ -121,7 +121,7 @@ async def test_where_a_worktree_began_is_nobodys_base(tmp_path: Path, repository
             "base_branch": "elsewhere",
             "state": JobState.SUCCEEDED,
         }
-        async with floor.bench.db.write() as connection:
+        async with floor.runtime.db.write() as connection:
             made_at = NOON - timedelta(hours=14)
             await job_rows.insert_job(connection, make_job(clone_url=repository.url, created_at=made_at, **stray))
         repository.commit({"a.txt": "newer\n"})
@@ -152,7 +152,7 @@ async def test_a_machine_that_is_drained_is_left_alone(tmp_path: Path, repositor
     async with open_floor(tmp_path, repository) as floor:
         await floor.make_base()
         repository.commit({"a.txt": "newer\n"})
-        async with floor.bench.db.write() as connection:
+        async with floor.runtime.db.write() as connection:
             await drain(connection, "here", "operator", NOON)
         await floor.refresh()
         assert floor.count_layers() == 1
@@ -179,9 +179,9 @@ class Leading(NoGateway):
         self.led: list[Fetcher] = []
         self.closed: list[str] = []
 
-    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
+    async def open_git_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
         self.led.append(fetcher)
-        return Way({"GIT_CONFIG_COUNT": "0"})
+        return GatewayRoute({"GIT_CONFIG_COUNT": "0"})
 
     async def close(self, job_id: str) -> None:
         self.closed.append(job_id)
@@ -192,7 +192,7 @@ async def test_a_refresh_fetches_by_the_gateway_until_it_is_over(tmp_path: Path,
         await floor.make_base()
         repository.commit({"a.txt": "newer\n"})
         gateway = Leading()
-        floor.bench = replace(floor.bench, gateway=gateway)
+        floor.runtime = replace(floor.runtime, gateway=gateway)
         floor.refresher = floor.start_again()
         await floor.refresher.step()
         job_id = name_refresh(floor.machine, PROFILE, floor.clock())
@@ -220,13 +220,13 @@ async def test_a_machine_that_serves_only_public_repositories_refreshes_no_priva
         repository.commit({"a.txt": "newer\n"})
         gateway = Leading()
         clients = {"here": floor.client, "public": cast(JobdClient, Untouched())}
-        floor.bench = replace(floor.bench, gateway=gateway, clients=clients)
-        async with floor.bench.db.write() as connection:
+        floor.runtime = replace(floor.runtime, gateway=gateway, clients=clients)
+        async with floor.runtime.db.write() as connection:
             job = make_job(id="a" * 10, private=True, clone_url=repository.url, created_at=NOON - timedelta(hours=20))
             await job_rows.insert_job(connection, replace(job, thread=8))
         floor.machine = replace(floor.machine, serves=frozenset({"private"}))
         machines = {"public": Machine("public", "/srv"), "here": floor.machine}
-        floor.refresher = Refresher(floor.bench, machines)
+        floor.refresher = Refresher(floor.runtime, machines)
         await floor.refresh()
         assert {fetcher.id for fetcher in gateway.led} == {name_refresh(floor.machine, PROFILE, floor.clock())}
         assert floor.count_layers() == 2

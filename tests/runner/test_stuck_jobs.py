@@ -56,15 +56,15 @@ async def floor(tmp_path: Path) -> AsyncIterator[Floor]:
 
 
 def clock_of(floor: Floor) -> Clock:
-    assert isinstance(floor.bench.now, Clock)
-    return floor.bench.now
+    assert isinstance(floor.runtime.now, Clock)
+    return floor.runtime.now
 
 
 def use(floor: Floor, machine: ModelMachine) -> JobdClient:
-    assert isinstance(floor.bench.clients, dict)
+    assert isinstance(floor.runtime.clients, dict)
     client = JobdClient(Machine("gpu-1", "/srv/gpu-1"), ModelWire(machine, pass_at_once))
     floor.machine = machine
-    floor.bench.clients["gpu-1"] = client
+    floor.runtime.clients["gpu-1"] = client
     return client
 
 
@@ -72,14 +72,14 @@ async def insert(floor: Floor, state: JobState, *stages: str, **about: Any) -> J
     """A job whose stages run on its machine, and go on for ever."""
     about = {"base_commit": NEWEST, "started_at": NOON, **about}
     job = make_job(state=state, machine="gpu-1", **about)
-    async with floor.bench.db.write() as connection:
+    async with floor.runtime.db.write() as connection:
         await job_rows.insert_job(connection, job)
     floor.machine.stages[job.id] = {name: Stage() for name in stages}
     return job
 
 
 async def read(floor: Floor, job: Job) -> Job:
-    async with floor.bench.db.read() as connection:
+    async with floor.runtime.db.read() as connection:
         found = await job_rows.fetch_job(connection, job.id)
     assert found
     return found
@@ -87,14 +87,14 @@ async def read(floor: Floor, job: Job) -> Job:
 
 async def step(floor: Floor, job: Job) -> Job:
     """Take a step as another replica would, which knows the rows alone."""
-    await take_step(floor.bench, await read(floor, job))
+    await take_step(floor.runtime, await read(floor, job))
     return await read(floor, job)
 
 
 async def cancel(floor: Floor, job: Job) -> None:
     clock_of(floor).forward(1)
-    async with floor.bench.db.write() as connection:
-        assert await job_rows.request_cancel(connection, job.id, "ada", floor.bench.now())
+    async with floor.runtime.db.write() as connection:
+        assert await job_rows.request_cancel(connection, job.id, "ada", floor.runtime.now())
     clock_of(floor).forward(1)
 
 
@@ -102,7 +102,7 @@ async def test_a_log_that_drips_after_its_end_is_left_after_a_piece_that_is_not_
     machine = Dripping(1, clock_of(floor))
     client = use(floor, machine)
     job = await insert(floor, JobState.RUNNING)
-    poll = await follow(floor.bench, client, job, "agent")
+    poll = await follow(floor.runtime, client, job, "agent")
     assert (poll.state, machine.polls) == (StageState.DONE, 1)
 
 
@@ -110,7 +110,7 @@ async def test_a_log_that_has_no_end_leaves_time_to_look_for_a_cancel(floor: Flo
     machine = Dripping(LOG_CHUNK, clock_of(floor))
     client = use(floor, machine)
     job = await insert(floor, JobState.RUNNING)
-    poll = await follow(floor.bench, client, job, "agent")
+    poll = await follow(floor.runtime, client, job, "agent")
     assert (poll.state, machine.polls) == (StageState.RUNNING, READ_ON // timedelta(seconds=1))
 
 
@@ -119,7 +119,7 @@ async def test_the_log_of_a_stage_that_has_ended_is_read_to_its_end(floor: Floor
     job = await insert(floor, JobState.RUNNING)
     floor.machine.stages[job.id]["agent"] = Stage("done", {"exit_status": 0}, b"y" * size)
     await step(floor, job)
-    assert floor.bench.spool.offset(job.id, "agent") == size
+    assert floor.runtime.spool.offset(job.id, "agent") == size
 
 
 @pytest.mark.parametrize(
@@ -262,5 +262,5 @@ async def test_checks_have_their_time_however_long_the_service_was_away_before_t
 
 
 def set_limits(floor: Floor) -> None:
-    assert isinstance(floor.bench.profiles, dict)
-    floor.bench.profiles["octo/widgets"] = replace(floor.bench.profiles["octo/widgets"], limits=LIMITS)
+    assert isinstance(floor.runtime.profiles, dict)
+    floor.runtime.profiles["octo/widgets"] = replace(floor.runtime.profiles["octo/widgets"], limits=LIMITS)

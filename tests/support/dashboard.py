@@ -215,7 +215,7 @@ def make_context(github: AppGitHub, database: Database, url: str, clock: Clock) 
         public_url=url,
         secrets=(SECRET,),
         now=clock,
-        ring=lambda: None,
+        notify=lambda: None,
         machines={
             "gpu-1": Machine("gpu-1", "/work", host="gpu.internal", user="ptq", serves=frozenset({"public", "private"}))
         },

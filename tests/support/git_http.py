@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
 
-from bot.gateway.fetches import lead_git, list_addresses
+from bot.gateway.fetches import build_git_environment, list_addresses
 from tests.support.jobd import Jobd
 
 WEB = "https://github.invalid"
@@ -85,5 +85,5 @@ def ask_git(handler: BaseHTTPRequestHandler, folder: Path) -> bytes:
 def lead(*names: str) -> dict[str, object]:
     """The fields of a request by which git is led to the service, for these repositories."""
     clone_url = f"{WEB}/{names[0]}.git"
-    git = lead_git("{gateway}", TOKEN, list_addresses(names, WEB, clone_url), by_relay=True)
+    git = build_git_environment("{gateway}", TOKEN, list_addresses(names, WEB, clone_url), by_relay=True)
     return {"clone_url": clone_url, "git": git, "relay": True}

@@ -8,7 +8,7 @@ from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.usage import Usage
 from runner.rows.calls import Account
-from runner.steps.gateway import Fetcher, ModelAccess, Way
+from runner.steps.gateway import Fetcher, GatewayRoute, ModelAccess
 from runner.transport.jobd_client import JobdClient
 
 
@@ -27,11 +27,11 @@ class NoGateway:
     async def connect(self, job: Job, client: JobdClient) -> None:
         raise AssertionError("nobody asks for it")
 
-    async def lead_git(self, fetcher: Fetcher, client: JobdClient) -> Way:
-        return Way()
+    async def open_git_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
+        return GatewayRoute()
 
-    async def lead_packages(self, fetcher: Fetcher, client: JobdClient) -> Way:
-        return Way()
+    async def open_package_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
+        return GatewayRoute()
 
     async def close(self, job_id: str) -> None:
         pass

@@ -72,7 +72,7 @@ class Stops:
         await self.gate()
 
     async def settle(self) -> None:
-        """Return once nothing moves: all that is left waits for a ring, for a claim, or to be woken."""
+        """Return once nothing moves: all that is left waits for a notification, for a claim, or to be woken."""
         while True:
             self._at_rest.clear()
             if self._busy:

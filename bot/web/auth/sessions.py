@@ -32,7 +32,7 @@ class FormRefused(Exception):  # noqa: N818
 
 
 @dataclass(frozen=True, slots=True)
-class Visit:
+class Visitor:
     """The sender of a request; `login` is None if nobody is signed in."""
 
     login: str | None = None
@@ -43,7 +43,7 @@ class Visit:
     """The requested path, to return to after sign-in."""
 
 
-class Visits:
+class Sessions:
     """Reads and writes the cookies of people."""
 
     def __init__(self, cipher: CookieCipher, public_url: str, operators: Collection[str], *, may_sign_in: bool) -> None:
@@ -54,19 +54,19 @@ class Visits:
         self._operators = frozenset(login.casefold() for login in operators)
         self._may_sign_in = may_sign_in
 
-    def read(self, request: web.Request) -> Visit:
+    def read(self, request: web.Request) -> Visitor:
         """The sender of a request."""
-        nobody = Visit(may_sign_in=self._may_sign_in, path=request.path_qs)
+        nobody = Visitor(may_sign_in=self._may_sign_in, path=request.path_qs)
         values = self.read_cookie(request, SESSION, LASTS)
         if values is None or not self._may_sign_in:
             return nobody
         login = values["login"]
-        return Visit(login, values["csrf"], login.casefold() in self._operators, True, request.path_qs)
+        return Visitor(login, values["csrf"], login.casefold() in self._operators, True, request.path_qs)
 
-    async def read_form(self, request: web.Request) -> tuple[Visit, dict[str, str]]:
+    async def read_form(self, request: web.Request) -> tuple[Visitor, dict[str, str]]:
         """The sender of a form, and its fields. Raises `FormRefused`."""
-        visit = self.read(request)
-        if visit.login is None:
+        visitor = self.read(request)
+        if visitor.login is None:
             raise FormRefused("You are no longer signed in.")
         if request.headers.get("Origin") != self._origin:
             raise FormRefused("This form came from another site.")
@@ -74,9 +74,9 @@ class Visits:
             fields = dict(await read_fields(request))
         except Unreadable as error:
             raise FormRefused(str(error)) from error
-        if not hmac.compare_digest(fields.get(CSRF, "").encode(errors="replace"), visit.csrf.encode()):
+        if not hmac.compare_digest(fields.get(CSRF, "").encode(errors="replace"), visitor.csrf.encode()):
             raise FormRefused("Your session has changed.")
-        return visit, fields
+        return visitor, fields
 
     def begin(self, response: web.StreamResponse, login: str) -> None:
         """Sign a person in, with a new session."""

@@ -10,7 +10,7 @@ from cachetools import TTLCache
 
 from bot.github.limits import ListLeft
 from bot.web.auth.page_budget import CALLS_OF_PERSON, CALLS_PER_REPOSITORY, PageBudget
-from bot.web.auth.sessions import Visit
+from bot.web.auth.sessions import Visitor
 from handlers.commands.rights import Right
 from handlers.context import Context
 from handlers.ports import GitHubError, GitHubUnavailable
@@ -52,7 +52,7 @@ class VisibleJobs:
     """Repositories of which those are shown too that belong to no issue."""
 
 
-class Sight:
+class Visibility:
     """Answers what somebody may see."""
 
     def __init__(
@@ -82,35 +82,35 @@ class Sight:
         calls = usual if calls_of_person is None else calls_of_person
         self._budget = PageBudget(list_left, context.now, calls_of_person=calls)
 
-    def is_open(self, visit: Visit) -> bool:
+    def is_open(self, visitor: Visitor) -> bool:
         """Whether lists and machines are shown to them at all."""
-        return self._public or visit.login is not None
+        return self._public or visitor.login is not None
 
-    async def sees(self, visit: Visit, job: Job) -> bool:
+    async def sees(self, visitor: Visitor, job: Job) -> bool:
         """Whether they may look at a job of which they have the address."""
-        if visit.is_operator or (not job.private and (self._by_address or self._public)):
+        if visitor.is_operator or (not job.private and (self._by_address or self._public)):
             return True
-        if visit.login is None:
+        if visitor.login is None:
             return False
         least = Role.READ if job.thread is not None else self._find_least(job)
-        return await self.find_role(visit.login, job.repository) >= least
+        return await self.find_role(visitor.login, job.repository) >= least
 
-    async def reads_log(self, visit: Visit, job: Job) -> bool:
+    async def reads_log(self, visitor: Visitor, job: Job) -> bool:
         """Whether somebody who sees a job may read what its preparation, its agent and its collection print."""
-        if visit.is_operator or self._context.opens_log(job):
+        if visitor.is_operator or self._context.opens_log(job):
             return True
-        if visit.login is None:
+        if visitor.login is None:
             return False
-        return await self.find_role(visit.login, job.repository) >= self._find_least(job)
+        return await self.find_role(visitor.login, job.repository) >= self._find_least(job)
 
-    def explain_no_log(self, visit: Visit, job: Job) -> str:
+    def explain_no_log(self, visitor: Visitor, job: Job) -> str:
         """Why somebody who sees a job may not read its log, and what they can do, as a sentence."""
         access = f"{self._find_least(job).word} access to {job.repository}"
-        if self.explain_not_asked(visit):
+        if self.explain_not_asked(visitor):
             return NOT_ASKED
-        if visit.login:
+        if visitor.login:
             return f"You need {access} to see the log."
-        if visit.may_sign_in:
+        if visitor.may_sign_in:
             return f"Sign in to see the log: you need {access}."
         return "This service shows no logs without sign-in: ask its operator."
 
@@ -118,11 +118,11 @@ class Sight:
         """The least that somebody has to be in a job's repository to start such a job there, and to read its log."""
         return Right.START.find_role(self._find_rules(job.repository))
 
-    async def find_scope(self, visit: Visit) -> VisibleJobs:
+    async def find_scope(self, visitor: Visitor) -> VisibleJobs:
         """What lists show them."""
-        if visit.is_operator:
+        if visitor.is_operator:
             return VisibleJobs(everything=True)
-        login = visit.login
+        login = visitor.login
         if login is None:
             return VisibleJobs(public=self._public)
         every = list(self._context.repositories.values())
@@ -134,14 +134,14 @@ class Sight:
             start=frozenset(rules.name.lower() for rules, role in found if role >= rules.who_may_start),
         )
 
-    def explain_not_asked(self, visit: Visit) -> str:
+    def explain_not_asked(self, visitor: Visitor) -> str:
         """Why somebody may not see all that they have access to, as sentences; empty where they do.
 
         Every page has it, also one that does not exist: it says nothing about any job.
         """
-        if visit.login is None or visit.is_operator:
+        if visitor.login is None or visitor.is_operator:
             return ""
-        return NOT_ASKED if self._budget.is_spent(visit.login) else ""
+        return NOT_ASKED if self._budget.is_spent(visitor.login) else ""
 
     def may_send_form(self, login: str) -> bool:
         """Whether GitHub is asked what somebody may do who sends a form."""

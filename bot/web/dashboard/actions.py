@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 from aiohttp import web
 
-from bot.web.auth.sessions import Visit
+from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import ActionRefused, Fields, admit, derive_request_key, handle_form, new_request_key
 from bot.web.dashboard.listing import MAX_TYPED
@@ -44,15 +44,15 @@ class Actions:
 
     async def show_launch(self, request: web.Request) -> web.Response:
         """The form that starts a job, for an issue or a task."""
-        visit, context = self._deps.visits.read(request), self._deps.context
-        if visit.login is None:
-            raise self._deps.refuse(visit)
-        may = await self._deps.sight.find_scope(visit)
+        visitor, context = self._deps.sessions.read(request), self._deps.context
+        if visitor.login is None:
+            raise self._deps.refuse(visitor)
+        may = await self._deps.visibility.find_scope(visitor)
         known = context.repositories.values()
         names = sorted(rules.name for rules in known if may.everything or rules.name.lower() in may.start)
         return self._deps.renderer.render_page(
             "launch.html",
-            visit,
+            visitor,
             repositories=names,
             presets=[*context.presets, RETRY],
             agents=list(context.agents),
@@ -61,55 +61,55 @@ class Actions:
             request_key=new_request_key(),
         )
 
-    async def launch(self, request: web.Request, visit: Visit, fields: Fields) -> str:
+    async def launch(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """Start a job on an issue, or a task if there is no issue."""
-        person, repository = await admit(self._deps, visit, fields.get("repository", ""), Operation.START)
+        person, repository = await admit(self._deps, visitor, fields.get("repository", ""), Operation.START)
         preset, number = fields.get("preset", ""), fields.get("issue", "").strip().removeprefix("#")
         if number:
-            return await self._start(visit, fields, person, repository, _read_number(number), preset)
+            return await self._start(visitor, fields, person, repository, _read_number(number), preset)
         task = TaskRequest(
             words=_read_advice(fields),
             preset=preset,
             ref=fields.get("ref", "").strip() or None,
             options=_read_options(fields),
-            occasion=derive_request_key(visit, fields),
+            occasion=derive_request_key(visitor, fields),
         )
         job = await start_off_thread(self._deps.context, person, repository, task)
-        self._deps.context.ring()
-        log.info("dashboard.launched", **job.log_context(), by=visit.login)
+        self._deps.context.notify()
+        log.info("dashboard.launched", **job.log_context(), by=visitor.login)
         return f"/jobs/{job.id}"
 
-    async def follow_up(self, request: web.Request, visit: Visit, fields: Fields) -> str:
+    async def follow_up(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """`/ptq retry` with advice, on the issue of a job."""
-        return await self._go_on(request, visit, fields, RETRY)
+        return await self._go_on(request, visitor, fields, RETRY)
 
-    async def rebase(self, request: web.Request, visit: Visit, fields: Fields) -> str:
+    async def rebase(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """`/ptq rebase`, optionally onto a branch or commit, on the issue of a job."""
-        return await self._go_on(request, visit, fields, REBASE)
+        return await self._go_on(request, visitor, fields, REBASE)
 
-    async def cancel(self, request: web.Request, visit: Visit, fields: Fields) -> str:
+    async def cancel(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """`/ptq cancel` for this job."""
-        job = await self._deps.find_job(request, visit)
-        person, _ = await admit(self._deps, visit, job.repository, Operation.CANCEL)
+        job = await self._deps.find_job(request, visitor)
+        person, _ = await admit(self._deps, visitor, job.repository, Operation.CANCEL)
         context = self._deps.context
         async with context.db.write() as connection:
             is_ending = await cancel(connection, person, job, context.now())
         if not is_ending:
             raise ActionRefused("The job has already ended.", 409)
-        context.ring()
-        log.info("dashboard.cancelled", **job.log_context(), by=visit.login)
+        context.notify()
+        log.info("dashboard.cancelled", **job.log_context(), by=visitor.login)
         return f"/jobs/{job.id}"
 
-    async def _go_on(self, request: web.Request, visit: Visit, fields: Fields, preset: str) -> str:
-        job = await self._deps.find_job(request, visit)
-        person, repository = await admit(self._deps, visit, job.repository, Operation.START)
+    async def _go_on(self, request: web.Request, visitor: Visitor, fields: Fields, preset: str) -> str:
+        job = await self._deps.find_job(request, visitor)
+        person, repository = await admit(self._deps, visitor, job.repository, Operation.START)
         if job.thread is None:
             raise ActionRefused("This job has no issue, so it cannot be continued.", 409)
-        return await self._start(visit, fields, person, repository, job.thread, preset)
+        return await self._start(visitor, fields, person, repository, job.thread, preset)
 
     async def _start(
         self,
-        visit: Visit,
+        visitor: Visitor,
         fields: Fields,
         person: Person,
         repository: Repository,
@@ -127,13 +127,13 @@ class Actions:
             preset=preset,
             triggered_at=context.now(),
             by_our_clock=True,
-            trigger=derive_request_key(visit, fields),
+            trigger=derive_request_key(visitor, fields),
             options=_read_options(fields),
             onto=fields.get("onto", "").strip() or None,
             steering=_read_advice(fields),
         )
         job = await start_unheard(context, request, unopposed=not request.options.anyway)
-        log.info("dashboard.launched", **job.log_context(), by=visit.login)
+        log.info("dashboard.launched", **job.log_context(), by=visitor.login)
         return f"/jobs/{job.id}"
 
 

@@ -9,8 +9,8 @@ from aiohttp import web
 from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.cookies import CookieCipher
 from bot.web.auth.oauth import GitHubOAuth
-from bot.web.auth.sessions import Visit, Visits
-from bot.web.auth.visibility import Sight
+from bot.web.auth.sessions import Sessions, Visitor
+from bot.web.auth.visibility import Visibility
 from bot.web.dashboard.rendering import HEADERS, Renderer
 from handlers.context import Context
 from runner.characters import make_storable
@@ -24,18 +24,18 @@ class DashboardDeps:
 
     context: Context
     renderer: Renderer
-    visits: Visits
-    sight: Sight
+    sessions: Sessions
+    visibility: Visibility
     oauth: GitHubOAuth | None
 
     @classmethod
     def set_up(cls, context: Context, auth: AuthConfig) -> DashboardDeps:
         """Build them. The database must be open, because it holds the secret for cookies."""
         signs_in = auth.oauth is not None
-        visits = Visits(
+        sessions = Sessions(
             CookieCipher(context.db.secret, context.now), context.public_url, auth.operators, may_sign_in=signs_in
         )
-        sight = Sight(
+        visibility = Visibility(
             context,
             public=auth.public,
             by_address=not signs_in,
@@ -44,24 +44,26 @@ class DashboardDeps:
             list_left=auth.list_left,
             calls_of_person=auth.calls_of_person,
         )
-        return cls(context, Renderer(context, auth.web_url, sight.explain_not_asked), visits, sight, auth.oauth)
+        return cls(
+            context, Renderer(context, auth.web_url, visibility.explain_not_asked), sessions, visibility, auth.oauth
+        )
 
-    async def find_job(self, request: web.Request, visit: Visit) -> Job:
+    async def find_job(self, request: web.Request, visitor: Visitor) -> Job:
         """The job in a page's address. A job that the visitor may not see looks like one that does not exist."""
         async with self.context.db.read() as connection:
             job = await job_rows.fetch_job(connection, make_storable(request.match_info["id"]))
-        if job is None or not await self.sight.sees(visit, job):
-            raise self.refuse(visit)
+        if job is None or not await self.visibility.sees(visitor, job):
+            raise self.refuse(visitor)
         return job
 
-    def refuse(self, visit: Visit) -> web.HTTPException:
+    def refuse(self, visitor: Visitor) -> web.HTTPException:
         """The answer for a page that does not exist or that the visitor may not see."""
-        if not visit.may_sign_in:
+        if not visitor.may_sign_in:
             return web.HTTPNotFound(text="there is no such job\n", headers=HEADERS)
-        page = self.renderer.render_page("missing.html", visit)
+        page = self.renderer.render_page("missing.html", visitor)
         return web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)
 
-    def require_operator(self, visit: Visit) -> None:
+    def require_operator(self, visitor: Visitor) -> None:
         """Raise the same answer for people who are not operators."""
-        if not visit.is_operator:
-            raise self.refuse(visit)
+        if not visitor.is_operator:
+            raise self.refuse(visitor)

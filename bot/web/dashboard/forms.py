@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 
 from bot.web.auth.oauth import OAuthFailed
-from bot.web.auth.sessions import FormRefused, Visit
+from bot.web.auth.sessions import FormRefused, Visitor
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.rendering import HEADERS
 from handlers.commands.permissions import identify
@@ -24,7 +24,7 @@ from handlers.rules import Role
 log = structlog.get_logger()
 
 Fields = Mapping[str, str]
-FormAction = Callable[[web.Request, Visit, Fields], Awaitable[str]]
+FormAction = Callable[[web.Request, Visitor, Fields], Awaitable[str]]
 """Carries out a form for a signed-in person. Returns the path of the next page."""
 
 REQUEST_KEY = "occasion"
@@ -55,14 +55,14 @@ def handle_form(deps: DashboardDeps, act: FormAction) -> Callable[[web.Request],
 
     async def handle(request: web.Request) -> web.Response:
         try:
-            visit, fields = await deps.visits.read_form(request)
-            path = await act(request, visit, fields)
+            visitor, fields = await deps.sessions.read_form(request)
+            path = await act(request, visitor, fields)
         except FAILURES as error:
-            visit = deps.visits.read(request)
+            visitor = deps.sessions.read(request)
             if isinstance(error, NotPermitted):
-                log.info("dashboard.refused", by=visit.login, repository=error.rules.name)
+                log.info("dashboard.refused", by=visitor.login, repository=error.rules.name)
             words, status = describe(error)
-            return deps.renderer.render_message(visit, "Not accepted", words, status)
+            return deps.renderer.render_message(visitor, "Not accepted", words, status)
         return web.Response(status=303, headers={**HEADERS, "Location": f"{deps.context.public_url}{path}"})
 
     return handle
@@ -87,29 +87,29 @@ def describe(error: Exception) -> tuple[str, int]:
     return "GitHub did not answer as expected. Please try again.", 503
 
 
-async def admit(deps: DashboardDeps, visit: Visit, name: str, operation: Operation) -> tuple[Person, Repository]:
+async def admit(deps: DashboardDeps, visitor: Visitor, name: str, operation: Operation) -> tuple[Person, Repository]:
     """Check with GitHub that the visitor may do this in a repository. Returns them, and the repository.
 
     Raises `ActionRefused`, `NotPermitted`, and what `handlers.ports.GitHub` raises.
     """
     absent = ActionRefused("Repository not found, or you don't have access.", 404)
     rules = deps.context.rules_for(name)
-    if rules is None or visit.login is None:
+    if rules is None or visitor.login is None:
         raise absent
-    if not deps.sight.may_send_form(visit.login):
+    if not deps.visibility.may_send_form(visitor.login):
         raise ActionRefused(TOO_MANY, 503)
     repository = await deps.context.github.fetch_repository(rules.name)
-    person = await identify(deps.context, rules, repository, visit.login, Surface.PAGE, operation)
+    person = await identify(deps.context, rules, repository, visitor.login, Surface.PAGE, operation)
     if person.role < Role.READ:
         raise absent
     person.require(operation, rules.name)
     return person, repository
 
 
-def derive_request_key(visit: Visit, fields: Fields) -> str:
+def derive_request_key(visitor: Visitor, fields: Fields) -> str:
     """The key of a form: the same if the same person sends it twice."""
     given = fields.get(REQUEST_KEY, "")
-    return f"dashboard {visit.login} {given if _REQUEST_KEY.fullmatch(given) else new_request_key()}"
+    return f"dashboard {visitor.login} {given if _REQUEST_KEY.fullmatch(given) else new_request_key()}"
 
 
 def new_request_key() -> str:

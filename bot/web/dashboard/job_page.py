@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.operations.holds import describe_way_in
-from bot.web.auth.sessions import Visit
+from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import new_request_key
 from bot.web.dashboard.listing import fetch_hidden, name_state
@@ -85,16 +85,16 @@ class JobDetails:
         return self.case is not None and self.case.standing_job_id == job.id
 
 
-async def fetch_details(deps: DashboardDeps, visit: Visit, job: Job) -> JobDetails:
+async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobDetails:
     """The details for this visitor. Permissions are checked again before any action."""
-    may_start, may_open = await _find_rights(deps, visit, job)
+    may_start, may_open = await _find_rights(deps, visitor, job)
     now = deps.context.now()
     async with deps.context.db.read() as connection:
         events = await job_rows.fetch_events(connection, job.id)
         moves = await job_rows.fetch_moves(connection, job.id)
         hold = await fetch_hold(connection, job.id)
         attempts = await _fetch_attempts(connection, job)
-        hidden = set() if visit.is_operator else await fetch_hidden(connection, [one.id for one in attempts])
+        hidden = set() if visitor.is_operator else await fetch_hidden(connection, [one.id for one in attempts])
         case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
         rules = deps.context.rules_for(job.repository) if may_open and job.thread is not None else None
         may_take_over = rules is not None and await would_take_over(connection, deps.context, rules, job)
@@ -106,7 +106,7 @@ async def fetch_details(deps: DashboardDeps, visit: Visit, job: Job) -> JobDetai
         hidden=hidden,
         case=case,
         hold=hold,
-        ssh_command=find_ssh_command(hold, machine, visit) if may_open or visit.is_operator else "",
+        ssh_command=find_ssh_command(hold, machine, visitor) if may_open or visitor.is_operator else "",
         may_start=may_start,
         may_open=may_open,
         may_take_over=may_take_over,
@@ -114,11 +114,11 @@ async def fetch_details(deps: DashboardDeps, visit: Visit, job: Job) -> JobDetai
     )
 
 
-async def _find_rights(deps: DashboardDeps, visit: Visit, job: Job) -> tuple[bool, bool]:
+async def _find_rights(deps: DashboardDeps, visitor: Visitor, job: Job) -> tuple[bool, bool]:
     rules = deps.context.rules_for(job.repository)
-    if rules is None or visit.login is None:
+    if rules is None or visitor.login is None:
         return False, False
-    person = Person(visit.login, Surface.PAGE, rules, await deps.sight.find_role(visit.login, job.repository))
+    person = Person(visitor.login, Surface.PAGE, rules, await deps.visibility.find_role(visitor.login, job.repository))
     return person.may(Operation.START), person.may(Operation.OPEN_PULL)
 
 
@@ -132,12 +132,12 @@ async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:
     )
 
 
-def find_ssh_command(hold: Hold | None, machine: Machine | None, visit: Visit) -> str:
+def find_ssh_command(hold: Hold | None, machine: Machine | None, visitor: Visitor) -> str:
     """The SSH command, for the holder and for operators, once access is granted. Pure."""
-    if hold is None or machine is None or hold.admitted_at is None or visit.login is None:
+    if hold is None or machine is None or hold.admitted_at is None or visitor.login is None:
         return ""
-    is_theirs = hold.person.casefold() == visit.login.casefold()
-    return shlex.join(describe_way_in(machine)) if is_theirs or visit.is_operator else ""
+    is_theirs = hold.person.casefold() == visitor.login.casefold()
+    return shlex.join(describe_way_in(machine)) if is_theirs or visitor.is_operator else ""
 
 
 def list_phases(moves: Sequence[tuple[datetime, JobState]], until: datetime, *, active: bool) -> list[Phase]:

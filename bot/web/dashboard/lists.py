@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from bot.operations.deliveries import NotReplayed, fetch_deliveries, replay
-from bot.web.auth.sessions import FormRefused, Visit
+from bot.web.auth.sessions import FormRefused, Visitor
 from bot.web.auth.visibility import VisibleJobs
 from bot.web.dashboard import listing
 from bot.web.dashboard.deps import DashboardDeps
@@ -44,8 +44,8 @@ class ListPages:
 
     async def show_overview(self, request: web.Request) -> web.Response:
         """The queue and the machines."""
-        visit = self._open(request)
-        scope = await self._deps.sight.find_scope(visit)
+        visitor = self._open(request)
+        scope = await self._deps.visibility.find_scope(visitor)
         async with self._deps.context.db.read() as connection:
             active = await job_rows.fetch_active_jobs(connection)
             leases = await job_rows.fetch_leases(connection)
@@ -57,7 +57,7 @@ class ListPages:
         on = {machine["name"]: [job for job in shown if job.machine == machine["name"]] for machine in machines}
         return self._deps.renderer.render_page(
             "overview.html",
-            visit,
+            visitor,
             counts=Counter(str(job.state) for job in active),
             waiting=[job for job in shown if job.state is JobState.QUEUED],
             machines=machines,
@@ -68,9 +68,9 @@ class ListPages:
 
     async def show_jobs(self, request: web.Request) -> web.Response:
         """A page of the filtered jobs, and the machines that are out of service."""
-        visit, wanted = self._open(request), listing.read_filter(request.query)
+        visitor, wanted = self._open(request), listing.read_filter(request.query)
         context = self._deps.context
-        scope = await self._deps.sight.find_scope(visit)
+        scope = await self._deps.visibility.find_scope(visitor)
         async with context.db.read() as connection:
             states, leases = await fetch_machine_states(connection), await job_rows.fetch_leases(connection)
             found = await listing.fetch_page(connection, scope, wanted)
@@ -82,22 +82,22 @@ class ListPages:
         }
         values: dict[str, Any] = {"wanted": wanted, "choices": choices, "repositories": self._name(scope)}
         machines = describe_machines(self._slots, states, leases, {}, self._deps.renderer)
-        return self._deps.renderer.render_page("jobs.html", visit, found=found, machines=machines, **values)
+        return self._deps.renderer.render_page("jobs.html", visitor, found=found, machines=machines, **values)
 
     async def show_deliveries(self, request: web.Request) -> web.Response:
         """The newest deliveries without their bodies, for operators."""
-        visit, failed = self._deps.visits.read(request), "failed" in request.query
-        self._deps.require_operator(visit)
+        visitor, failed = self._deps.sessions.read(request), "failed" in request.query
+        self._deps.require_operator(visitor)
         async with self._deps.context.db.read() as connection:
             rows = await fetch_deliveries(connection, failed=failed)
-        return self._deps.renderer.render_page("deliveries.html", visit, rows=rows, failed=failed)
+        return self._deps.renderer.render_page("deliveries.html", visitor, rows=rows, failed=failed)
 
     async def replay(self, request: web.Request) -> web.Response:
         """Retry a delivery, for operators."""
-        reader = self._deps.visits.read(request)
+        reader = self._deps.sessions.read(request)
         self._deps.require_operator(reader)
         try:
-            _, fields = await self._deps.visits.read_form(request)
+            _, fields = await self._deps.sessions.read_form(request)
             person = Person(reader.login or "", Surface.PAGE, is_operator=reader.is_operator)
             delivery_id = make_storable(request.match_info["id"])
             async with self._deps.context.db.write() as connection:
@@ -106,23 +106,23 @@ class ListPages:
             return self._deps.renderer.render_message(reader, "Not replayed", str(forged), 403)
         except NotReplayed as refused:
             return self._deps.renderer.render_message(reader, "Not replayed", f"The {refused}.", 409)
-        self._deps.context.ring()
+        self._deps.context.notify()
         where = f"{self._deps.context.public_url}/deliveries"
         return web.Response(status=303, headers={**HEADERS, "Location": where})
 
     async def show_spend(self, request: web.Request) -> web.Response:
         """The recent costs, for operators."""
-        visit = self._deps.visits.read(request)
-        self._deps.require_operator(visit)
+        visitor = self._deps.sessions.read(request)
+        self._deps.require_operator(visitor)
         async with self._deps.context.db.read() as connection:
             runs = await fetch_runs(connection, self._deps.context.now() - timedelta(days=DAYS))
-        return self._deps.renderer.render_page("spend.html", visit, tables=sum_all(runs), days=DAYS)
+        return self._deps.renderer.render_page("spend.html", visitor, tables=sum_all(runs), days=DAYS)
 
-    def _open(self, request: web.Request) -> Visit:
-        visit = self._deps.visits.read(request)
-        if not self._deps.sight.is_open(visit):
-            raise self._deps.refuse(visit)
-        return visit
+    def _open(self, request: web.Request) -> Visitor:
+        visitor = self._deps.sessions.read(request)
+        if not self._deps.visibility.is_open(visitor):
+            raise self._deps.refuse(visitor)
+        return visitor
 
     def _name(self, scope: VisibleJobs) -> list[str]:
         """The configured repositories that the visitor may see."""

@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from bot.web.auth.oauth import GitHubOAuth, OAuthUnanswered
-from bot.web.auth.sessions import Visit
+from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import ActionRefused, Fields, admit, handle_form
 from bot.web.dashboard.sign_in import NOTE_COOKIE, NOTE_COOKIE_LASTS, SignIn
@@ -62,24 +62,24 @@ class NotePages:
 
     async def show(self, request: web.Request) -> web.Response:
         """The form for a note. Without a token it redirects to GitHub first."""
-        visit = self._deps.visits.read(request)
-        job = await self._deps.find_job(request, visit)
-        if visit.login is None:
-            raise self._deps.refuse(visit)
+        visitor = self._deps.sessions.read(request)
+        job = await self._deps.find_job(request, visitor)
+        if visitor.login is None:
+            raise self._deps.refuse(visitor)
         report = await self._find_standing(job)
         if report is None:
             return self._deps.renderer.render_message(
-                visit, "No note", "There's no diff of this job to open a pull request from.", 409
+                visitor, "No note", "There's no diff of this job to open a pull request from.", 409
             )
-        if not self._find_token(request, visit, job):
+        if not self._find_token(request, visitor, job):
             if BACK in request.query:
                 return self._deps.renderer.render_message(
-                    visit, "No note", "Your browser does not accept our cookies.", 409
+                    visitor, "No note", "Your browser does not accept our cookies.", 409
                 )
-            return self._sign_in.leave(f"/jobs/{job.id}/note?{BACK}", visit, job.id)
+            return self._sign_in.leave(f"/jobs/{job.id}/note?{BACK}", visitor, job.id)
         return self._deps.renderer.render_page(
             "note.html",
-            visit,
+            visitor,
             job=job,
             digest=(report.digest or "")[:DIGEST_SHOWN],
             wanted=NOTE_PLACEHOLDER,
@@ -89,23 +89,23 @@ class NotePages:
     async def post(self, request: web.Request) -> web.Response:
         """Post a note as the person's own comment, and revoke the token."""
         response = await handle_form(self._deps, self._write)(request)
-        if response.status == 303 and (pen := self._deps.visits.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)):
+        if response.status == 303 and (pen := self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)):
             await self._oauth.revoke(pen["token"])
-            self._deps.visits.drop_cookie(response, NOTE_COOKIE)
+            self._deps.sessions.drop_cookie(response, NOTE_COOKIE)
         return response
 
-    async def _write(self, request: web.Request, visit: Visit, fields: Fields) -> str:
-        job = await self._deps.find_job(request, visit)
-        await admit(self._deps, visit, job.repository, Operation.OPEN_PULL)
-        token, report = self._find_token(request, visit, job), await self._find_standing(job)
+    async def _write(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
+        job = await self._deps.find_job(request, visitor)
+        await admit(self._deps, visitor, job.repository, Operation.OPEN_PULL)
+        token, report = self._find_token(request, visitor, job), await self._find_standing(job)
         if report is None:
             raise ActionRefused("This diff is no longer waiting for a note.", 409)
         if not token:
             raise ActionRefused("Your GitHub authorization has expired: go back, copy your note, and reload.")
         body = render_note(fields.get("digest", ""), fields.get("title", ""), fields.get("note", ""))
         await run_aside(report.size, check_note, body, report)
-        await self._post_once(token, visit.login or "", job, body)
-        log.info("dashboard.noted", **job.log_context(), by=visit.login)
+        await self._post_once(token, visitor.login or "", job, body)
+        log.info("dashboard.noted", **job.log_context(), by=visitor.login)
         return f"/jobs/{job.id}?posted"
 
     async def _post_once(self, token: str, login: str, job: Job, body: str) -> None:
@@ -136,9 +136,9 @@ class NotePages:
         lately = await self._deps.context.github.list_comments(job.repository, job.issue_number, since)
         return any(comment.author == login and comment.body.strip() == body for comment in lately)
 
-    def _find_token(self, request: web.Request, visit: Visit, job: Job) -> str:
-        pen = self._deps.visits.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)
-        fits = pen is not None and pen["job"] == job.id and pen["login"] == visit.login
+    def _find_token(self, request: web.Request, visitor: Visitor, job: Job) -> str:
+        pen = self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)
+        fits = pen is not None and pen["job"] == job.id and pen["login"] == visitor.login
         return pen["token"] if pen and fits else ""
 
     async def _find_standing(self, job: Job) -> Report | None:

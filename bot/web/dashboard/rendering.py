@@ -13,7 +13,7 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from bot.web.auth.sessions import Visit
+from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.diffs import read_diff
 from bot.web.dashboard.prose import render_prose
 from handlers.context import Context
@@ -51,7 +51,7 @@ def show_moment(at: datetime, *, seconds: bool = False) -> Markup:
 class Renderer:
     """Renders pages from templates."""
 
-    def __init__(self, context: Context, web_url: str, warn: Callable[[Visit], str] = lambda visit: "") -> None:
+    def __init__(self, context: Context, web_url: str, warn: Callable[[Visitor], str] = lambda visitor: "") -> None:
         """`web_url` is the address of GitHub's pages, or empty. `warn` says what each page tells a visitor first."""
         self.secrets = frozenset(context.secrets)
         self._live_secrets = context.secrets
@@ -71,9 +71,9 @@ class Renderer:
         # Behind a proxy, the service may be under a path of another site.
         self._templates.globals["root"] = urlsplit(context.public_url).path
 
-    def render_page(self, template: str, visit: Visit, status: int = 200, **values: Any) -> web.Response:
+    def render_page(self, template: str, visitor: Visitor, status: int = 200, **values: Any) -> web.Response:
         """Render a page for a visitor."""
-        html = self.render_html(template, visit=visit, **values)
+        html = self.render_html(template, visitor=visitor, **values)
         return web.Response(text=html, content_type="text/html", headers=HEADERS, status=status)
 
     def render_html(self, template: str, block: str = "", /, **values: Any) -> str:
@@ -81,9 +81,9 @@ class Renderer:
         found = self._templates.get_template(template)
         return "".join(found.blocks[block](found.new_context(values))) if block else found.render(**values)
 
-    def render_message(self, visit: Visit, title: str, words: str, status: int) -> web.Response:
+    def render_message(self, visitor: Visitor, title: str, words: str, status: int) -> web.Response:
         """Render a page with only a message."""
-        return self.render_page("message.html", visit, status, title=title, words=words)
+        return self.render_page("message.html", visitor, status, title=title, words=words)
 
     def redact(self, text: str) -> str:
         """Remove secrets from a text."""

@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 
 from bot.web.auth.oauth import GitHubOAuth, OAuthFailed
-from bot.web.auth.sessions import FormRefused, Visit
+from bot.web.auth.sessions import FormRefused, Visitor
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.rendering import HEADERS
 
@@ -55,7 +55,7 @@ class SignIn:
         """Redirect to GitHub's sign-in page."""
         return self.leave(request.query.get("next", "/"))
 
-    def leave(self, path: str, visit: Visit | None = None, job_id: str = "") -> web.Response:
+    def leave(self, path: str, visitor: Visitor | None = None, job_id: str = "") -> web.Response:
         """Redirect to GitHub, and then back to `path`; with `job_id`, keep a token for a note on that job."""
         trip = {
             "state": secrets.token_urlsafe(24),
@@ -63,57 +63,57 @@ class SignIn:
             "path": path if _PATH.fullmatch(path) else "/",
             "job": job_id,
         }
-        login = (visit and visit.login) or ""
+        login = (visitor and visitor.login) or ""
         url = self._oauth.authorize_url(trip["state"], trip["verifier"], self._redirect_uri, login)
         response = web.Response(status=303, headers={**HEADERS, "Location": url})
-        self._deps.visits.write_cookie(response, STATE_COOKIE, trip, STATE_COOKIE_LASTS)
+        self._deps.sessions.write_cookie(response, STATE_COOKIE, trip, STATE_COOKIE_LASTS)
         return response
 
     async def come_back(self, request: web.Request) -> web.Response:
         """Handle GitHub's redirect. The code must belong to this browser's sign-in, and works once."""
-        visit, trip = (
-            self._deps.visits.read(request),
-            self._deps.visits.read_cookie(request, STATE_COOKIE, STATE_COOKIE_LASTS),
+        visitor, trip = (
+            self._deps.sessions.read(request),
+            self._deps.sessions.read_cookie(request, STATE_COOKIE, STATE_COOKIE_LASTS),
         )
         state, code = request.query.get("state", ""), request.query.get("code", "")
         if trip is None or not hmac.compare_digest(state.encode(errors="replace"), trip["state"].encode()):
-            return self._refuse(visit, "This sign-in was not started in this browser, or has expired.")
+            return self._refuse(visitor, "This sign-in was not started in this browser, or has expired.")
         if not code:
-            return self._refuse(visit, "You did not authorize ptq-bot on GitHub.")
+            return self._refuse(visitor, "You did not authorize ptq-bot on GitHub.")
         try:
             token = await self._oauth.redeem(code, trip["verifier"], self._redirect_uri)
             login = await self._oauth.fetch_login(token)
         except OAuthFailed as failed:
-            return self._refuse(visit, str(failed))
+            return self._refuse(visitor, str(failed))
         if not trip["job"]:
             await self._oauth.revoke(token)
             response = self._go(trip["path"])
-            self._deps.visits.begin(response, login)
+            self._deps.sessions.begin(response, login)
             log.info("dashboard.signed_in", login=login)
-        elif login.casefold() == (visit.login or "").casefold():
+        elif login.casefold() == (visitor.login or "").casefold():
             response = self._go(trip["path"])
-            self._deps.visits.write_cookie(
+            self._deps.sessions.write_cookie(
                 response,
                 NOTE_COOKIE,
-                {"token": token, "job": trip["job"], "login": visit.login or ""},
+                {"token": token, "job": trip["job"], "login": visitor.login or ""},
                 NOTE_COOKIE_LASTS,
             )
         else:
             await self._oauth.revoke(token)
-            return self._refuse(visit, "You're signed in to GitHub as a different user. Please sign out here first.")
-        self._deps.visits.drop_cookie(response, STATE_COOKIE)
+            return self._refuse(visitor, "You're signed in to GitHub as a different user. Please sign out here first.")
+        self._deps.sessions.drop_cookie(response, STATE_COOKIE)
         return response
 
     async def sign_out(self, request: web.Request) -> web.Response:
         """End the session."""
         try:
-            await self._deps.visits.read_form(request)
+            await self._deps.sessions.read_form(request)
         except FormRefused as forged:
-            return self._refuse(self._deps.visits.read(request), str(forged))
+            return self._refuse(self._deps.sessions.read(request), str(forged))
         response = self._go("/")
         for purpose in (STATE_COOKIE, NOTE_COOKIE):
-            self._deps.visits.drop_cookie(response, purpose)
-        self._deps.visits.end(response)
+            self._deps.sessions.drop_cookie(response, purpose)
+        self._deps.sessions.end(response)
         return response
 
     @property
@@ -123,7 +123,7 @@ class SignIn:
     def _go(self, path: str) -> web.Response:
         return web.Response(status=303, headers={**HEADERS, "Location": f"{self._deps.context.public_url}{path}"})
 
-    def _refuse(self, visit: Visit, words: str) -> web.Response:
-        response = self._deps.renderer.render_message(visit, "Not signed in", words, 403)
-        self._deps.visits.drop_cookie(response, STATE_COOKIE)
+    def _refuse(self, visitor: Visitor, words: str) -> web.Response:
+        response = self._deps.renderer.render_message(visitor, "Not signed in", words, 403)
+        self._deps.sessions.drop_cookie(response, STATE_COOKIE)
         return response
