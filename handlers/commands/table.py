@@ -86,8 +86,8 @@ COMMANDS: Mapping[str, CommandSpec] = {
         _starter("fix", "Its diff waits for a human note (`/ptq pr`)."),
         _starter(
             "simplify",
-            "Continues with the edits of the last attempt on the issue, which must have some. The result is a new diff, which "
-            "needs its own note.",
+            "Continues with the edits of the last attempt on the issue, which must have some. The result is a new "
+            "diff, which needs its own note.",
         ),
         CommandSpec(
             REBASE,
@@ -104,8 +104,8 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "/ptq verify [options]",
             "Check whether the issue still reproduces on the current base branch, without an agent.",
             Operation.START,
-            "Runs the issue's own scripts and the last attempt's `repro.py` several times, each in a clean environment, and "
-            "reports the commit and the results (docs/verification.md).",
+            "Runs the issue's own scripts and the last attempt's `repro.py` several times, each in a clean "
+            "environment, and reports the commit and the results (docs/verification.md).",
             preset=VERIFY,
         ),
         CommandSpec(
@@ -158,8 +158,8 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "Stop the job and give you SSH access to its environment for 8 hours.",
             Operation.TAKE_OVER,
             "The job's results are reported as usual. If the job has ended, its environment is rebuilt. You log in "
-            "with the SSH keys of your GitHub account; the operator tells you the address (docs/takeover.md). Repeating the "
-            "command restarts the 8 hours, also if somebody else holds the environment.",
+            "with the SSH keys of your GitHub account; the operator tells you the address (docs/takeover.md). "
+            "Repeating the command restarts the 8 hours, also if somebody else holds the environment.",
         ),
         CommandSpec(
             "release",
