@@ -143,7 +143,7 @@ async def assign(
     try:
         choice = choose(options, offers, Choice(rules.agent))
     except OptionRefused as refused:
-        raise HoldRefused(f"{refused}; there are: {', '.join(offers)}") from None
+        raise HoldRefused(f"{refused}; available: {', '.join(offers)}") from None
     return await start_task(connection, held, hold, rules, task, choice, secret=secret, now=now)
 
 

@@ -75,7 +75,7 @@ def _choose(context: Context, rules: RepositoryRules, repository: Repository, op
         return choose(options, offers, Choice(rules.agent), machines)
     except OptionRefused as refused:
         known = f"agents {', '.join(offers)}; machines {', '.join(machines) or 'none'}"
-        raise Refused(f"{str(refused).replace('`', '')}; there are: {known}") from None
+        raise Refused(f"{str(refused).replace('`', '')}; available: {known}") from None
 
 
 def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Preset]) -> Preset:

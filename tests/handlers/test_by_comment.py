@@ -88,7 +88,7 @@ async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> 
         await job_rows.insert_job(connection, job)
         await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
         guest = KeyHolder("casey", KEY, LASTS)
-        with pytest.raises(HoldRefused, match="its report is for you alone"):
+        with pytest.raises(HoldRefused, match="its report is confidential"):
             await take_over_anyhow(connection, OPERATOR, job, guest, agent="mine", secret=b"", now=NOON)
 
 

@@ -44,17 +44,17 @@ def test_options_stand_before_the_advice(argument: str, options: Options, advice
 @pytest.mark.parametrize(
     ("argument", "problem"),
     [
-        ("--foo", "there is no option `--foo`"),
-        ("--foo=bar look", "there is no option `--foo`"),
-        ("--agent codex –modle x", "there is no option `--modle`"),
-        ("--a`@octocat`<b>", "there is no option `--aoctocatb`"),
-        ("--é", "there is no option `--?`"),
-        ("--" + "x" * 1000, f"there is no option `--{'x' * 30}`"),
-        ("--agent", "`--agent` lacks a name"),
-        ("--agent=", "`--agent` lacks a name"),
-        ("--agent= codex", "`--agent` lacks a name"),
-        ("--agent --model gpt-5.5", "`--agent` lacks a name"),
-        ("—agent —model gpt-5.5", "`--agent` lacks a name"),
+        ("--foo", "unknown option `--foo`"),
+        ("--foo=bar look", "unknown option `--foo`"),
+        ("--agent codex –modle x", "unknown option `--modle`"),
+        ("--a`@octocat`<b>", "unknown option `--aoctocatb`"),
+        ("--é", "unknown option `--?`"),
+        ("--" + "x" * 1000, f"unknown option `--{'x' * 30}`"),
+        ("--agent", "`--agent` needs a name"),
+        ("--agent=", "`--agent` needs a name"),
+        ("--agent= codex", "`--agent` needs a name"),
+        ("--agent --model gpt-5.5", "`--agent` needs a name"),
+        ("—agent —model gpt-5.5", "`--agent` needs a name"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_named_and_nothing_of_it_is_repeated_raw(argument: str, problem: str) -> None:
@@ -92,10 +92,10 @@ def test_the_options_choose_among_what_is_offered(options: Options, usual: Choic
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (Options("gemini"), "`--agent` names none that may work here"),
-        (Options("@octocat`"), "`--agent` names none that may work here"),
-        (Options("codex", "opus"), "`--model` names none of `codex`'s"),
-        (Options(model="gpt-5.5"), "`--model` names none of `mine`'s"),
+        (Options("gemini"), "unknown agent"),
+        (Options("@octocat`"), "unknown agent"),
+        (Options("codex", "opus"), "unknown model for `codex`"),
+        (Options(model="gpt-5.5"), "unknown model for `mine`"),
     ],
 )
 def test_what_is_not_offered_is_refused_without_repeating_it(options: Options, problem: str) -> None:
@@ -116,8 +116,8 @@ def test_a_repository_offers_its_own_agent_first_and_of_each_the_configured_mode
 
 
 def test_a_refusal_says_what_may_be_given() -> None:
-    assert render_option_refused("there is no option `--foo`", OFFERS, ["gpu-1"]) == (
-        "Not started: there is no option `--foo`. Available options:\n\n"
+    assert render_option_refused("unknown option `--foo`", OFFERS, ["gpu-1"]) == (
+        "Not started: unknown option `--foo`. Available options:\n\n"
         "- `--agent claude`, with `--model opus` or `--model sonnet`\n"
         "- `--agent codex`, with `--model gpt-5.5`\n"
         "- `--agent mine`\n"

@@ -87,7 +87,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_unrenderable: [replies.render_unrenderable(DONE, URL)],
     replies.render_shortened: [replies.render_shortened(URL, "0123456789"), replies.render_shortened(URL, None)],
     replies.render_busy: [replies.render_busy(URL, "1"), replies.render_busy(URL, "1", ending=True)],
-    replies.render_option_refused: [replies.render_option_refused("`--model` lacks a name", OFFERS, ["gpu-1"])],
+    replies.render_option_refused: [replies.render_option_refused("`--model` needs a name", OFFERS, ["gpu-1"])],
     replies.render_nothing_to_retry: [replies.render_nothing_to_retry()],
     replies.render_retry_refused: [replies.render_retry_refused()],
     replies.render_capped: [replies.render_capped(CapUse(Scope.REPOSITORY_DAY, "jobs", 20, 20), "maintainer")],

@@ -246,7 +246,7 @@ async def test_a_machine_may_be_asked_for(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
         await world.open_issue()
         await world.comment("/ptq fix --machine gpu-9")
-        assert "- `--machine gpu-1`" in await world.wait_for_reply("`--machine` names none for this")
+        assert "- `--machine gpu-1`" in await world.wait_for_reply("unknown machine")
         await world.comment("/ptq fix --machine GPU-1 and be quick")
         await world.wait_for_report()
         (job,) = await world.jobs()

@@ -89,12 +89,12 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"preset": "none"}, "unknown preset 'none'; available: repro, "),
     (
         {"options": Options(agent="none")},
-        "--agent names none that may work here; there are: agents script; machines ",
+        "unknown agent; available: agents script; machines ",
     ),
-    ({"options": Options(model="none")}, "--model names none of script's"),
+    ({"options": Options(model="none")}, "unknown model for script"),
     (
         {"options": Options(machine="none")},
-        "--machine names none for this; there are: agents script; machines gpu-1",
+        "unknown machine; available: agents script; machines gpu-1",
     ),
 )
 

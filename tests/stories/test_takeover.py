@@ -166,5 +166,5 @@ async def test_what_is_confidential_is_not_made_anew_to_be_published(world: Worl
     async with world.playground.service.context.db.write() as connection:
         said = {"body": "security concern\n\n## Summary\nAnyone can."}
         await connection.execute(update(reports).where(reports.c.job_id == job.id).values(**said))
-    with pytest.raises(HoldRefused, match="its report is for you alone"):
+    with pytest.raises(HoldRefused, match="its report is confidential"):
         await take_over(settings, job.id, key, hours=1, by="casey")

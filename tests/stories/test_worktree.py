@@ -88,7 +88,7 @@ async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own(world: World
 async def test_an_agent_goes_on_where_a_person_left_off(world: World, key: Path) -> None:
     settings = load_settings(world.playground.config)
     await asyncio.to_thread(work, world, find_way_in(await make(world, key)))
-    with pytest.raises(HoldRefused, match="names none that may work here; there are: script, gone"):
+    with pytest.raises(HoldRefused, match="unknown agent; available: script, gone"):
         await give_task(settings, "try", "go on", agent="other", model=None)
     with pytest.raises(HoldRefused, match="a task has 1 to"):
         await give_task(settings, "try", "  ", agent=None, model=None)
