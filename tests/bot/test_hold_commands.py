@@ -39,12 +39,12 @@ def run(folder: Path, *words: str) -> tuple[int, str, str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("takeover", "0123456789"), "the job has no environment yet; wait until its agent is at work"),
+        (("takeover", "0123456789"), "the job has no environment yet; wait until its agent runs"),
         (("takeover", "nobody"), "there is no job 'nobody'"),
         (("takeover", "0123456789", "--hours", "1000"), "a job is held for up to 168 hours"),
-        (("release", "0123456789"), "nobody holds this job, or not any more"),
-        (("release", "0123456789", "--drop"), "nobody holds this job, or not any more"),
-        (("assign", "0123456789", "Go on."), "nobody holds this job, or not any more"),
+        (("release", "0123456789"), "nobody holds this job"),
+        (("release", "0123456789", "--drop"), "nobody holds this job"),
+        (("assign", "0123456789", "Go on."), "nobody holds this job"),
         ((*WORKTREE, "--repo", "octo/other"), "there is no repository 'octo/other'; configured: octo/widgets"),
         (("worktree", "a/b", *WORKTREE[2:]), "a worktree's name has letters, digits"),
     ],

@@ -159,12 +159,12 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     hold_replies.render_takeover_refused: [hold_replies.render_takeover_refused()],
     hold_replies.render_no_keys: [hold_replies.render_no_keys("maintainer")],
     hold_replies.render_not_taken_over: [
-        hold_replies.render_not_taken_over("the job has no environment yet; wait until its agent is at work", ())
+        hold_replies.render_not_taken_over("the job has no environment yet; wait until its agent runs", ())
     ],
     hold_replies.render_nothing_held: [hold_replies.render_nothing_held()],
     hold_replies.render_release_unclear: [hold_replies.render_release_unclear()],
     hold_replies.render_not_released: [
-        hold_replies.render_not_released("the job has not ended yet; its result is still to come", ())
+        hold_replies.render_not_released("the job has not ended yet; its result is not stored yet", ())
     ],
     hold_replies.render_released: [
         hold_replies.render_released("maintainer", replace(DONE, attempt=2), URL),

@@ -201,7 +201,7 @@ async def test_what_cannot_be_is_said_and_changes_nothing(tmp_path: Path) -> Non
         world.github.add_public_key(MAINTAINER, "ssh-dss AAAAB3NzaC1kc3MAAACBAJ old@home")
         await ask(world, "/ptq takeover", "you have no SSH key on GitHub", count=2)
         give_key(world)
-        assert "wait until its agent is at work" in await ask(world, "/ptq takeover", "no environment yet")
+        assert "wait until its agent runs" in await ask(world, "/ptq takeover", "no environment yet")
         assert await holds(world) == []
         await world.comment("/ptq cancel")
         await world.wait_for_report()

@@ -158,7 +158,7 @@ async def test_a_worktree_that_waits_for_its_slot_can_be_dropped(world: World, k
     said = await make(world, key, "three", wait_s=0.0)
     assert "lets you in once its environment is made" in said
     assert "ssh " not in said, "nobody knows the machine yet"
-    with pytest.raises(HoldRefused, match="its environment is not made yet"):
+    with pytest.raises(HoldRefused, match="its environment is not ready yet"):
         await release(settings, "three")
     for name in ("three", "one", "two"):
         await release(settings, name, drop=True)
