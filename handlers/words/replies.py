@@ -301,8 +301,8 @@ def render_pull_pending() -> str:
 
 def render_pull_opened(number: int, approver: str, *, updated: bool = False) -> str:
     """The link from the issue to its pull request; an `updated` one existed with another diff."""
-    done = f"Updated pull request #{number} with this diff" if updated else f"Opened draft pull request #{number}"
-    return f"{done} and @{approver}'s note."
+    done = f"Pull request #{number} now has this diff" if updated else f"Draft pull request #{number} is open"
+    return f"{done}. It begins with @{approver}'s note. Please review it before you merge it."
 
 
 def render_pull_exists(number: int) -> str:

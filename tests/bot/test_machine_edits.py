@@ -142,7 +142,7 @@ async def test_a_script_says_the_fingerprint_and_gets_no_other_key(tmp_path: Pat
         arguments += ["--key", str(site.server.client_key_file)]
         for more, status, words in (
             ((), 1, f"--fingerprint {key}"),
-            (("--fingerprint", "SHA256:AAAA"), 1, f"its key is {key}, not the expected one"),
+            (("--fingerprint", "SHA256:AAAA"), 1, f"the host key is {key}, not the expected one"),
             (("--fingerprint", key), 0, ""),
         ):
             done = await asyncio.to_thread(program.run, "machines", "add", site.target, *arguments, *more)

@@ -222,7 +222,7 @@ def test_an_invalid_address_is_explained(changes: dict[str, str], words: str) ->
         ({"address": "ptq@gpu 1"}, "like ptq@gpu-1"),
         ({"address": "ptq@gpu-1:99999"}, "like ptq@gpu-1"),
         ({"address": "-oProxyCommand=x@y"}, "like ptq@gpu-1"),
-        ({"name": "a b"}, "name: may hold"),
+        ({"name": "a b"}, "name: may contain only"),
         ({"name": "old"}, "already a machine old"),
         ({"slots": "0"}, "slots:"),
         ({"workspace": "ptq"}, "absolute path"),
