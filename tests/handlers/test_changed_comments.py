@@ -57,7 +57,7 @@ async def test_a_report_that_others_changed_is_restored_and_the_next_note_counts
     assert (await answer(thread, thread.note())).startswith("The report comment was changed on GitHub after ptq-bot")
     assert thread.github.opened == []
     assert find_report(thread) == report
-    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
 
 
 async def restore(thread: Thread) -> None:
@@ -75,7 +75,7 @@ async def test_a_report_that_was_deleted_is_posted_again_and_the_next_note_count
     await restore(thread)
     again = find_report(thread)
     assert (again.id > report.id, again.body) == (True, report.body)
-    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
 
 
 async def test_a_report_that_github_does_not_find_for_a_moment_is_not_posted_twice(thread: Thread) -> None:
@@ -85,7 +85,7 @@ async def test_a_report_that_github_does_not_find_for_a_moment_is_not_posted_twi
     thread.github.absent.clear()
     await restore(thread)
     assert find_report(thread) == report, "there is one, and it is the one that was there"
-    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
 
 
 async def test_a_report_that_github_does_not_find_for_long_is_looked_for_before_it_is_posted(thread: Thread) -> None:
@@ -106,7 +106,7 @@ async def test_a_report_that_github_does_not_find_is_posted_again_however_often_
         assert (await answer(thread, thread.note())).startswith("GitHub did not find the report comment")
         thread.clock.forward(300)
     assert find_report(thread)
-    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
 
 
 async def test_a_report_is_not_posted_again_on_an_issue_that_is_gone(thread: Thread) -> None:
@@ -123,7 +123,7 @@ async def test_a_report_is_not_posted_again_on_an_issue_that_is_gone(thread: Thr
 async def test_what_an_editor_does_to_line_ends_is_no_change(thread: Thread) -> None:
     report = find_report(thread)
     thread.github._edit(report.id, report.body.replace("\n", "\r\n") + "\r\n")
-    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
 
 
 async def test_a_report_that_we_are_changing_ourselves_counts_before_and_after(thread: Thread) -> None:
@@ -132,7 +132,7 @@ async def test_a_report_that_we_are_changing_ourselves_counts_before_and_after(t
         (reply,) = await casebook.fetch_reports_of(connection, "octo/widgets", ISSUE)
         await casebook.change_reply(connection, reply, body="Shorter.")
     thread.github._edit(report.id, f"{reply.marker}\nShorter.")  # Its answer is still on its way.
-    assert (await answer(thread, thread.note())).startswith("Opened draft pull request #")
+    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
 
 
 async def test_a_note_costs_one_question_about_the_report_and_one_about_itself(thread: Thread) -> None:
@@ -172,4 +172,4 @@ async def test_an_edit_that_leaves_the_note_as_it_was_changes_nothing(thread: Th
     note = thread.note()
     await thread.work(note)
     thread.github._edit(note.id, text)
-    assert (await answer(thread, note)).startswith("Opened draft pull request #")
+    assert (await answer(thread, note)).startswith("Draft pull request #")

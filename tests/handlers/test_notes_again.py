@@ -108,7 +108,7 @@ async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url
         await drain(Pulls(thread.context))
         await thread.work(note)
         (answer,) = await thread.answers()
-        assert answer.startswith("Opened draft pull request #")
+        assert answer.startswith("Draft pull request #")
 
 
 async def test_a_refused_note_that_is_worked_again_stays_refused(database_url: str) -> None:

@@ -147,7 +147,7 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
         await world.playground.embedded_ssh.stop()
         report = await world.wait_for_reply("### Lost")
         assert "machine gpu-1 can no longer be reached" in report
-        assert "it was Restarted automatically as [attempt 2]" in report
+        assert "Restarted automatically as [attempt 2]" in report
         await world.wait_for_reply("<!-- ptq:report=", 2)
         assert world.digest()
         again = next(job for job in await world.jobs() if job.replaces)
@@ -288,7 +288,7 @@ async def test_a_machine_on_which_no_job_can_be_prepared_is_out_and_the_next_one
             assert (await fetch_machine(world, "gpu-2"))["out_since"] is None
             await start(world)
             await world.wait_for_report()
-        assert "3 jobs in a row could not be prepared there, the last because it has no git" in await order(
+        assert "3 jobs in a row could not be prepared there, the last because git cannot be run there" in await order(
             world, "list"
         )
         await start(world)

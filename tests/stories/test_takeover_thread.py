@@ -106,7 +106,7 @@ def keys(world: World) -> str:
 @pytest.mark.sshd
 async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attempt(world: World) -> None:
     told = await ask(world, "/ptq takeover", "you have the environment")
-    assert f"@{MAINTAINER}, [this job](" in told
+    assert f"@{MAINTAINER}, you have the environment of [this job](" in told
     assert "with your GitHub SSH key" in told
     first = await world.wait_for_job("cancelled")
     await world.wait_for_reply("<!-- ptq:report=")
@@ -142,7 +142,7 @@ async def test_what_has_ended_is_made_anew_and_a_colleague_may_give_it_back(worl
     await world.comment("/ptq cancel")
     await world.wait_for_report()
     told = await ask(world, "/ptq takeover", "The environment is being rebuilt")
-    assert "is yours for 8 hours; its slot" in told
+    assert ") for 8 hours." in told
     command = await find_way_in(world)
     await asyncio.to_thread(work, world, command, "echo '# more' >> widgets/chunks.py")
     told = await ask(world, "/ptq release", "Released the environment", by=COLLEAGUE)
@@ -156,10 +156,10 @@ async def test_what_has_ended_is_made_anew_and_a_colleague_may_give_it_back(worl
 @pytest.mark.sshd
 async def test_another_person_takes_it_from_the_first_who_is_named_and_out(world: World) -> None:
     give_key(world, COLLEAGUE)
-    await ask(world, "/ptq takeover", "is yours until")
+    await ask(world, "/ptq takeover", "you have the environment")
     command = await find_way_in(world)
     told = await ask(world, "/ptq takeover", "It was held by", by=COLLEAGUE)
-    assert f"@{COLLEAGUE}, [this job](" in told
+    assert f"@{COLLEAGUE}, you have the environment of [this job](" in told
     assert f"held by `{MAINTAINER}` before" in told
     assert "You can log in within moments" in told
     theirs = await find_way_in(world, COLLEAGUE)
@@ -191,7 +191,7 @@ async def test_who_may_not_open_pull_requests_holds_nothing(tmp_path: Path) -> N
 async def test_what_cannot_be_is_said_and_changes_nothing(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True, agent=AGENT) as world:
         await world.open_issue()
-        assert "no job on this issue" in await ask(world, "/ptq takeover", "no environment to take over")
+        assert "No job has run on this issue" in await ask(world, "/ptq takeover", "no environment to take over")
         assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
         settings = load_settings(world.playground.config)
         await drain_machine(settings, "gpu-1")
@@ -211,10 +211,10 @@ async def test_where_a_machine_cannot_seal_jobs_its_operator_alone_lets_people_i
     async with open_world(tmp_path, agent=AGENT, python=write_interpreter(tmp_path)) as world:
         give_key(world)
         await start(world)
-        assert "only its operator" in await ask(world, "/ptq takeover", "its machine cannot seal jobs")
+        assert "only the operator" in await ask(world, "/ptq takeover", "its machine has no sandbox")
         await world.comment("/ptq cancel")
         await world.wait_for_report()
-        await ask(world, "/ptq takeover", "no machine of this repository can seal jobs")
+        await ask(world, "/ptq takeover", "no machine of this repository has a sandbox")
         assert (len(await world.jobs()), await holds(world)) == (1, [])
 
 
@@ -244,7 +244,7 @@ async def test_an_environment_that_cannot_be_made_anew_is_told_by_the_status(tmp
         await world.wait_for_job("failed")
         await world.settle()
         told = await ask(world, "/ptq status", "could not be rebuilt")
-        assert f"for `{MAINTAINER}` is not there" in told
+        assert f"The environment for `{MAINTAINER}`" in told
         assert "no such luck" in told
         assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
 
