@@ -164,7 +164,7 @@ def look(arena: Arena, story: Story) -> None:
     if story.report_at is None and any("[report](http" in body for body in bodies):
         story.report_at = now
     story.refusal = next((body.splitlines()[-1] for body in bodies if GIVEN_UP in body), "")
-    if story.pull_at is None and any("draft pull request #" in body for body in bodies):
+    if story.pull_at is None and any("Draft pull request #" in body for body in bodies):
         story.pull_at = now
 
 

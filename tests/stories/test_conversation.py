@@ -235,7 +235,7 @@ async def test_who_may_triage_starts_jobs_where_the_operator_says_so_and_opens_n
         await world.comment("/ptq fix", by="helper")
         await world.wait_for_report()
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}", by="helper")
-        await world.wait_for_reply("this takes write access")
+        await world.wait_for_reply("you need write access")
         await world.comment("/ptq help", by="helper")
         assert "| triage access |" in await world.wait_for_reply("| Command |")
         await world.settle()
@@ -309,7 +309,7 @@ async def test_a_label_pauses_its_repository_until_it_is_taken_off(tmp_path: Pat
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
         await world.open_issue()
         await world.label("ptq:pause", by="drive-by")
-        await world.wait_for_reply("started by people with write access")
+        await world.wait_for_reply("Only people with write access")
         await world.github.unlabel_issue(NAME, world.number, "ptq:pause", "drive-by")
         await world.label("PTQ:pause")
         await world.wait_for_reply("Paused by @maintainer")
@@ -378,6 +378,6 @@ async def test_rules_that_are_broken_stop_what_is_new_and_nothing_else(tmp_path:
         refusal = await world.wait_for_reply("Invalid `.github/ptq.toml` on the default branch")
         assert "line 2, who_may_start: Input should be" in refusal
         await world.comment(f"/ptq pr\n\n{NOTE}")
-        await world.wait_for_reply("until `.github/ptq.toml`", 2)
+        await world.wait_for_reply("Fix it to use ptq-bot", 2)
         await world.settle()
         assert len(await world.jobs()) == 1

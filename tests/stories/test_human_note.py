@@ -80,7 +80,7 @@ async def test_a_note_without_a_digest_does_not_mean_a_report_that_was_posted_af
     await world.wait_for_report(2)
     before = world.pulls()
     await world.comment(f"/ptq pr\n\n{NOTE}")
-    await world.wait_for_reply("names no digest")
+    await world.wait_for_reply("Your comment has no digest")
     assert world.pulls() == before == []
 
 

@@ -93,7 +93,7 @@ async def test_with_a_fork_to_push_to_no_branch_of_ours_comes_into_the_repositor
         await world.comment("/ptq fix")
         await world.wait_for_report(2)
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        await world.wait_for_reply(f"Updated pull request #{pull.number} with this diff")
+        await world.wait_for_reply(f"Pull request #{pull.number} now has this diff")
         assert world.pulls() == [pull]
         assert world.git("branch", "--format=%(refname:short)").split() == ["main"]
         assert world.git(f"--git-dir={fork}", "rev-parse", pull.head).strip() == pull.head_sha
@@ -123,6 +123,6 @@ async def test_a_note_that_would_open_one_too_many_names_the_open_ones_and_may_c
         await world.github.close_issue(NAME, first.number, by="maintainer")
         await world.comment(note)
         await world.wait(lambda: world.pulls()[1:] or None, "the second pull request")
-        await world.wait_for_reply("draft pull request #")
+        await world.wait_for_reply("Draft pull request #4")
         await world.settle()
         assert len(world.pulls()) == 2

@@ -39,7 +39,7 @@ async def attempt(world: World) -> str:
 async def approve_again(world: World, title: str = "") -> Pull:
     (pull,) = world.pulls()
     await world.comment(f"/ptq pr {world.digest()}{title}\n\n{SECOND_NOTE}")
-    await world.wait_for_reply(f"Updated pull request #{pull.number} with this diff")
+    await world.wait_for_reply(f"Pull request #{pull.number} now has this diff")
     await world.settle()
     assert world.pulls() == [pull]
     return pull
@@ -111,7 +111,7 @@ async def test_nothing_is_pushed_to_a_branch_that_somebody_else_has_pushed_to(wo
     assert pull.body == body
     await world.github.close_issue(NAME, pull.number, by="maintainer")
     await world.comment(note)
-    await world.wait_for_reply("draft pull request #", 2)
+    await world.wait_for_reply("Draft pull request #", 2)
     assert [one.state for one in world.pulls()] == ["closed", "open"]
 
 

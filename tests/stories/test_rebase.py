@@ -92,7 +92,7 @@ async def test_without_conflicts_git_alone_rebases_and_a_note_updates_the_open_p
     assert quiet.digest() != digest
     assert pull.head_sha == before, "nothing is pushed without a note"
     await quiet.comment(f"/ptq pr {quiet.digest()}\n\n{NOTE} And it is on the newest commit.")
-    await quiet.wait_for_reply(f"Updated pull request #{pull.number} with this diff")
+    await quiet.wait_for_reply(f"Pull request #{pull.number} now has this diff")
     await quiet.settle()
     assert quiet.git("log", "-1", "--format=%P", pull.head_sha).split() == [before, newest(quiet)]
     shown = quiet.git("diff", f"main...{pull.head_sha}")
@@ -131,7 +131,7 @@ async def test_onto_another_branch_it_gets_a_pull_request_of_its_own(quiet: Worl
     job = await rebase(quiet, "onto release/2.5")
     assert (job.base_branch, job.base_commit) == ("release/2.5", newest(quiet, "release/2.5"))
     await quiet.comment(f"/ptq pr {quiet.digest()}\n\n{NOTE} It is wanted there, too.")
-    await quiet.wait_for_reply("draft pull request #", 2)
+    await quiet.wait_for_reply("Draft pull request #", 2)
     await quiet.settle()
     assert [(one.state, one.base) for one in quiet.pulls()] == [("open", "main"), ("open", "release/2.5")]
     assert pull.head != quiet.pulls()[1].head

@@ -169,7 +169,7 @@ async def test_a_strangers_label_pauses_nothing_also_when_it_is_found(tmp_path: 
         world.github.deliveries.clear()
         await start_and_look(world)
         assert await fetch_pause_origins(world) == []
-        await world.wait_for_reply("started by people with write access")
+        await world.wait_for_reply("Only people with write access")
 
 
 async def test_a_pause_that_the_operator_has_ended_is_not_found_again(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ async def test_a_typo_gets_a_suggestion_and_help_lists_every_command(tmp_path: P
     async with open_world(tmp_path) as world:
         await world.open_issue()
         await world.comment("/ptq diagnoze")
-        assert "`/ptq diagnose`" in await world.wait_for_reply("no command")
+        assert "`/ptq diagnose`" in await world.wait_for_reply("Unknown command")
         await world.comment("/ptq help")
         assert "/ptq cancel" in await world.wait_for_reply("/ptq repro")
         await world.comment("/ptq status")
