@@ -276,7 +276,8 @@ def _spell(name: str, mark: str) -> Rule:
 _CLOSING = rf"{_KEYWORD}(?:[^A-Za-z0-9#&]++|&(?:{_OUR_ENTITIES})?)*+(?:#++|GH\\?-)"
 _CLOSES = re.compile(rf"{_CLOSING}\d", re.IGNORECASE)
 _MARKS_OF_WORDS = re.compile(r"\]\([^\s()]*+\)|[][*_~\\]|&#8203;(?!\d)")
-_NUMBER = re.compile(r"(#|GH\\?-)(?=\d)", re.IGNORECASE)
+_NUMBER = re.compile(rf"(?!(?<=&){_GAP[1:]})(#|GH\\?-)(?=\d)", re.IGNORECASE)
+"""What may begin the number of an issue, but not the number within `_GAP`."""
 
 
 def _part_from_numbers(text: str) -> str:
@@ -506,6 +507,10 @@ def fence(text: str, info: str = "") -> str:
     return f"{ticks}{info}\n{text}{newline}{ticks}"
 
 
+_LINE_END = re.compile(r"\r\n?|\n")
+"""As CommonMark counts lines."""
+
+
 def close_fence(text: str) -> str:
     """What a person wrote, with the fence closed that it leaves open, if any: what follows it then stands outside."""
     tokens = parse_blocks(text)
@@ -514,7 +519,7 @@ def close_fence(text: str) -> str:
     first, last = tokens[-1].map or (0, 0)
     mark = tokens[-1].markup
     closing = re.compile(rf" {{0,3}}{mark}{mark[0]}*[ \t]*")
-    if last - first > 1 and closing.fullmatch(text.split("\n")[last - 1]):
+    if last - first > 1 and closing.fullmatch(_LINE_END.split(text)[last - 1]):
         return text
     newline = "" if text.endswith("\n") else "\n"
     return f"{text}{newline}{mark}"

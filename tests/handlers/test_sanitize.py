@@ -360,6 +360,8 @@ def test_a_fence_is_longer_than_any_run_inside() -> None:
 def test_closing_a_fence_leaves_other_text_alone() -> None:
     assert close_fence("a\n\n```\nb\n```\n") == "a\n\n```\nb\n```\n"
     assert close_fence("a\n```` x\nb\n```\n") == "a\n```` x\nb\n```\n````"
+    assert close_fence("```\ra\r```") == "```\ra\r```", "an old Mac's line ends"
+    assert close_fence("```\ra\r") == "```\ra\r\n```"
 
 
 def test_a_folded_part_ends_whatever_it_holds() -> None:
@@ -413,3 +415,7 @@ def test_a_path_stays_code_in_a_list_and_in_a_table(text: str) -> None:
         spans = re.findall("<code>(.*?)</code>", render_github(frame))
         assert len(spans) == 1
         assert html.unescape(spans[0]) == code.strip("`")
+
+
+def test_numbers_are_parted_from_their_marks_once_where_keywords_are_in_marks() -> None:
+    assert make_safe("It clos*es* #5 and fixes #12.", ()) == "It clos*es* #&#8203;5 and fixes #&#8203;12."
