@@ -25,6 +25,7 @@ from handlers.text.sanitize import (
     defuse,
     fence,
     make_plain_line,
+    make_safe,
     make_safe_line,
     one_line,
     redact,
