@@ -207,6 +207,13 @@ def is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
+def require_folders(*folders: Path) -> None:
+    """Raises `Failure` if one of these is not a folder. A command of the job may have put a link there."""
+    for folder in folders:
+        if not is_folder(folder):
+            raise Failure("folder_replaced", f"the folder {folder.name} is gone, or something else is in its place")
+
+
 def require_worktree(job: JobPaths) -> None:
     """Raises `Failure` if the worktree is gone. A link in its place does not count."""
     if not is_folder(job.worktree):

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .files import RESERVE, Failure, JobPaths, read_json
+from .files import RESERVE, Failure, JobPaths, read_json, require_folders
 
 GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"),
@@ -151,7 +151,12 @@ def bound_git(pid: int, max_file_bytes: int | None) -> None:
 
 @contextmanager
 def open_throwaway(job: JobPaths, clone: Path, base: str, timeout_s: float) -> Iterator[Git]:
-    """A temporary repository in the object format of the commit `base`."""
+    """A temporary repository in the object format of the commit `base`, for the job's worktree.
+
+    Raises `Failure` if the worktree is a link: git would read and write where it leads, and no sandbox holds it there.
+    """
+    if job.worktree.is_symlink():
+        require_folders(job.worktree)
     with tempfile.TemporaryDirectory(prefix="git-", dir=job.control) as folder:
         git = Git(Path(folder), job, timeout_s)
         git.run("init", "--quiet", "--template=", f"--object-format={'sha256' if len(base) == 64 else 'sha1'}")

@@ -192,7 +192,7 @@ async def test_a_note_whose_author_may_write_no_more_opens_nothing(counter: Coun
     assert count_calls(counter, "POST", "/git/refs") == 0
     assert (await counter.pull(job)).abandoned == "alice no longer has write access, so the note is not valid"
     await counter.post()
-    assert "no write access any more" in counter.comments()[0]
+    assert "no longer has write access" in counter.comments()[0]
 
 
 @TABLE

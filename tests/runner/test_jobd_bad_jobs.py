@@ -234,7 +234,8 @@ def test_what_the_agent_writes_in_its_first_moment_is_counted(jobd_without_base:
     if poll["error"] == "no_environment":
         pytest.skip(poll["message"])
     result = jobd.agent("head -c 4000000 /dev/urandom > x; sleep 60", max_disk_bytes=2_000_000)["result"]
-    assert re.fullmatch(r"the job wrote 4,\d{3},\d{3} bytes to .*", result["objection"])
+    # A look may come while the agent still writes.
+    assert re.fullmatch(r"the job wrote [234],\d{3},\d{3} bytes to .*", result["objection"])
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "1" * 5_000, "\udcff"])

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import Failure, JobPaths, is_folder, write_file
+from ..files import Failure, JobPaths, is_folder, require_folders, write_file
 from ..git import Git, find_own_clone, open_throwaway, show_path, split_paths
 from ..safe_paths import write_safely
 from ..stages.stage import Stage
@@ -46,6 +46,7 @@ PLAIN_FILES = {"100644": False, "100755": True}
 def make_home(job: JobPaths) -> None:
     """Create the home with the shells' startup files (bash(1), "INVOCATION")."""
     job.home.mkdir(mode=0o700, exist_ok=True)
+    require_folders(job.home)
     write_file(job.home / ".profile", PROFILE)
     write_file(find_bash_env(job), SHOW_NOTICE)
 
@@ -82,6 +83,7 @@ def write_home_files(job: JobPaths, files: Mapping[str, str]) -> None:
 
 def write_home_file(job: JobPaths, path: str, content: bytes, mode: int = 0o600) -> None:
     """Write one file to the home. Raises `Failure` if something is in its way."""
+    require_folders(job.home)
     try:
         write_safely(job.home, path, content, mode)
     except OSError as error:

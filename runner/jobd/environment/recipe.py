@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from ..files import Failure, is_utf8
-from ..git import GIT, SETTINGS, find_clone, open_throwaway, split_paths, write_lines
+from ..files import Failure, is_utf8, require_folders, write_file
+from ..git import GIT, SETTINGS, find_clone, open_throwaway, split_paths
 from ..stages.stage import Stage
 from .fetching import find_git_access, must_fetch
 from .home import make_home
@@ -30,14 +30,20 @@ def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
     """Check out a commit, and its submodules if `submodules` is set. Raises `Failure`."""
     worktree = stage.job.worktree
     worktree.mkdir(mode=0o700, exist_ok=True)
-    what = "the worktree could not be made"
-    for left in (worktree / ".git").glob("*.lock"):  # Left by a killed git: no other process uses this worktree.
+    what, git = "the worktree could not be made", worktree / ".git"
+    # Commands of an earlier commit may have run here.
+    require_folders(worktree, *([git] if os.path.lexists(git) else []))
+    for left in git.glob("*.lock"):  # Left by a killed git: no other process uses this worktree.
         left.unlink()
     run_git(
         stage, what, "init", "--quiet", "--template=", f"--object-format={'sha256' if len(commit) == 64 else 'sha1'}"
     )
     clone = find_clone(stage.job, stage.request["clone_url"])
-    write_lines(worktree / ".git" / "objects" / "info" / "alternates", str(clone / "objects"))
+    about = git / "objects" / "info"
+    require_folders(worktree, git, about.parent)
+    about.mkdir(exist_ok=True)
+    require_folders(about)
+    write_file(about / "alternates", f"{clone / 'objects'}\n")
     # Relative URLs of submodules depend on it, and agents look it up.
     run_git(stage, what, "config", "remote.origin.url", stage.request["clone_url"])
     run_git(stage, what, "checkout", "--quiet", "--force", "--detach", commit)

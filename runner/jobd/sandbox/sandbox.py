@@ -32,6 +32,7 @@ SHARED = (Path("/var"), Path("/var/spool"), Path("/dev"))
 """Folders of the system that may contain world-writable ones. A job's files there would outlive it and be visible."""
 
 TERMINALS = Path("/dev/pts")
+KERNEL_SETTINGS = (Path("/proc/sys"), Path("/proc/sysrq-trigger"))
 OPEN_TO_ALL = "mode=1777"
 NOTHING = Path(os.devnull)
 """What the sandbox shows in place of a hidden file."""
@@ -106,6 +107,9 @@ class Sandbox:
             mount("devpts", TERMINALS, "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=0620")
         with suppress(OSError):  # Some containers refuse: /proc then shows others' names (docs/machines.md).
             mount("proc", Path("/proc"), "proc")
+        for path in filter(Path.exists, KERNEL_SETTINGS):
+            with suppress(OSError):  # If refused, only an account that is root can write there.
+                bind(path, path, writable=False)
 
 
 def find_homes() -> Iterator[str]:

@@ -15,7 +15,7 @@ from ..environment.carry import carry_over
 from ..environment.environment import LOCK_TIMEOUT_S, find_tree, isolate_mounts
 from ..environment.recipe import run_commands
 from ..environment.trees import Tree, discard, make_tree, mount_tree, put_on_top, unmount_tree
-from ..files import Failure, write_file
+from ..files import Failure, require_folders, write_file
 from ..git import find_own_clone
 from ..locks import keep_locked
 from ..stages.command import NotRunnable
@@ -143,6 +143,7 @@ def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, An
             write_file(job.output / FREEZER, FREEZE)
             words = [*stage.request["script_argv"], str(job.output / FREEZER), *run["frozen"]]
             stage.must("not_frozen", "the base's code could not be preserved", words, job.environment(), job.worktree)
+            require_folders(job.output)
             (job.output / FREEZER).unlink()
         apply(stage, run["edits"])
         return follow(stage, run)
@@ -171,6 +172,7 @@ def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
     job, argv, deadline = stage.job, [*stage.request["test_argv"], *run["words"]], stage.deadline
     if run["script"]:
         script = Path(job.output / SCRIPT)
+        require_folders(job.output)
         write_file(script, run["script"])
         argv = [*stage.request["script_argv"], str(script)]
     stage.log.write(f"[{run['name']}]\n".encode())

@@ -9,7 +9,7 @@ from ..environment.bases import refresh
 from ..environment.carry import carry_over
 from ..environment.clone import fetch_commit, require_commit
 from ..environment.environment import create_environment, decide, isolate_mounts
-from ..files import Failure, write_file
+from ..files import Failure, require_folders, write_file
 from ..git import find_clone, to_text
 from ..sandbox.sandbox import is_sandboxed
 from ..stages.stage import Stage
@@ -35,6 +35,7 @@ def prepare(stage: Stage) -> dict[str, Any]:
     with stage.timing("edits"):
         conflicts = carry_over(job, clone, commit, request["changes"], request["timeout_s"], begun_at)
     if conflicts:
+        require_folders(job.output)
         write_file(job.output / CONFLICTS, "".join(f"{to_text(path)}\n" for path in conflicts))
     about = {"commit": base.commit, "made_at": base.made_at}
     made = {"way": store.way, "sealed": is_sandboxed(job), "base": about, "took": stage.took}
