@@ -25,7 +25,7 @@ from handlers.text.hidden_parts import (
     Editor,
     Trust,
 )
-from runner.characters import MAX_LINE, find_far, show_invisible
+from runner.characters import MAX_LINE, drop_invisible, find_far, show_invisible
 
 __all__ = ["BEYOND", "DRAWN", "FAR", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "count_certain_lines", "reveal"]
 
@@ -84,8 +84,12 @@ MAX_BLANK_LINES = 50
 
 _SAYS = re.compile(r"[^\W_]")
 _BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
-_SPACE = re.compile(r"</?(?:br|p|div|hr)\b[^<>]*>|&(?:nbsp|ensp|emsp|thinsp|#160|#xa0);", re.IGNORECASE)
-"""Tags and entities that a page shows as blanks."""
+_BLANK_TAG = re.compile(
+    r"</?(?:a|article|b|bd[io]|big|blockquote|br|center|code|d[dlt]|del|details|div|em|font|h[1-6]|hr|i|ins|kbd|li|ol|p|q"
+    r"|r[pt]|ruby|s|samp|section|small|span|strong|su[bp]|summary|tt|u|ul|var|wbr)\b[^<>]*>",
+    re.IGNORECASE,
+)
+"""Tags that a page shows as blanks if there are no words between them."""
 
 _OTHER_BLANKS = re.compile(r"[^\S \t\n]")
 
@@ -119,6 +123,11 @@ def count_certain_lines(text: str) -> int:
     """How many lines a text has before the page may hide all that follows, such as in `<template>`."""
     page = _Page(_LINE_END.sub("\n", text.removeprefix("\ufeff")).split("\n"), STEPS, text)
     return next((number for number, _ in enumerate(page.show()) if page.is_lost), text.count("\n") + 1)
+
+
+def _says_something(line: str) -> bool:
+    """Whether a page shows a letter or digit of a line, in whatever way its blanks are spelled."""
+    return _SAYS.search(drop_invisible(unescape(_BLANK_TAG.sub("", line)))) is not None
 
 
 class _Page:
@@ -159,7 +168,7 @@ class _Page:
         blanks = 0
         for line in self._show_lines():
             blanks += len(_BREAK.findall(line))
-            says = _SAYS.search(_SPACE.sub("", line))
+            says = _says_something(line)
             yield FAR + line if says and blanks > MAX_BLANK_LINES and "far text" in self._steps else line
             blanks = 0 if says else blanks + 1
 

@@ -229,3 +229,23 @@ def test_time_is_linear_in_the_text(mark: str) -> None:
     text = mark * (20_000 // len(mark) + 1)
     # Four times the text takes four times as long, and would take sixteen times as long.
     assert takes_at_most(9, lambda: reveal(text[:5_000]), lambda: reveal(text[:20_000]))
+
+
+@pytest.mark.parametrize(
+    "blank",
+    [
+        *(
+            "&numsp;",
+            "&hairsp;",
+            "&emsp13;",
+            "&#8195;",
+            "&#x2003;",
+            "&#0160;",
+            "&NonBreakingSpace;",
+            "&ZeroWidthSpace;",
+        ),
+        *("&#8203;", "&shy;", "\u3164", "\u2800", "<b>&nbsp;</b>", "<span>&nbsp;</span>", "<b></b>", "<h1></h1>"),
+    ],
+)
+def test_text_after_lines_that_look_blank_is_marked_however_the_blanks_are_spelled(blank: str) -> None:
+    assert f"{FAR}{HIDDEN}" in reveal(f"{blank}\n\n" * (MAX_BLANK_LINES + 1) + HIDDEN)
