@@ -83,7 +83,6 @@ def write_home_files(job: JobPaths, files: Mapping[str, str]) -> None:
 
 def write_home_file(job: JobPaths, path: str, content: bytes, mode: int = 0o600) -> None:
     """Write one file to the home. Raises `Failure` if something is in its way."""
-    require_folders(job.home)
     try:
         write_safely(job.home, path, content, mode)
     except OSError as error:
