@@ -53,6 +53,8 @@ async def test_every_step_of_the_story_is_a_line_with_its_ids_and_without_secret
     tmp_path: Path, written: io.StringIO
 ) -> None:
     async with open_world(tmp_path) as world:
+        # A recovery that is still looking could answer the label before its webhook is worked.
+        await world.wait(lambda: "recovery.finished" in written.getvalue() or None, "the first recovery's end")
         await world.open_issue()
         await world.label()
         await world.wait_for_report()

@@ -204,7 +204,7 @@ async def test_after_three_agents_that_left_conflicts_one_report_says_that_a_hum
         touch_same_lines(world)
         await world.comment("/ptq rebase")
         for attempt in (2, 3):
-            await world.wait_for_reply(f"attempt {attempt}: unresolved conflicts in 1 file")
+            await world.wait_for_reply(f"attempt {attempt}: unresolved conflicts; ")
         await world.wait_for_report(2)
         jobs = await world.jobs()
         assert [(job.preset, job.state, job.attempt) for job in jobs] == [
