@@ -455,3 +455,12 @@ def test_a_device_that_is_not_a_jobs_cannot_be_opened() -> None:
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     Path("/dev/full").open("rb").close()
+
+
+@needs_cells
+@pytest.mark.skipif(bool(os.getuid()), reason="only root can write there at all")
+def test_no_command_changes_a_setting_of_the_kernel(jobd: Jobd) -> None:
+    """Root needs no capability to do so. The command writes what is there already."""
+    jobd.prepare()
+    setting = "/proc/sys/kernel/core_pattern"
+    assert b"written" not in jobd.agent(f'now=$(cat {setting}); echo "$now" > {setting} && echo written')["log"]
