@@ -97,7 +97,12 @@ async def test_pages_leave_half_of_an_installations_hour_to_the_service() -> Non
     reader.left = [("Octo", Left("core", 2_499, 5_000, ends)), ("acme", Left("core", 2_500, 5_000, ends))]
     assert (await reader.look(), reader.github.asked) == ({"acme/tools"}, {"acme/tools": 1})
     assert (reader.warns(), reader.warns(None), reader.warns(is_operator=True)) == (True, False, False)
-    assert reader.visibility.may_send_form("bob"), "what people do is the service's own work"
+    assert not reader.visibility.may_send_form("bob", "octo/widgets"), "bob may be a stranger"
+    reader.visibility.note_allowed("bob", "octo/widgets")
+    assert reader.visibility.may_send_form("Bob", "Octo/widgets"), (
+        "what people with a right do is the service's own work"
+    )
+    assert not reader.visibility.may_send_form("bob", "octo/other")
     reader.clock.forward(20 * 60)
     assert await reader.look() == {*NAMES}
     assert not reader.warns()
@@ -117,7 +122,7 @@ async def test_one_person_uses_up_only_their_own_part() -> None:
     for _ in range(5):
         await reader.look()
     assert (reader.github.asked.total(), await reader.look(), reader.warns()) == (7, set(), True)
-    assert not reader.visibility.may_send_form("Bob")
+    assert not reader.visibility.may_send_form("Bob", NAMES[0])
     assert (await reader.look("alice"), reader.warns("alice")) == ({*NAMES}, False)
     reader.clock.forward(3_600)
     assert (await reader.look(), reader.warns()) == ({*NAMES}, False)

@@ -41,10 +41,10 @@ class PageBudget:
 
     def take(self, login: str, account: str) -> bool:
         """Whether a page of somebody may ask about a repository of this account; if so, it counts."""
-        return not self._is_short(account) and self.take_for_form(login)
+        return not self._is_short(account) and self.take_of_person(login)
 
-    def take_for_form(self, login: str) -> bool:
-        """The same for a form. What people do is the service's own work, so that only the person's part counts."""
+    def take_of_person(self, login: str) -> bool:
+        """The same, whatever is left to pages."""
         if self._has_asked_enough(login):
             return False
         self._asked.setdefault(login.casefold(), [0])[0] += 1

@@ -27,6 +27,9 @@ asked again."""
 NONE_LASTS_S = 300.0
 """The same where somebody has no role: strangers would have GitHub asked about each repository all the time."""
 
+HELD_RIGHT_LASTS_S = 86_400.0
+"""For how long after a form that was allowed a person's forms count as the service's own work."""
+
 KEPT = 10_000
 
 NOT_ASKED = (
@@ -77,6 +80,7 @@ class Visibility:
         self._by_address = by_address
         self._roles: TTLCache[_Question, Role] = TTLCache(KEPT, lasts_s)
         self._strangers: TTLCache[_Question, Role] = TTLCache(KEPT, none_lasts_s)
+        self._allowed: TTLCache[_Question, bool] = TTLCache(KEPT, HELD_RIGHT_LASTS_S)
         self._questions = SingleFlight[_Question, Role]()
         usual = CALLS_OF_PERSON + CALLS_PER_REPOSITORY * len(context.repositories)
         calls = usual if calls_of_person is None else calls_of_person
@@ -143,9 +147,19 @@ class Visibility:
             return ""
         return NOT_ASKED if self._budget.is_spent(visitor.login) else ""
 
-    def may_send_form(self, login: str) -> bool:
-        """Whether GitHub is asked what somebody may do who sends a form."""
-        return self._budget.take_for_form(login)
+    def may_send_form(self, login: str, repository: str) -> bool:
+        """Whether GitHub is asked what somebody who sends a form may do.
+
+        What people with a right do is the service's own work. Forms of others share the limit of pages: a stranger can
+        send any number of them.
+        """
+        if (login.casefold(), repository.lower()) in self._allowed:
+            return self._budget.take_of_person(login)
+        return self._budget.take(login, repository.partition("/")[0])
+
+    def note_allowed(self, login: str, repository: str) -> None:
+        """A form of theirs was allowed."""
+        self._allowed[login.casefold(), repository.lower()] = True
 
     async def find_role(self, login: str, repository: str) -> Role:
         """What somebody is in a repository, as of moments ago; nobody where GitHub does not say, or is not asked."""

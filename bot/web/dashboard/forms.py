@@ -96,13 +96,14 @@ async def admit(deps: DashboardDeps, visitor: Visitor, name: str, operation: Ope
     rules = deps.context.rules_for(name)
     if rules is None or visitor.login is None:
         raise absent
-    if not deps.visibility.may_send_form(visitor.login):
+    if not deps.visibility.may_send_form(visitor.login, name):
         raise ActionRefused(TOO_MANY, 503)
     repository = await deps.context.github.fetch_repository(rules.name)
     person = await identify(deps.context, rules, repository, visitor.login, Surface.PAGE, operation)
     if person.role < Role.READ:
         raise absent
     person.require(operation, rules.name)
+    deps.visibility.note_allowed(visitor.login, name)
     return person, repository
 
 
