@@ -98,15 +98,16 @@ class Git:
         if time.monotonic() > self._deadline:
             raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change")
         with tempfile.TemporaryFile(dir=self.folder) as output, tempfile.TemporaryFile(dir=self.folder) as messages:
-            with subprocess.Popen(
-                [*GIT, *words],
-                cwd=self._worktree,
-                env=self._env,
-                stdin=subprocess.PIPE,
-                stdout=output,
-                stderr=messages,
-            ) as process:
-                bound_git(process.pid, limit)
+            with bounds_of_children(limit):
+                process = subprocess.Popen(
+                    [*GIT, *words],
+                    cwd=self._worktree,
+                    env=self._env,
+                    stdin=subprocess.PIPE,
+                    stdout=output,
+                    stderr=messages,
+                )
+            with process:
                 try:
                     process.communicate(stdin, max(1.0, self._deadline - time.monotonic()))
                 except subprocess.TimeoutExpired:
@@ -139,14 +140,25 @@ class Git:
         return contents
 
 
-def bound_git(pid: int, max_file_bytes: int | None) -> None:
-    """Bound a process that has just begun to run git: its memory, and the size of the files that it writes."""
+@contextmanager
+def bounds_of_children(max_file_bytes: int | None) -> Iterator[None]:
+    """Processes that begin in this block have bounds: their memory, and the size of the files that they write.
+
+    A process gets the bounds of its parent. A bound that is set after the start would come too late: git could have
+    the memory by then.
+    """
     bounds = {resource.RLIMIT_DATA: MAX_MEMORY}
     if max_file_bytes is not None:
         bounds[resource.RLIMIT_FSIZE] = max_file_bytes + 1
-    for kind, bound in bounds.items():
-        _, most = resource.getrlimit(kind)
-        resource.prlimit(pid, kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
+    before = {kind: resource.getrlimit(kind) for kind in bounds}
+    try:
+        for kind, bound in bounds.items():
+            _, most = before[kind]
+            resource.setrlimit(kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
+        yield
+    finally:
+        for kind, limits in before.items():
+            resource.setrlimit(kind, limits)
 
 
 @contextmanager

@@ -28,6 +28,7 @@ from handlers.ports import GitHub, Labelling
 from handlers.pulls.pulls import Pulls
 from handlers.rules import RepositoryRules
 from handlers.triggers.router import ROUTER
+from handlers.words.replies import render_report_changed
 from runner.agents import AgentSpec
 from runner.model.job import JobState, Report
 from runner.rows import job_rows
@@ -333,8 +334,9 @@ class Cases(RuleBasedStateMachine):
         assert all(count == 1 for count in standing.values()), f"posted twice: {standing}"
         posted = Counter(read_marker(comment.body) for comment in self.github.posted)
         again = {marker for marker, count in posted.items() if count > 1}
-        if self.witness.ask("SELECT id FROM replies WHERE body LIKE 'The report comment was deleted%'"):
-            # A note asks for it.
+        absent = render_report_changed(is_absent=True)
+        if self.witness.ask("SELECT id FROM replies WHERE body LIKE '%' || ? || '%'", absent):
+            # A note whose report is not there has it posted again.
             again = {marker for marker in again if "ptq:report=" not in marker}
         assert again <= self.unseen, f"posted again after a human had deleted it: {again}"
 
