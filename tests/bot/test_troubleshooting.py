@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 HEAD = "| message |"
@@ -30,7 +32,10 @@ def list_texts() -> Iterator[str]:
             yield from filter(None, map(read_text, ast.walk(ast.parse(path.read_text()))))
 
 
-SAID = "\n".join(list_texts())
+@pytest.fixture(scope="module")
+def said() -> str:
+    """Every text in the program."""
+    return "\n".join(list_texts())
 
 
 def list_messages(page: str) -> Iterator[str]:
@@ -39,16 +44,16 @@ def list_messages(page: str) -> Iterator[str]:
         yield from re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
 
 
-def test_every_message_on_the_page_is_in_the_program() -> None:
+def test_every_message_on_the_page_is_in_the_program(said: str) -> None:
     messages = [*list_messages(PAGE)]
     assert len(messages) == sum(
         len(table.splitlines()) for table in re.findall(r"\| message .*\n\|-.*\n((?:\|.*\n)+)", PAGE)
     )
     parts = {part.strip(" ()") for message in messages for part in message.split("…")}
-    assert sorted(part for part in parts if part not in SAID) == []
+    assert sorted(part for part in parts if part not in said) == []
 
 
-def test_every_log_event_on_the_page_is_in_the_program() -> None:
+def test_every_log_event_on_the_page_is_in_the_program(said: str) -> None:
     named = re.findall(r"(?:events?|has) `([a-z_]+\.[a-z_]+)`", PAGE)
     assert len(named) > 5
-    assert [event for event in named if f"\n{event}\n" not in SAID] == []
+    assert [event for event in named if f"\n{event}\n" not in said] == []
