@@ -285,6 +285,7 @@ def test_control_files_are_hidden_at_both_paths_if_a_folder_on_the_way_to_them_i
 ) -> None:
     victim = jobd_without_base
     folder, elsewhere = victim.workspace / linked, tmp_path / "elsewhere"
+    victim.env["HOME"] = str(tmp_path)  # A link in a hidden folder is hidden with it.
     folder.mkdir(exist_ok=True)
     folder.rename(elsewhere)
     folder.symlink_to(elsewhere)
