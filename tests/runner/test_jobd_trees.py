@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.environment.trees import discard, empty_trash, give_access, open_up
+from runner.jobd.environment.trees import discard, empty_trash, open_up
 from runner.jobd.files import Failure
-from runner.jobd.safe_paths import MAX_HELD, walk
+from runner.jobd.safe_paths import MAX_HELD, give_access, walk
 from tests.support.jobd import Jobd, wait_until
 
 pytestmark = pytest.mark.slow
