@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import time
@@ -259,6 +260,12 @@ def test_new_files_with_very_long_paths_are_not_all_listed(jobd: Jobd) -> None:
     collected = jobd.collect(timeout_s=60)
     assert collected["error"] == "change_too_large"
     assert collected["message"].startswith("the paths of the new files have more than 64000000 bytes")
+
+
+def test_commands_that_leave_far_too_many_new_files_make_no_base(jobd: Jobd) -> None:
+    make = f"{sys.executable} -c {shlex.quote(MAKE_LONG.replace('20_000', '7_000'))}"
+    prepared = jobd.prepare(setup=[make], timeout_s=60)
+    assert prepared["message"] == "the paths of the new files have more than 20000000 bytes in total"
 
 
 def test_texts_that_the_agent_has_closed_are_read(jobd: Jobd) -> None:
