@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from .files import respond
+from .files import JobPaths, respond
 from .requests import read_request
+from .safe_paths import reopen
 
 Place = tuple[str, str]
 """A module of this program, and a function in it."""
@@ -76,5 +77,7 @@ def answer() -> Mapping[str, Any]:
     """Answer the request on standard input with the verb on the command line."""
     verb = sys.argv[1] if len(sys.argv) == 2 else ""
     request = read_request(verb, sys.stdin.buffer.read())
+    if "job_id" in request:
+        reopen(JobPaths(request).root)
     answered: Mapping[str, Any] = find(VERBS[verb])(request)
     return answered

@@ -99,6 +99,32 @@ def write_safely(root: Path, path: str, content: bytes, mode: int = 0o600) -> No
         os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
+def is_closed(mode: int) -> bool:
+    """Whether this is a folder that we cannot use, or a file that we cannot read."""
+    needed = 0o700 if stat.S_ISDIR(mode) else 0o400 if stat.S_ISREG(mode) else 0
+    return mode & needed != needed
+
+
+def give_access(name: str, folder: int | None = None) -> None:
+    """Do `chmod u+rwX` for a file or folder, but never through a link. Raises `OSError`."""
+    # Such a descriptor needs no permission. It stays with what was opened, whatever is at the path later.
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            more = 0o700 if stat.S_ISDIR(mode) or mode & 0o111 else 0o600
+            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(mode) | more)  # noqa: PTH101 - not a path
+    finally:
+        os.close(descriptor)
+
+
+def reopen(folder: Path) -> None:
+    """Make a folder that its job has closed usable for us."""
+    with suppress(OSError):
+        if is_closed(folder.lstat().st_mode):
+            give_access(str(folder))
+
+
 def find_files(root: Path, pattern: str) -> list[FoundFile]:
     """The regular files that match a pattern of names, in which `**` matches any number of folders.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.jobd.sandbox import namespaces
-from tests.support.jobd import Jobd, Repository
+from tests.support.jobd import Jobd, Repository, wait_until
 
 MISSING = namespaces.find_missing(Path("/var/tmp"))
 ACCOUNT = 54321
@@ -83,3 +83,33 @@ def test_it_has_no_right_over_its_cell(account: Jobd) -> None:
     log = account.agent("grep CapEff /proc/self/status; umount -l /tmp || echo refused")["log"].decode()
     assert "CapEff:\t0000000000000000\n" in log
     assert log.endswith("refused\n")
+
+
+@needs_root
+@needs_overlay
+@pytest.mark.parametrize("way", ["overlay", "copy"])
+def test_a_job_that_closes_its_own_folder_is_followed_stopped_collected_and_removed(account: Jobd, way: str) -> None:
+    account.prepare(ways=[way])
+    account.start('echo x > x; chmod 000 "${PTQ_OUTPUT_DIR%/*}"; echo closed; sleep 60')
+    wait_until(lambda: account.poll("agent")["log"] == b"closed\n")
+    account.root.chmod(0o000)
+    account.call("stop")
+    assert account.wait("agent")["result"]["stopped"] is True
+    account.root.chmod(0o000)
+    assert account.collect()["state"] == "done"
+    assert [change["path"] for change in account.result()["changes"]] == ["x"]
+    account.root.chmod(0o000)
+    assert account.call("clean") == {"ok": True}
+    assert not account.root.exists()
+
+
+@needs_root
+@needs_overlay
+@pytest.mark.parametrize("close", ['chmod 000 "$0"', 'while :; do chmod 000 "$0"; done'])
+def test_what_a_job_that_closes_its_own_folder_leaves_at_a_slots_place_is_removed(account: Jobd, close: str) -> None:
+    account.prepare(ways=["slot"])
+    place = account.place
+    account.start(f"""cd "$PTQ_OUTPUT_DIR/.."; sh -c '{close}' "$PWD" & sleep 60""")
+    wait_until(lambda: account.root.stat().st_mode & 0o777 == 0)
+    assert account.call("clean") == {"ok": True}
+    assert not place.exists()

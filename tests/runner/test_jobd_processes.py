@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -151,6 +153,48 @@ def test_jobs_do_not_kill_each_others_processes(jobd: Jobd) -> None:
     jobd.call("kill")
     assert other.poll("agent")["state"] == "running"
     assert other.call("kill")["killed"] >= 2
+
+
+def test_a_job_that_names_another_job_in_its_processes_does_not_keep_that_one_from_being_cleaned(
+    jobd: Jobd, mark: str
+) -> None:
+    neighbour = jobd.beside()
+    jobd.prepare()
+    neighbour.prepare()
+    forge = f"PTQ_JOB_ID={jobd.job_id} setsid {sys.executable} -c 'import time; time.sleep(60)' {mark}"
+    neighbour.start(f"while :; do ({forge} &); sleep 0.2; done")
+    wait_until(lambda: processes_with(mark))
+    assert jobd.agent("true")["state"] == "done"
+    wait_until(lambda: not find_processes(jobd.job_id))  # Its stage is about to end.
+    assert jobd.call("clean") == {"ok": True}
+    assert neighbour.poll("agent")["state"] == "running"
+    assert processes_with(mark)
+    assert neighbour.call("kill")["alive"] == 0
+    assert processes_with(mark) == []
+
+
+def test_a_process_belongs_to_the_job_above_it_not_to_the_one_that_it_names(unsealed: Jobd, mark: str) -> None:
+    jobd = unsealed
+    jobd.prepare()
+    other = jobd.beside()
+    jobd.start(f"PTQ_JOB_ID={other.job_id} exec {sys.executable} -c 'import time; time.sleep(60)' {mark}")
+    wait_until(lambda: processes_with(mark))
+    assert other.call("kill")["killed"] == 0
+    assert jobd.call("kill")["alive"] == 0
+    assert processes_with(mark) == []
+
+
+def test_jobd_that_itself_runs_in_a_job_finds_the_processes_of_its_own_jobs() -> None:
+    outer, inner = secrets.token_hex(5), secrets.token_hex(5)
+    program = f"""
+import subprocess
+from runner.jobd.sandbox.processes import kill_processes
+with subprocess.Popen(["sleep", "60"], env={{"PTQ_JOB_ID": "{inner}", "PATH": "/usr/bin:/bin"}}):
+    print(kill_processes("{inner}"), kill_processes("{outer}"))
+"""
+    env = {**os.environ, "PTQ_JOB_ID": outer}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout == "(1, 0) (0, 0)\n"
 
 
 def test_collecting_kills_what_is_left_of_the_agent_first(jobd: Jobd) -> None:

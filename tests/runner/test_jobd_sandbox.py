@@ -279,6 +279,24 @@ def test_a_folder_of_the_workspace_on_another_disk_is_hidden_too(
 
 
 @needs_cells
+@pytest.mark.parametrize("linked", ["jobs", "."])
+def test_control_files_are_hidden_at_both_paths_if_a_folder_on_the_way_to_them_is_a_link(
+    jobd_without_base: Jobd, tmp_path: Path, linked: str
+) -> None:
+    victim = jobd_without_base
+    folder, elsewhere = victim.workspace / linked, tmp_path / "elsewhere"
+    victim.env["HOME"] = str(tmp_path)  # A link in a hidden folder is hidden with it.
+    folder.mkdir(exist_ok=True)
+    folder.rename(elsewhere)
+    folder.symlink_to(elsewhere)
+    assert victim.prepare()["state"] == "done"
+    controls = f"{victim.control} {victim.control.resolve()}"
+    look = 'for control in $CONTROLS; do ls -A "$control"; touch "$control/x" 2> /dev/null || echo refused; done'
+    assert victim.agent(look, env={"CONTROLS": controls})["log"] == b"refused\nrefused\n"
+    assert victim.call("clean") == {"ok": True}
+
+
+@needs_cells
 def test_a_link_in_place_of_the_output_shows_no_other_jobs_heading(victim: Jobd) -> None:
     jobd = victim.beside()
     jobd.prepare()

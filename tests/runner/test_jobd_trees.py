@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 import time
@@ -10,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.environment.trees import discard, empty_trash, give_access, open_up
+from runner.jobd.environment.trees import discard, empty_trash, open_up
 from runner.jobd.files import Failure
-from runner.jobd.safe_paths import MAX_HELD, walk
+from runner.jobd.safe_paths import MAX_HELD, give_access, walk
 from tests.support.jobd import Jobd, wait_until
 
 pytestmark = pytest.mark.slow
@@ -259,6 +260,12 @@ def test_new_files_with_very_long_paths_are_not_all_listed(jobd: Jobd) -> None:
     collected = jobd.collect(timeout_s=60)
     assert collected["error"] == "change_too_large"
     assert collected["message"].startswith("the paths of the new files have more than 64000000 bytes")
+
+
+def test_commands_that_leave_far_too_many_new_files_make_no_base(jobd: Jobd) -> None:
+    make = f"{sys.executable} -c {shlex.quote(MAKE_LONG.replace('20_000', '7_000'))}"
+    prepared = jobd.prepare(setup=[make], timeout_s=60)
+    assert prepared["message"] == "the paths of the new files have more than 20000000 bytes in total"
 
 
 def test_texts_that_the_agent_has_closed_are_read(jobd: Jobd) -> None:

@@ -168,14 +168,14 @@ def list_tracked(git: Git, base: str) -> Iterable[tuple[str, str, int]]:
         yield path, mode, 0 if size == "-" else int(size)
 
 
-def list_new(git: Git) -> list[str]:
+def list_new(git: Git, max_bytes: int = MAX_NEW_BYTES) -> list[str]:
     """The files that git neither tracks nor ignores. Raises `Failure` if there are far too many."""
     try:
-        return split_paths(git.run("ls-files", "-z", "--others", "--exclude-standard", limit=MAX_NEW_BYTES))
+        return split_paths(git.run("ls-files", "-z", "--others", "--exclude-standard", limit=max_bytes))
     except Failure as failure:
         if failure.name != "change_too_large":
             raise
-        reason = f"the paths of the new files have more than {MAX_NEW_BYTES} bytes in total"
+        reason = f"the paths of the new files have more than {max_bytes} bytes in total"
         raise Failure("change_too_large", reason) from None
 
 

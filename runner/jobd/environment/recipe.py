@@ -9,8 +9,9 @@ import os
 from collections.abc import Iterable
 
 from ..files import Failure, is_utf8, require_folders, write_file
-from ..git import GIT, SETTINGS, find_clone, open_throwaway, split_paths
+from ..git import GIT, SETTINGS, find_clone, open_throwaway
 from ..stages.stage import Stage
+from .change import list_new
 from .fetching import find_git_access, must_fetch
 from .home import make_home
 
@@ -24,6 +25,10 @@ COMMAND_NAMES = {
 
 FETCHED_FROM = "git:http:https:ssh"
 """Protocols for submodules. The repository chooses their URLs, and must not reach the machine's own files."""
+
+MAX_LEFT_BYTES = 20_000_000
+"""The limit for the paths that the operator's commands leave, in bytes: in JSON they grow sixfold, to less than
+`MAX_JSON`. A base whose description is larger could not be read, and would be built again and again."""
 
 
 def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
@@ -99,11 +104,11 @@ def run_commands(stage: Stage, kind: str, commands: Iterable[str]) -> None:
 def list_untracked(stage: Stage, commit: str) -> list[str]:
     """The files that the operator's commands left in the worktree and that git neither tracks nor ignores.
 
-    They are not part of a job's change.
+    They are not part of a job's change. Raises `Failure` if there are far too many.
     """
     job = stage.job
     clone = find_clone(job, stage.request["clone_url"])
     with open_throwaway(job, clone, commit, stage.limit_s) as throwaway:
         throwaway.run("read-tree", commit)
-        found = split_paths(throwaway.run("ls-files", "-z", "--others", "--exclude-standard"))
+        found = list_new(throwaway, MAX_LEFT_BYTES)
     return [path for path in found if is_utf8(path)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import stat
 import subprocess
 import time
 from collections import deque
@@ -20,7 +19,7 @@ from typing import NamedTuple
 
 from ..files import Failure
 from ..locks import locked
-from ..safe_paths import walk
+from ..safe_paths import give_access, is_closed, walk
 from ..sandbox.namespaces import bind, mount_overlay, unmount
 
 REMOVE_S = 20.0
@@ -221,22 +220,3 @@ def open_up(folder: Path, deadline: float) -> None:
         if is_closed(entry.about.st_mode):
             with suppress(OSError):
                 give_access(entry.name, entry.folder)
-
-
-def is_closed(mode: int) -> bool:
-    """Whether this is a folder that we cannot use, or a file that we cannot read."""
-    needed = 0o700 if stat.S_ISDIR(mode) else 0o400 if stat.S_ISREG(mode) else 0
-    return mode & needed != needed
-
-
-def give_access(name: str, folder: int | None = None) -> None:
-    """Do `chmod u+rwX` for a file or folder, but never through a link. Raises `OSError`."""
-    # Such a descriptor needs no permission. It stays with what was opened, whatever is at the path later.
-    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
-            more = 0o700 if stat.S_ISDIR(mode) or mode & 0o111 else 0o600
-            os.chmod(f"/proc/self/fd/{descriptor}", stat.S_IMODE(mode) | more)  # noqa: PTH101 - not a path
-    finally:
-        os.close(descriptor)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
 KILL_TIMEOUT_S = 20.0
+
+MARK = b"PTQ_JOB_ID="
+"""The variable that names the job of a process."""
+
+MAX_LOOKS = 5
+"""How often a process is read whose parent is missing."""
 
 
 class Process(NamedTuple):
@@ -37,20 +43,59 @@ def read_process(pid: int) -> Process | None:
 
 
 def find_processes(job_id: str) -> list[Process]:
-    """All processes whose environment names the job, and their descendants; not this process.
+    """All processes of the job, except this one.
 
-    A stage becomes the parent of orphans. So a process that clears its environment and leaves its parent is still
-    found.
+    A process belongs to the job that the environment of its outermost ancestor names, because a job can name another
+    job in its own processes, but not above them: there is its stage, which is also the parent of its orphans. So a
+    process that clears its environment and leaves its parent is still found.
     """
-    numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - asked all the time
-    processes = {process.pid: process for process in map(read_process, numbers) if process}
-    mark = f"PTQ_JOB_ID={job_id}".encode()
-    own = {pid for pid in processes if mark in read_environment(pid)}
-    new = own
-    while new:
-        new = {pid for pid, process in processes.items() if process.parent in own} - own
-        own = own | new
-    return [processes[pid] for pid in own - {os.getpid()}]
+    processes = list_processes()
+    children: dict[int, list[Process]] = {}
+    for process in processes.values():
+        children.setdefault(process.parent if process.parent in processes else 0, []).append(process)
+    above = set(list_line(os.getpid(), processes))
+    found: list[Process] = []
+    waiting: list[tuple[Process, bool | None]] = [(process, None) for process in children.pop(0, [])]
+    while waiting:
+        process, is_own = waiting.pop()
+        if is_own is None:
+            is_own = names_job(process.pid, job_id)
+            # jobd itself may run in a job, which is then above all others.
+            is_own = None if process.pid in above and not is_own else is_own
+        if is_own and process.pid != os.getpid():
+            found.append(process)
+        waiting += [(child, is_own) for child in children.pop(process.pid, [])]
+    return found
+
+
+def list_processes() -> dict[int, Process]:
+    """All living processes by their PIDs, each with its parent, unless that belongs to another user and is hidden."""
+    found: dict[int, Process] = {}
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - asked all the time
+    for _ in range(MAX_LOOKS):
+        for pid in pids:
+            found.pop(pid, None)
+            if process := read_process(pid):
+                found[pid] = process
+        # A parent that is missing is new, or has ended: then the process has another one now.
+        orphans = [process for process in found.values() if process.parent and process.parent not in found]
+        pids = [pid for process in orphans for pid in (process.pid, process.parent)]
+        if not pids:
+            break
+    return found
+
+
+def list_line(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
+    """A process, its parent, the parent's parent, and so on."""
+    while pid in processes:
+        yield pid
+        pid = processes[pid].parent
+
+
+def names_job(pid: int, job_id: str) -> bool | None:
+    """Whether the environment of a process names this job; None if it names no job."""
+    named = [word for word in read_environment(pid) if word.startswith(MARK)]
+    return MARK + job_id.encode() in named if named else None
 
 
 def read_environment(pid: int) -> list[bytes]:

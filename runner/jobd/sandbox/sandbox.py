@@ -80,6 +80,8 @@ class Sandbox:
     def _arrange(self) -> None:
         mine = (self._job.root, self._job.place)
         own = {*mine, *(path.resolve() for path in mine)}  # Git stores resolved paths.
+        # With a link on its path, the job's folder is visible at two paths. Now: later, the link is covered.
+        controls = {root / self._job.control.name for root in (self._job.root, self._job.root.resolve())}
         # Opened before covers are mounted: each can still be reached through its descriptor.
         sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}
         tmp = open_folder(self._job.tmp)
@@ -96,8 +98,9 @@ class Sandbox:
                 bind(Path(f"/proc/self/fd/{tmp}"), place, writable=True)
         for path, source in sources.items():
             bind_at(source, path, writable=path in own)
-        mount_empty(self._job.control)
-        for cover in (*covers, self._job.control):
+        for control in controls:
+            mount_empty(control)
+        for cover in (*covers, *controls):
             make_read_only(cover)
         if SHARED_MEMORY.is_dir():
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import Failure, JobPaths, describe, read_json, write_file, write_reserved
+from ..safe_paths import reopen
 from ..sandbox.processes import kill_processes
 from ..sandbox.sandbox import open_sandbox
 from .command import CommandResult, NotRunnable, StopConditions, follow, start
@@ -43,6 +44,7 @@ def run_stage(stage: str, work: Callable[[Stage], dict[str, Any]], request_path:
     except Exception as error:
         final = {"state": "failed", **describe(error)}
     kill_processes(job.id)
+    reopen(job.root)
     write_reserved(job.of_stage(stage, "json"), final)
 
 

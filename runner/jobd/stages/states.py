@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from ..files import Failure, JobPaths, Piece, open_plain, read_json, read_piece, try_lock
-from ..safe_paths import open_safely
+from ..safe_paths import open_safely, reopen
 
 STAGES = ("prepare", "base", "agent", "collect", "check")
 
@@ -54,6 +54,7 @@ class PollRequest:
         if request["stage"] not in STAGES:
             raise Failure("bad_request", f"there is no stage {request['stage']!r}; there are {', '.join(STAGES)}")
         self._job, self._stage = JobPaths(request), request["stage"]
+        reopen(self._job.root)
         note_asked(self._job)
         self._log, self._final = (self._job.of_stage(self._stage, kind) for kind in ("log", "json"))
         self._offset, self._limit = request["log_offset"], request["log_limit"]
@@ -66,6 +67,7 @@ class PollRequest:
 
     def answer(self) -> dict[str, Any]:
         """The current state of the stage, and a piece of its log. When a stage has ended, its log is complete."""
+        reopen(self._job.root)  # The job may have closed it since the request came.
         final = read_state(self._job, self._stage)
         piece = read_piece(self._log, self._offset, self._limit) or Piece(b"", 0)
         return {

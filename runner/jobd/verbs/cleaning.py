@@ -10,6 +10,7 @@ from ..environment.environment import clear_leftovers
 from ..environment.trees import discard, empty_trash
 from ..files import Failure, JobPaths
 from ..proxy.sockets import remove_sockets
+from ..safe_paths import reopen
 from ..sandbox.processes import kill_processes
 from ..stages.tombstone import ended
 
@@ -31,6 +32,7 @@ def _clean(job: JobPaths) -> dict[str, Any]:
     forget_keys(job)
     if kill_processes(job.id)[1]:
         raise Failure("still_alive", "a process of the job cannot be killed")
+    reopen(job.root)
     if not job.root.is_symlink():
         clear_leftovers(job)
     remove_sockets(job)

@@ -13,8 +13,9 @@ from ..environment.carry import put_back
 from ..environment.change import compute_change
 from ..environment.environment import find_tree, mount_environment
 from ..environment.hide import bring_back
-from ..environment.trees import give_access, open_up
+from ..environment.trees import open_up
 from ..files import Failure, is_folder, read_json, read_piece, require_worktree, write_file
+from ..safe_paths import give_access
 from ..sandbox.processes import kill_processes
 from ..stages.stage import Stage
 from .watchers import watch_written
