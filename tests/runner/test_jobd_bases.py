@@ -145,7 +145,9 @@ def test_a_base_whose_maker_was_killed_is_gone_on_with(jobd: Jobd, tmp_path: Pat
     wait_until(lambda: jobd.poll("prepare")["state"] == "lost")
     if cleaned:
         jobd.call("clean")
-    wait_until(lambda: not processes_with(str(marker)))  # What it ran dies a moment after it.
+    # What it ran dies a moment after it, also where it has not begun to run yet.
+    wait_until(lambda: not processes_with(f"{jobd.control}/prepare.request"))
+    wait_until(lambda: not processes_with(str(marker)))
     marker.touch()
     later = jobd.beside()
     poll = later.prepare(setup=setup)

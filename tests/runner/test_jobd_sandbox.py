@@ -10,6 +10,7 @@ import os
 import pwd
 import re
 import shlex
+import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
@@ -482,3 +483,14 @@ def test_no_command_changes_a_setting_of_the_kernel(jobd: Jobd) -> None:
     jobd.prepare()
     setting = "/proc/sys/kernel/core_pattern"
     assert b"written" not in jobd.agent(f'now=$(cat {setting}); echo "$now" > {setting} && echo written')["log"]
+
+
+@needs_cells
+def test_a_command_whose_starter_was_killed_before_it_could_look_does_not_run(tmp_path: Path) -> None:
+    ran, never = tmp_path / "ran", 2**22  # The largest process id is one less: proc_pid_max(5).
+    if not (child := os.fork()):
+        namespaces.enter_namespaces(never, lambda: None)
+        ran.touch()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGKILL
+    assert not ran.exists()

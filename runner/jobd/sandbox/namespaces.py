@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -128,10 +129,15 @@ def own_files() -> None:
 
 
 def enter_namespaces(
-    arrange: Callable[[], None], *, network: bool = True, start_beside: Callable[[], None] | None = None
+    parent: int,
+    arrange: Callable[[], None],
+    *,
+    network: bool = True,
+    start_beside: Callable[[], None] | None = None,
 ) -> None:
     """Move this process into new namespaces, just before it executes a command. Raises `OSError`.
 
+    `parent` is the process that started this one, as that knows itself: it may be killed before this one can ask.
     Without `network` it can reach only programs in its own network namespace. `start_beside` starts another
     process.
 
@@ -141,17 +147,22 @@ def enter_namespaces(
     command's.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGCHLD})
-    stage, ids = os.getppid(), (os.getuid(), os.getgid())
+    ids = (os.getuid(), os.getgid())
     descriptors = list_descriptors()  # Now: later, /proc shows another namespace.
     unshare(sum(CLONE.values()) | (0 if network else CLONE_NETWORK))
     keep_ids(*ids)
     leave_session_keyring()
-    die_with(stage)
+    die_with(parent)
+    reader, writer = os.pipe()
     first = os.fork()
     if first:
         _close(descriptors)
         os._exit(_as_exit_status(os.waitpid(first, 0)[1]))
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    os.close(writer)
+    if select.select([reader], [], [], 0)[0]:  # The end of the pipe: the parent was killed before the line above.
+        os._exit(128 + signal.SIGKILL)
+    os.close(reader)
     mount("", ROOT, flags=RECURSIVE | PRIVATE)
     if not network:
         bring_loopback_up()

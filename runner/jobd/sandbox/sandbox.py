@@ -49,6 +49,7 @@ class Sandbox:
     ) -> None:
         prepared = find_recipe(job)
         self._job = job
+        self._parent = os.getpid()
         self._start_beside = start_beside
         self._gpus: Mapping[str, str] = prepared.get("gpus") or {}
         # Stages that make an environment need the network.
@@ -61,7 +62,7 @@ class Sandbox:
 
     def enter(self, folder: Path) -> None:
         """Move this process into the sandbox, just before it executes a command. Raises `OSError`."""
-        enter_namespaces(self._arrange, network=self._has_network, start_beside=self._start_beside)
+        enter_namespaces(self._parent, self._arrange, network=self._has_network, start_beside=self._start_beside)
         # Enter the folder again: from the old working directory, `..` leads under the covers.
         os.chdir(folder)
 
