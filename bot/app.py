@@ -7,6 +7,7 @@ import gc
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -26,6 +27,7 @@ from bot.listener import HttpListener, raise_file_limit
 from bot.observability.metrics import Metrics
 from bot.observability.notify import Notifier
 from bot.operations.bases import find_web_url
+from bot.operations.context import build_context
 from bot.pace import Pace
 from bot.web.auth.auth_config import build_auth_config
 from bot.web.auth.form_fields import MAX_FORM
@@ -87,8 +89,7 @@ class Service:
         self._settings = settings
         self._pace = pace or Pace()
         self._roster = Roster(settings, self._pace.silence_s, opens)
-        self._specs = {spec.name: spec for spec in settings.agent_specs()}
-        self._agents = {name: build_agent(spec) for name, spec in self._specs.items()}
+        self._agents = {spec.name: build_agent(spec) for spec in settings.agent_specs()}
         self._prices = settings.price_list()
         self._database = Database(settings.server.database_url)
         self._intake = Wakeup(self._database.notify)
@@ -238,22 +239,8 @@ class Service:
         )
 
     def _build_context(self, github: AppGitHub, database: Database) -> Context:
-        settings = self._settings
-        return Context(
-            github=github,
-            db=database,
-            repositories=self._roster.repositories,
-            agents=self._specs,
-            public_url=settings.server.public_url,
-            secrets=settings.secret_values(),
-            now=now,
-            notify=self._wakeup.notify,
-            skills=settings.skill_list(),
-            presets=settings.preset_table(),
-            machines=self._roster.machines,
-            signs_in=settings.dashboard.client_id is not None,
-            public_logs=settings.dashboard.public_logs,
-        )
+        context = build_context(self._settings, github, database, now, self._wakeup.notify)
+        return replace(context, repositories=self._roster.repositories, machines=self._roster.machines)
 
     async def _build_claims(self, stack: AsyncExitStack, database: Database) -> Claims:
         claims = Claims(database, self._pace.claim_s)

@@ -190,6 +190,10 @@ class StandIn:
         """Create a label in a repository."""
         self._world.label(self._world.repository(full_name), label)
 
+    def set_private(self, full_name: str, private: bool) -> None:
+        """Make a repository private or public. Apps that do not subscribe to `repository` are not told."""
+        self._world.repository(full_name).private = private
+
     def set_permission(self, full_name: str, login: str, role: str) -> None:
         """Set a person's role: none, read, triage, write, maintain or admin."""
         if role not in ROLES:

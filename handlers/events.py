@@ -157,6 +157,15 @@ def fits(event: str, payload: Mapping[str, Any]) -> bool:
     return isinstance(payload.get("issue"), Mapping) and _HAS_COMMENT.get(event) is has_comment
 
 
+def find_private_repository(payload: Mapping[str, Any]) -> str | None:
+    """The name of the event's repository, if the payload shows it as private."""
+    try:
+        repository = Repository.model_validate(payload.get("repository"))
+    except ValidationError:
+        return None
+    return repository.full_name if repository.private else None
+
+
 def find_time(payload: Mapping[str, Any]) -> datetime | None:
     """When an event happened: the newest time in its payload; None if there is none."""
     things = [payload.get(name) for name in ("issue", "comment", "pull_request")]

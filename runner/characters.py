@@ -24,6 +24,11 @@ _CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
 line breaks that only some programs honour."""
 
 _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_LEFTWARD = frozenset({"R", "AL"})
+_RIGHTWARD = frozenset({"L", "EN"})
+"""The classes (Unicode Standard Annex 9) of letters that are written from right to left, as Hebrew and Arabic are, and
+of letters and digits from left to right. In a line with both, signs and numbers may be shown in another place."""
+
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2065\u2800\u3164\uffa0\U00013441\U00013442\U00016fe4\U0001d159")
 """Letters and marks that are drawn as nothing, although their category says otherwise."""
 
@@ -171,14 +176,18 @@ def make_storable(text: str) -> str:
 
 
 def name_oddities(text: str) -> list[str]:
-    """What a reader of `text` would miss: invisible or reordering characters, line ends that are none for others, lines
-    too long to read."""
+    """What a reader of `text` would miss: invisible or reordering characters, lines in two directions, line ends that
+    are none for others, lines too long to read."""
     invisible = _find_invisible(text) | set(_STRAY_SELECTOR.findall(text))
     oddities = []
     if reordering := invisible & _BIDIRECTIONAL:
         oddities.append(f"characters that change the order of what is read: {_list(reordering)}")
     if hidden := invisible - _BIDIRECTIONAL:
         oddities.append(f"invisible characters: {_list(hidden)}")
+    if mixed := _find_mixed(text) - invisible:
+        oddities.append(
+            f"lines with right-to-left letters, which can show signs and numbers in another place: {_list(mixed)}"
+        )
     if _BARE_RETURN.search(text):
         oddities.append("a carriage return within a line, where some programs end the line")
     if any(find_far(line) is not None for line in text.split("\n")):
@@ -201,6 +210,19 @@ def find_far(line: str) -> int | None:
         if gaps >= MAX_GAP:
             return found.end()
     return None
+
+
+def _find_mixed(text: str) -> set[str]:
+    """The letters from right to left in lines that also have something from left to right."""
+    leftward = {char for char in set(text) if unicodedata.bidirectional(char) in _LEFTWARD}
+    if not leftward:
+        return set()
+    rightward = {char for char in set(text) if unicodedata.bidirectional(char) in _RIGHTWARD}
+    mixed = set[str]()
+    for line in text.split("\n"):
+        if not rightward.isdisjoint(line):
+            mixed |= leftward.intersection(line)
+    return mixed
 
 
 def _find_invisible(text: str) -> set[str]:

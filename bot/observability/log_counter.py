@@ -36,6 +36,7 @@ DOCUMENTED = (
     ("recovery.finished", "info"),
     ("recovery.held", "error"),
     ("reply.abandoned", "error"),
+    ("request.not_answered", "info"),
     ("request.not_configured", "info"),
     ("request.refused", "info"),
     ("service.waits_for_its_database", "warning"),

@@ -6,7 +6,7 @@ They speak with the service through the database alone; it sees within seconds w
 from __future__ import annotations
 
 import getpass
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from handlers.context import Context
 from handlers.events import Repository
 from handlers.jobs.tasks import check_rules
 from runner.characters import show_for_terminal
-from runner.db.database import open_existing_database
+from runner.db.database import Database, open_existing_database
 
 
 def find_login() -> str:
@@ -65,19 +65,32 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
             private_key=settings.private_key(),
             now=_now,
         )
-        yield Context(
-            github=github,
-            db=database,
-            repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
-            agents={spec.name: spec for spec in settings.agent_specs()},
-            public_url=settings.server.public_url,
-            secrets=settings.secret_values(),
-            now=_now,
-            notify=_leave,
-            skills=settings.skill_list(),
-            presets=settings.preset_table(),
-            machines={machine.name: machine for machine in settings.machine_list()},
-        )
+        yield build_context(settings, github, database, _now, _leave)
+
+
+def build_context(
+    settings: Settings,
+    github: AppGitHub,
+    database: Database,
+    now: Callable[[], datetime],
+    notify: Callable[[], None],
+) -> Context:
+    """The handlers' context by the configuration, for the service and for commands beside it."""
+    return Context(
+        github=github,
+        db=database,
+        repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
+        agents={spec.name: spec for spec in settings.agent_specs()},
+        public_url=settings.server.public_url,
+        secrets=settings.secret_values(),
+        now=now,
+        notify=notify,
+        skills=settings.skill_list(),
+        presets=settings.preset_table(),
+        machines={machine.name: machine for machine in settings.machine_list()},
+        signs_in=settings.dashboard.client_id is not None,
+        public_logs=settings.dashboard.public_logs,
+    )
 
 
 def _now() -> datetime:

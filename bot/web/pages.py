@@ -149,7 +149,7 @@ class Pages:
         return web.json_response({"status": "ok"})
 
     async def show_status(self, request: web.Request) -> web.Response:
-        """Machines, jobs and deliveries, in numbers."""
+        """Machines, jobs and deliveries, in numbers. Where pages are closed, strangers get no names."""
         async with self._context.db.read() as connection:
             jobs = await job_rows.fetch_active_jobs(connection)
             leases = await job_rows.fetch_leases(connection)
@@ -161,6 +161,8 @@ class Pages:
         deliveries = await count_deliveries(self._context.db, ("pending", "failed"))
         machines = describe_machines(self._slots, machine_states, leases, sightings, self._deps.renderer)
         backlog = asdict(await count_backlog(self._context.db))
+        if not self._deps.visibility.is_open(self._deps.sessions.read(request)):
+            machines, backlog["reasons"] = [], {}
         numbers = {"jobs": counted, "deliveries": deliveries, "replies": backlog, "held_labels": self._count_held()}
         numbers["pauses"] = len(pauses)
         values = {"machines": machines, **numbers}

@@ -52,6 +52,8 @@ class Reply:
     quiet_since: datetime | None = None
     """Since when no replica sends it, so that an unanswered attempt is over some time later. None: unknown, because the
     sender may have crashed."""
+    stranger: str | None = None
+    """The login in lower case, if it answers a person without rights."""
 
     @property
     def is_in_doubt(self) -> bool:

@@ -10,6 +10,7 @@ from handlers.commands.own_rules import narrow
 from handlers.commands.rights import RIGHTS, Operation, Person, Right, Surface
 from handlers.context import Context
 from handlers.effects.outbox import reply_once
+from handlers.effects.strangers import reply_to_stranger
 from handlers.events import Repository, User
 from handlers.rules import RepositoryRules, Role
 from handlers.words import replies
@@ -34,14 +35,15 @@ async def admit(
 ) -> Person | None:
     """The sender, if they may do all of this; else one friendly reply in the thread, and None.
 
-    A repository without configuration is explained once to each requester, a missing permission once an issue and
-    person: whoever asks again hears nothing.
+    A repository without configuration is explained once to each requester, a missing permission once to each person on
+    an issue, and strangers are answered only a few times an hour (`handlers.effects.strangers`).
     """
     rules = context.rules_for(repository.full_name)
     if rules is None:
         log.info("request.not_configured", by=sender.login)
         body = replies.render_not_configured(sender.login, repository.full_name)
-        await reply_once(context, repository.full_name, issue_number, f"not configured @{sender.login}", body)
+        occasion = f"not configured @{sender.login}"
+        await reply_to_stranger(context, repository.full_name, issue_number, occasion, body, sender.login)
         return None
     # Which operation takes most is a matter of the rules, and the repository's own may differ from the operator's.
     hardest = max(operations, key=lambda operation: _rank(operation, rules))
@@ -54,8 +56,16 @@ async def admit(
     helper = person.may(Operation.START)  # They can do other things, and read what this one takes.
     body = replies.render_no_permission(sender.login, rules.name, right.find_role(person.rules), helps=helper)
     occasion = f"#{issue_number} no permission @{sender.login}" + f" {right.name}" * helper
-    await reply_once(context, rules.name, issue_number, occasion, body)
+    await answer(context, person, issue_number, occasion, body)
     return None
+
+
+async def answer(context: Context, person: Person, issue_number: int, occasion: str, body: str) -> None:
+    """Reply to somebody in a thread of the repository in which they have their role: to strangers within limits."""
+    if person.is_stranger:
+        await reply_to_stranger(context, person.rules.name, issue_number, occasion, body, person.name)
+    else:
+        await reply_once(context, person.rules.name, issue_number, occasion, body)
 
 
 def _rank(operation: Operation, rules: RepositoryRules) -> tuple[Role, bool]:

@@ -130,6 +130,11 @@ class Person:
             return True
         return self.is_operator if right is Right.OPERATE else self.role >= right.find_role(self.rules)
 
+    @property
+    def is_stranger(self) -> bool:
+        """Whether they have no right in this repository that others lack."""
+        return not (self.may(Operation.START) or self.may(Operation.OPEN_PULL))
+
     def require(self, operation: Operation, repository: str | None = None) -> None:
         """Raise `NotPermitted` unless they may do it, in this repository if it concerns one."""
         elsewhere = repository is not None and repository.lower() != self.rules.name.lower()

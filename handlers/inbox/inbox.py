@@ -28,8 +28,9 @@ from pydantic import ValidationError
 from sqlalchemy import bindparam, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from handlers.cases.private_repositories import restrict_jobs
 from handlers.context import Context
-from handlers.events import CANCEL_LANE, fits, is_routed
+from handlers.events import CANCEL_LANE, find_private_repository, fits, is_routed
 from handlers.inbox.copies import Copies
 from handlers.inbox.lane_order import find_due
 from handlers.inbox.receiving import MAX_PENDING, Arrival, Receiver
@@ -277,6 +278,8 @@ class Inbox:
         names = {"repository": delivery.case.rpartition("#")[0], "case": delivery.case}
         ids = {"installation": (payload.get("installation") or {}).get("id"), **names}
         with structlog.contextvars.bound_contextvars(**ids):
+            if private := find_private_repository(payload):
+                await restrict_jobs(self._db, private)
             event = sansio.Event(payload, event=delivery.event, delivery_id=delivery.id)
             await self._router.dispatch(event, context)
 

@@ -57,10 +57,10 @@ Shingle = tuple[str, ...]
 _OPTION = re.compile(r"(?:(?<!\S)--|^\s*[–—]+)\w[\w-]*")
 """A word on the command's line that somebody meant for an option."""
 
-_DOUBLE, _SINGLE = r"[\"“”„«»]", r"['‘’‚]"
+DOUBLE_QUOTES, _SINGLE = r"[\"“”„«»]", r"['‘’‚]"
 _TITLE = re.compile(
     rf"\s*(?:--|[–—]+)title(?:\s*=|(?=\s|$))\s*"
-    rf"(?:{_DOUBLE}(?P<double>.*?){_DOUBLE}|{_SINGLE}(?P<single>.*?){_SINGLE}(?!\S)|(?P<bare>.*))",
+    rf"(?:{DOUBLE_QUOTES}(?P<double>.*?){DOUBLE_QUOTES}|{_SINGLE}(?P<single>.*?){_SINGLE}(?!\S)|(?P<bare>.*))",
     re.IGNORECASE,
 )
 """The option with its value: in quotes, which phones curl, or the rest of the line. They write a long dash, too."""

@@ -1,1 +1,2 @@
-"""Events that GitHub could not deliver, found by asking; and how long the service was away."""
+"""Events that GitHub could not deliver, found by asking; how long the service was away; and repositories that became
+private."""

@@ -18,6 +18,7 @@ import structlog
 from gidgethub.routing import Router
 from pydantic import ValidationError
 
+from handlers.cases.private_repositories import restrict_jobs
 from handlers.commands.permissions import admit
 from handlers.commands.rights import Operation, Person
 from handlers.context import Context
@@ -208,6 +209,8 @@ class Recovery:
             return
         this.seen.add(key)
         try:
+            if (await self._fetch_repository(this, rules)).private:
+                await restrict_jobs(self._context.db, rules.name)
             await self._settle_pauses(this, rules, enabled)
             found = [due for label in rules.labels for due in await self._search_label(this, rules, enabled, label)]
         except (GitHubError, GitHubUnavailable) as error:

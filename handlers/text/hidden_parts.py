@@ -84,12 +84,13 @@ _NOTE = re.compile(r"\[\^[^\[\]`<\\]*\]")
 _REFERENCE = re.compile(r"\]\[(?!\^)")
 
 _KNOWN_TAG = re.compile(
-    r"a|abbr|b|bdo|blockquote|br|caption|cite|code|dd|del|details|dfn|div|dl|dt|em|figcaption|figure|h[1-6]|hr|i|img|ins"
+    r"a|abbr|b|blockquote|br|caption|cite|code|dd|del|details|dfn|div|dl|dt|em|figcaption|figure|h[1-6]|hr|i|img|ins"
     r"|kbd|li|mark|ol|p|picture|pre|q|rt|ruby|s|samp|small|source|span|strike|strong|sub|summary|sup|table|tbody|td"
     r"|tfoot|th|thead|time|tr|tt|ul|var|wbr",
     re.IGNORECASE,
 )
-"""Tags that GitHub shows with what is in them; others it drops, and browsers hide what `rp` and `video` hold."""
+"""Tags that GitHub shows with what is in them. Others it drops, browsers hide what `rp` and `video` hold, and `bdo`
+turns the letters around."""
 
 _SIZES = {
     **dict.fromkeys(("small", "sub", "sup"), 0.75),
@@ -265,6 +266,8 @@ class Editor:
         # GitHub takes `<pre lang=mermaid>` for a fence with this language.
         language = unescape(attributes.get("lang", "")).strip(" \t\"'")
         drawn = name.lower() == "pre" and DRAWN_LANGUAGE.match(language) is not None
+        if "dir" in attributes and "unknown tags" in self._steps:  # It may show words and numbers in another order.
+            tag = f"⟨{tag}⟩"
         tag += DRAWN * (drawn and "drawings" in self._steps)
         return tag + FOLDED * (folded and "folded parts" in self._steps)
 

@@ -25,8 +25,8 @@ MIN_PACKED = 8
 
 Shape = re.Pattern[str] | None
 
-_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-"""A sign that Markdown shows without its backslash (CommonMark, 2.4)."""
+_DROPPED = re.compile(r"\\([!-/:-@\[-`{-~])|(?<=[^\s*~])[*~]++(?=[^\s*~])")
+"""What Markdown does not show: the backslash before a sign (CommonMark, 2.4), and emphasis within a word."""
 
 
 def spell_out(secrets: Collection[str]) -> frozenset[str]:
@@ -143,13 +143,16 @@ def find_spans(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> It
 
 
 def mask_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape], mask: str) -> str:
-    """The text without what is a secret once Markdown has dropped its backslashes: `ghp\\_...` shows `ghp_...`."""
-    escapes = [found.start() - number for number, found in enumerate(_ESCAPED.finditer(text))]
-    if not escapes:
+    """The text without what is a secret once Markdown has dropped its marks: `ghp\\_a**b**` shows `ghp_ab`."""
+    places, dropped = [], [0]
+    for found in _DROPPED.finditer(text):
+        places.append(found.start() - dropped[-1])
+        dropped.append(dropped[-1] + len(found[0]) - len(found[1] or ""))
+    if not places:
         return text
     parts, done = [], 0
-    for start, end in sorted(find_spans(_ESCAPED.sub(r"\1", text), secrets, shapes)):
-        first, last = start + bisect_left(escapes, start), end + bisect_right(escapes, end - 1)
+    for start, end in sorted(find_spans(_DROPPED.sub(r"\1", text), secrets, shapes)):
+        first, last = start + dropped[bisect_left(places, start)], end + dropped[bisect_right(places, end - 1)]
         if first >= done:
             parts += [text[done:first], mask]
         done = max(done, last)

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.options import read_options
-from handlers.commands.permissions import admit
+from handlers.commands.permissions import admit, answer
 from handlers.commands.rights import Operation, Person, Surface
 from handlers.commands.table import COMMANDS, Command, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
@@ -54,7 +54,7 @@ class Request:
 
     async def reply(self, body: str) -> None:
         """Reply to this command: once, even if it is delivered again."""
-        await reply_once(self.context, self.rules.name, self.event.issue.number, self.occasion, body)
+        await answer(self.context, self.person, self.event.issue.number, self.occasion, body)
 
     async def answer(self, decide: Callable[[AsyncConnection], Awaitable[str]]) -> None:
         """Decide and reply in one transaction, so that neither is done twice if the command is delivered again."""
@@ -97,11 +97,11 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
     number = await _find_issue(context, person.rules.name, created)
     if number is None:
         body = replies.render_pull_request_thread()
-        await reply_once(context, person.rules.name, thread, f"#{thread} is a pull request", body)
+        await answer(context, person, thread, f"#{thread} is a pull request", body)
         return
     for place, command in enumerate(commands):
         occasion = f"comment {created.comment.id} command {place}"
-        if not person.may(Operation.START) and isinstance(command, Command):
+        if person.is_stranger and isinstance(command, Command):
             # Strangers are answered only once each, so that nobody can make the bot fill a thread.
             occasion = f"#{thread} {command.verb} for @{created.sender.login}"
         await _carry_out(Request(context, person, created, number, occasion, event.delivery_id), command)

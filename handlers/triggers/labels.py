@@ -11,10 +11,10 @@ from gidgethub.routing import Router
 from handlers.cases import casebook
 from handlers.cases.case import close_issue
 from handlers.commands.own_rules import narrow
-from handlers.commands.permissions import admit, identify
+from handlers.commands.permissions import admit, answer, identify
 from handlers.commands.rights import Operation, Person, Surface
 from handlers.context import Context
-from handlers.effects.outbox import reply_once, was_answered, write_reply
+from handlers.effects.outbox import was_answered, write_reply
 from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, Repository, User, is_from_bot
 from handlers.jobs.cancel import withdraw
 from handlers.jobs.pauses import pause, resume
@@ -187,7 +187,7 @@ async def lift_pause(
         return
     log.warning("repository.not_resumed", repository=rules.name, by=by.login)
     body = replies.render_pause_kept(by.login, rules.pause_label, rules.who_may_start, put_back=not by.is_bot)
-    await reply_once(context, rules.name, number, f"#{number} may not resume @{by.login}", body)
+    await answer(context, person, number, f"#{number} may not resume @{by.login}", body)
     if not by.is_bot:
         await context.github.add_label(rules.name, number, rules.pause_label)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 from handlers.addresses import link_job
 from handlers.rules import PRESETS
-from handlers.text.sanitize import REDACTED, make_plain_line, redact
+from handlers.text.sanitize import make_plain_line
 from handlers.text.voice import Label, show_words
 from handlers.words.costs import describe_meter
 from runner.model.job import Job, JobState
@@ -17,18 +17,24 @@ from runner.model.meter import Meter
 
 MAX_SHOWN_PLACE = 5
 
-MAX_LAST_STEP = 80
-"""The most characters of an agent's last step."""
-
 MAX_HEADING = 200
 """The most characters of a worklog's heading."""
 
-_SECRET_HEAD = 100
-"""The beginning of a secret that is searched for by itself, because an agent's last step is cut, and so may contain
-only the beginning of a secret."""
-
 _PROGRESS = f"\n\n{Label.SO_FAR.bold} "
 """Separates the changing numbers from the rest of a status comment."""
+
+_LAST_STEPS = {
+    "ran a command": ("bash", "bashoutput", "killshell", "shell", "command_execution"),
+    "read a file": ("read", "notebookread"),
+    "edited a file": ("edit", "multiedit", "write", "notebookedit", "delete", "file_change"),
+    "searched the files": ("grep", "glob", "ls", "find", "semsearch"),
+    "made a plan": ("todowrite", "updatetodos", "todo_list", "createplan", "exitplanmode"),
+    "searched the web": ("webfetch", "websearch", "web_search"),
+    "asked another agent": ("agent", "task"),
+}
+LAST_STEPS = {tool: words for words, tools in _LAST_STEPS.items() for tool in tools}
+"""The name of an agent's tool, in lower case -> what it did. An agent can choose any name for a tool of its own, and
+everybody reads status comments, so they show no other names."""
 
 PHASES = {
     JobState.PREPARING: "preparing the environment",
@@ -64,18 +70,15 @@ def render_status(
         promise = preset.promise if preset and not preset.needs_advice else other
         lines.append(f"{promise} Stop it with `/ptq cancel`.")
     status = "\n\n".join(lines)
-    progress = _render_progress(meter, secrets) if meter and job.state is JobState.RUNNING else ""
+    progress = _render_progress(meter) if meter and job.state is JobState.RUNNING else ""
     return f"{status}{_PROGRESS}{progress}" if progress else status
 
 
-def _render_progress(meter: Meter, secrets: Collection[str]) -> str:
-    """The usage of a run, and its last step in code, which the step's text cannot end."""
-    words = redact(meter.last_tool, secrets)
-    for secret in secrets:
-        before, head, _ = words.partition(secret[:_SECRET_HEAD]) if len(secret) > _SECRET_HEAD else (words, "", "")
-        words = before + REDACTED * bool(head)
+def _render_progress(meter: Meter) -> str:
+    """The usage of a run, and its last step."""
     counts = [describe_meter(meter)] if meter.usage.turns or meter.usage.tokens else []
-    return " · ".join([*counts, *([show_words(words, (), MAX_LAST_STEP)] if words.strip() else [])])
+    step = LAST_STEPS.get(meter.last_tool.lower(), "used a tool")
+    return " · ".join([*counts, *([f"last step: {step}"] if meter.last_tool else [])])
 
 
 def render_heading(meter: Meter, secrets: Collection[str]) -> str:

@@ -29,6 +29,9 @@ metadata = MetaData()
 PENDING = text("state = 'pending'")
 """The condition for deliveries that are not yet processed. Queries must use these words to use the partial index."""
 
+TO_STRANGER = text("stranger IS NOT NULL")
+"""The condition for replies to people without rights."""
+
 deliveries = Table(
     "deliveries",
     metadata,
@@ -299,8 +302,10 @@ replies = Table(
     *retry_columns(),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime),  # when `body` last changed
+    Column("stranger", String(100)),  # the login in lower case, if it answers a person without rights
     UniqueConstraint("job_id", "kind"),
     Index("replies_by_issue", "repository", "issue_number"),
+    Index("replies_to_strangers", "created_at", sqlite_where=TO_STRANGER, postgresql_where=TO_STRANGER),
 )
 
 pulls = Table(

@@ -122,7 +122,7 @@ class JobRequest:
     kind: JobKind
     repository: str
     private: bool
-    """Whether the repository is private. Its jobs are then in no public list."""
+    """Whether the repository is private, or has become private since. Its jobs are then in no public list."""
     thread: int | None
     """The number of its issue; None for a job without an issue."""
     series: int | None = None

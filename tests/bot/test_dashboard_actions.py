@@ -241,13 +241,13 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
         page = await browser.send(f"{path}/note", {**fields, "note": f"{NOTE}\n\n/ptq cancel"})
         assert (page.status, "other commands" in page.text) == (409, True)
         assert dashboard.github.issue(NAME, 1).comments == []
-        await browser.send(f"{path}/note", {**fields, "note": NOTE, "title": 'Keep the "last" chunk'})
+        await browser.send(f"{path}/note", {**fields, "note": NOTE, "title": 'Keep the "last" “chunk”'})
         assert "Your note was posted" in browser.page.text
         assert "ptq-pen" not in browser.cookies()
         assert (await browser.send(f"{path}/note", {**fields, "note": NOTE})).status == 403
     (comment,) = dashboard.github.issue(NAME, 1).comments
     assert comment.user.login == "alice"
-    assert comment.body == f"/ptq pr {'ab' * 6} --title \"Keep the 'last' chunk\"\n\n{NOTE}"
+    assert comment.body == f"/ptq pr {'ab' * 6} --title \"Keep the 'last' 'chunk'\"\n\n{NOTE}"
     ended = [exchange for exchange in dashboard.github.exchanges if exchange.path.startswith("/applications/")]
     assert len(ended) == 2
 

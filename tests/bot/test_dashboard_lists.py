@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -72,6 +73,9 @@ async def test_nothing_is_shown_to_strangers_where_the_operator_says_so(tmp_path
                 assert (await stranger.visit(path)).status == 404
                 assert "Sign in with GitHub" in stranger.page.text
             assert (await stranger.visit("/healthz")).status == 200
+            status = json.loads((await stranger.visit("/status")).html)
+            assert (status["machines"], status["jobs"]) == ([], {"queued": 1})
+            assert json.loads((await bob.visit("/status")).html)["machines"]
             assert (await bob.visit(f"/jobs/{job.id}")).status == 200, "everybody may read a public repository"
 
 

@@ -188,6 +188,19 @@ def test_invisible_characters_are_written_out(text: str, shown: str) -> None:
     assert reveal(text) == shown
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a <bdo dir=rtl>cba</bdo> d", "a ⟨<bdo>⟩cba⟨</bdo>⟩ d"),
+        ('<p DIR="rtl">1 + 2</p>', "⟨<p>⟩1 + 2</p>"),
+        ("<p title=dir>1 + 2</p>", "<p>1 + 2</p>"),
+        ("<details dir=rtl>a</details>", "⟨<details>⟩⟨folded⟩a</details>"),
+    ],
+)
+def test_tags_that_may_change_the_order_of_letters_are_written_out(text: str, shown: str) -> None:
+    assert reveal(text) == shown
+
+
 def test_line_ends_become_plain() -> None:
     assert reveal("a\r\nb\rc") == "a\nb\nc"
 

@@ -136,14 +136,6 @@ async def test_what_is_news_does_not_wait_for_the_numbers(database_url: str) -> 
         assert "collecting the result" in (await desk.reply("status")).body
 
 
-async def test_the_last_step_is_shown_without_secrets(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
-        await desk.add(running())
-        desk.clock.forward(120)
-        status = await desk.count(1, last_tool=f"Bash: curl -H {SECRET}")
-        assert "`Bash: curl -H [redacted]`" in status
-
-
 async def test_a_report_that_cannot_be_written_holds_up_no_other(database_url: str) -> None:
     async with open_desk(database_url) as desk:
         garbled = ended(id="00garbled0", thread=6)

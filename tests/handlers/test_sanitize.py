@@ -174,6 +174,25 @@ def test_what_goes_on_from_a_word_is_no_key(key: str) -> None:
     assert redact(f"word{key}") == f"word{key}"
 
 
+@pytest.mark.parametrize(
+    "marked", ["{}**{}**", "**{}**{}", "{}*{}*", "{}~~{}~~", "{}***{}***", "x**{}**{}", "-*{}*{}", "{}**~~{}~~**"]
+)
+def test_a_secret_that_emphasis_parts_is_redacted(marked: str) -> None:
+    live, token = "correct-horse-battery", "ghp_" + "a1B2" * 9
+    for secret in (live, token):
+        found = redact(marked.format(secret[:9], secret[9:]), (live,))
+        assert REDACTED in found
+        assert secret[9:15] not in found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["def f(*args, **kwargs): return a**2 * b*c", "*All* of it **works**", "https://user:***@host/x", "a ~~b~~ c"],
+)
+def test_marks_that_part_no_secret_are_left_alone(text: str) -> None:
+    assert redact(text, ("correct-horse-battery",)) == text
+
+
 def test_a_value_too_short_to_be_a_secret_is_left_alone() -> None:
     assert redact("main is the branch", ["main", "", " "]) == "main is the branch"
 

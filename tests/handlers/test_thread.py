@@ -65,7 +65,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         status_comment.render_status(
             replace(RUNNING, state=JobState.PREPARING, trouble="its base is being made"), URL, 0
         ),
-        status_comment.render_status(RUNNING, URL, 0, replace(METER, last_tool="Bash: python -m pytest")),
+        status_comment.render_status(RUNNING, URL, 0, replace(METER, last_tool="Bash")),
         status_comment.render_status(replace(RUNNING, cancel_requested_at=NOON, cancelled_by="maintainer"), URL, 0),
     ],
     status_comment.render_heading: [

@@ -75,6 +75,10 @@ def test_text_with_selectors_is_read_back_and_stays_as_it_is_shown(text: str) ->
 def test_oddities_are_named_by_kind() -> None:
     assert name_oddities("plain\ntext") == []
     assert name_oddities("") == []
+    assert name_oddities("x = \u05d0 + 1  # \u0645") == [
+        "lines with right-to-left letters, which can show signs and numbers in another place: U+05D0, U+0645"
+    ]
+    assert name_oddities("\u05d0 \u05d1\nplain\n") == [], "no line has both directions"
     assert name_oddities("a\u202eb\u200bc\u2066") == [
         "characters that change the order of what is read: U+202E, U+2066",
         "invisible characters: U+200B",

@@ -7,6 +7,7 @@ import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -361,3 +362,27 @@ async def test_an_outage_of_github_at_the_start_loses_nothing(
         await world.wait_for_reply("/ptq repro")
         await world.wait_for_report()
         await settle_with(world, jobs=1)
+
+
+async def test_the_pages_of_a_repository_that_became_private_close_without_a_delivery(tmp_path: Path) -> None:
+    async with open_tended_world(tmp_path, recover_s=0.2) as world:
+        await restart(world)
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        (job,) = await world.jobs()
+        page = f"{world.playground.service.url}/jobs/{job.id}"
+
+        def find_status() -> int:
+            try:
+                with urlopen(page, timeout=60) as answer:
+                    return int(answer.status)
+            except HTTPError as error:
+                return error.code
+
+        assert await asyncio.to_thread(find_status) == 200
+        world.github.set_private(NAME, private=True)
+        with capture_logs() as logs:
+            became = "repository.became_private"
+            await world.wait(lambda: next((line for line in logs if line["event"] == became), None), became)
+        assert await asyncio.to_thread(find_status) == 404

@@ -7,7 +7,7 @@ import json
 import re
 import signal
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,13 @@ import pytest
 from bot.config.settings import load_settings
 from bot.demo.playground import STRANGER
 from bot.demo.repository import ISSUE_BODY, NAME
-from bot.operations.context import UnknownRepository
+from bot.operations.context import UnknownRepository, open_context
 from bot.operations.machines import drain_machine, resume_machine
 from bot.operations.pause import pause, resume
 from bot.operations.reports import read_report
 from bot.operations.sweep import Wish, sweep
 from bot.operations.sweep_summary import Summary, render_json, render_text
+from handlers.context import Context
 from handlers.jobs.tasks import Refused
 from tests.support import program
 from tests.support.world import World, open_world
@@ -60,6 +61,19 @@ def said(world: World, number: int) -> list[str]:
     issue = world.github.issue(NAME, number)
     ours = [comment.body for comment in issue.comments if comment.user.login == "ptq-bot[bot]"]
     return [*ours, *(reaction.content for reaction in issue.reactions)]
+
+
+async def test_a_command_beside_the_service_works_with_the_same_context(tmp_path: Path) -> None:
+    signed_in = '[dashboard]\nclient_id = "Iv1.0123456789abcdef"\nclient_secret = "made-up-secret"\npublic_logs = true'
+    async with (
+        open_world(tmp_path, agent=AGENT, more_toml=signed_in) as world,
+        open_context(load_settings(world.playground.config)) as ours,
+    ):
+        served = world.playground.service.context
+        for name in {field.name for field in fields(Context)} - {"github", "db", "now", "notify"}:
+            shown, expected = getattr(ours, name), getattr(served, name)
+            assert shown == (dict(expected) if isinstance(shown, dict) else expected), name
+        assert (ours.signs_in, ours.public_logs) == (True, True)
 
 
 async def test_a_backlog_gets_one_summary_and_its_threads_hear_nothing(world: World) -> None:

@@ -10,6 +10,7 @@ The same function as in the thread checks the note first, so nothing is posted i
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import timedelta
 
 import structlog
@@ -24,7 +25,7 @@ from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.rights import Operation
 from handlers.commands.table import Command, parse_commands
-from handlers.pulls.note import MAX_NOTE, parse_note
+from handlers.pulls.note import DOUBLE_QUOTES, MAX_NOTE, parse_note
 from handlers.pulls.pulls import find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
 from runner.aside import run_aside
@@ -153,7 +154,7 @@ class NotePages:
 
 def render_note(digest: str, title: str, note: str) -> str:
     """The comment that the person would write in the thread. Pure."""
-    words = " ".join(title.replace('"', "'").split())
+    words = " ".join(re.sub(DOUBLE_QUOTES, "'", title).split())
     option = f' --title "{words}"' if words else ""
     return f"/ptq pr {digest.strip()}{option}\n\n{note.replace(chr(13), '').strip()}".strip()
 

@@ -445,6 +445,7 @@ def upgrade() -> None:
         sa.Column("abandoned", sa.Text()),
         sa.Column("created_at", TIME, nullable=False),
         sa.Column("changed_at", TIME),
+        sa.Column("stranger", sa.String(100)),
         sa.ForeignKeyConstraint(
             ["job_id"],
             ["jobs.id"],
@@ -453,6 +454,13 @@ def upgrade() -> None:
         sa.UniqueConstraint("job_id", "kind"),
     )
     op.create_index("replies_by_issue", "replies", ["repository", "issue_number"])
+    op.create_index(
+        "replies_to_strangers",
+        "replies",
+        ["created_at"],
+        sqlite_where=sa.text("stranger IS NOT NULL"),
+        postgresql_where=sa.text("stranger IS NOT NULL"),
+    )
     op.create_table(
         "reports",
         sa.Column("job_id", sa.String(20), nullable=False),

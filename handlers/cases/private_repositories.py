@@ -1,0 +1,25 @@
+"""Restricts the jobs of a repository that has become private: they count as jobs of a private one from then on."""
+
+from __future__ import annotations
+
+import structlog
+from sqlalchemy import func, select, update
+
+from runner.db.database import Database
+from runner.db.schema import jobs
+
+log = structlog.get_logger()
+
+
+async def restrict_jobs(db: Database, repository: str) -> None:
+    """Make all jobs of a repository private that GitHub shows as private.
+
+    They stay private if the repository becomes public again, because nobody may have meant to publish them.
+    """
+    public = (func.lower(jobs.c.repository) == repository.lower(), ~jobs.c.private)
+    async with db.read() as connection:
+        if (await connection.execute(select(jobs.c.id).where(*public).limit(1))).one_or_none() is None:
+            return
+    async with db.write() as connection:
+        changed = await connection.execute(update(jobs).where(*public).values(private=True))
+    log.warning("repository.became_private", repository=repository, jobs=changed.rowcount)
