@@ -251,7 +251,7 @@ def test_nothing_in_defused_text_is_live(text: str) -> None:
 def test_what_is_left_raw_is_code_for_github(text: str) -> None:
     """Every `<` and every mention that the source still holds stands in a code block or a code span."""
     source = defuse(text)
-    code = "".join(token.content for token in github_reads(source) if token.type in ("fence", "code_inline"))
+    code = "".join(token.content for token in github_reads(source) if token.type in ("fence", "code_block", "code_inline"))
     assert source.count("<") == code.count("<")
 
 
