@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,12 @@ pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.cra
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with long tests, so that no worker is left alone with one in the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was imported and collected out of garbage collections: there are millions of objects."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

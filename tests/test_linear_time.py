@@ -45,6 +45,8 @@ from tests.support.jobs import make_job
 from tests.support.site import make_report
 from tests.support.world import NOTE
 
+pytestmark = pytest.mark.slow
+
 Function = Callable[[str], object]
 
 

@@ -168,6 +168,7 @@ def test_a_data_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> No
     assert line.endswith("see server.data_dir")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_the_service_answers_and_stops_when_it_is_asked_to(tmp_path: Path, number: signal.Signals) -> None:
     port = find_free_port()

@@ -258,6 +258,7 @@ async def write_much(dashboard: Dashboard, number: int) -> None:
         await dashboard.context.github.create_comment(NAME, number, "So much to say.", Worth.REPORT)
 
 
+@pytest.mark.slow
 async def test_a_form_that_is_sent_twice_at_once_posts_one_note_and_takes_no_turn_of_ours(dashboard: Dashboard) -> None:
     path, other = await add_report(dashboard), await dashboard.github.open_issue(NAME, "Another", "", "alice")
     with pytest.raises(OverBudget):
@@ -319,6 +320,7 @@ def add_commit(dashboard: Dashboard) -> None:
     git("update-ref", "refs/heads/main", git(*author, "commit-tree", "main^{tree}", "-p", "main", "-m", "Go on"))
 
 
+@pytest.mark.slow
 async def test_a_rebase_is_started_once_by_a_button_and_by_the_rules_of_the_thread(dashboard: Dashboard) -> None:
     path = await add_report(dashboard)
     form = f"{path}/rebase"

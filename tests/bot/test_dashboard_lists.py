@@ -38,6 +38,7 @@ def jobs_on(browser: Browser) -> list[str]:
     return [link.removeprefix("/jobs/") for link in browser.page.links() if link.startswith("/jobs/")]
 
 
+@pytest.mark.slow
 async def test_a_private_repositorys_job_is_for_whoever_may_read_there(dashboard: Dashboard) -> None:
     await dashboard.add(make_report(job_id="hidden0001"), id="hidden0001", private=True, repository=HIDDEN)
     await dashboard.add(id="hidden0002", private=True, repository=HIDDEN, kind=JobKind.TASK, series=1, name="task1")

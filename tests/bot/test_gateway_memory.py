@@ -66,6 +66,7 @@ async def sending(floor: Floor, **how: Any) -> AsyncIterator[None]:
         await asyncio.wait(tasks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_many_large_requests_of_one_job_take_a_bounded_part_of_the_memory_and_a_neighbours_request_passes(
     tmp_path: Path, chunked: bool
@@ -88,6 +89,7 @@ async def test_many_large_requests_of_one_job_take_a_bounded_part_of_the_memory_
         assert most - before < 128 * MIB
 
 
+@pytest.mark.slow
 async def test_large_requests_that_wait_for_their_answers_are_bounded_too(tmp_path: Path) -> None:
     room, go = Room(wait_s=0.2), asyncio.Event()
 

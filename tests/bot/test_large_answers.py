@@ -110,6 +110,7 @@ async def test_an_answer_in_pieces_has_the_same_head_as_one_that_is_sent_whole()
         assert hall.large.under_way == 0
 
 
+@pytest.mark.slow
 async def test_logs_patches_files_and_pages_are_among_the_large_answers(tmp_path: Path) -> None:
     async with open_site(tmp_path, max_under_way=100_000) as site:
         patch = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -0,0 +1,10000 @@\n" + "+a line\n" * 10_000

@@ -56,6 +56,7 @@ def _make_large_listener(folder: Path, max_connections: int | None = None) -> Ht
     return HttpListener(application, grace_s=5.0, max_connections=max_connections, stall_s=STALL_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_connection_that_comes_while_it_closes_is_not_leaked(turns: int) -> None:
     listener = _make_listener()

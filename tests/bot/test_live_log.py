@@ -341,6 +341,7 @@ async def test_more_readers_than_there_may_be_are_asked_to_come_back_later(tmp_p
             await reader.until("state")
 
 
+@pytest.mark.slow
 async def test_a_slow_reader_holds_up_nobody_and_is_told_what_it_has_missed(site: Site) -> None:
     job = await site.add(state=JobState.RUNNING)
     site.spool.append(job.id, "agent", b"first\n")

@@ -168,6 +168,7 @@ def test_in_a_terminal_no_text_commands_it() -> None:
     assert line.count("owned") == 3, "no value begins a line of its own"
 
 
+@pytest.mark.slow
 def test_a_server_name_that_is_not_ascii_fills_no_log() -> None:
     program = """
 import asyncio

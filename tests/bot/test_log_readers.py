@@ -58,6 +58,7 @@ async def check_reader(browser: Browser, job: Job, reason: str) -> None:
         assert (file.status, FOUND in file.html) == ((404, False) if reason else (200, True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.FAILED], ids=str)
 async def test_a_log_is_for_people_with_write_access(tmp_path: Path, state: JobState) -> None:
     async with open_dashboard(tmp_path) as dashboard:

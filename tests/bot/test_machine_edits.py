@@ -59,6 +59,7 @@ async def open_site(folder: Path) -> AsyncIterator[Site]:
         await server.stop()
 
 
+@pytest.mark.slow
 async def test_a_machine_is_added_with_the_key_that_somebody_confirmed_and_can_be_used(tmp_path: Path) -> None:
     async with open_site(tmp_path) as site, open_database(tmp_path) as database:
         async with database.write() as connection:

@@ -58,6 +58,7 @@ async def test_a_storm_of_pages_leaves_connections_of_the_database_to_the_servic
         assert 0 < taken["most"] <= AT_ONCE
 
 
+@pytest.mark.slow
 async def test_pages_are_drawn_while_all_threads_of_the_service_are_busy(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path) as dashboard, dashboard.browser() as browser:
         job = await dashboard.add(make_report(), id="0123456789", state=JobState.SUCCEEDED)

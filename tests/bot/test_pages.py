@@ -186,6 +186,7 @@ async def test_a_running_job_shows_its_log_as_far_as_it_has_come(site: Site) -> 
         assert chunk.decode() in (await site.get(f"/jobs/{job.id}")).text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "spool"])
 async def test_of_a_long_log_the_end_is_shown_and_no_half_of_a_secret(tmp_path: Path, kept: bool) -> None:
     secret = "".join(f"{number:04}-" for number in range(400))

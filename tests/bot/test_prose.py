@@ -197,6 +197,7 @@ TABLE = f"{'|a' * 100}\n{'|-' * 100}\n{'|a' * 10}" + "\n|a" * 1000
 """Small as it is: each of its rows would have a hundred cells."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [pytest.param(MAX_PROSE, marks=pytest.mark.slow), MAX_PROSE // 8, 65_536])
 def test_no_text_is_lost_or_never_done(length: int) -> None:
     for unit in HOSTILE:

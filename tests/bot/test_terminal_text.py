@@ -93,6 +93,7 @@ def find_prints(path: Path) -> list[str]:
     return sorted({"print", "typer.echo", "sys.stdout.write", "sys.stderr.write"} & (names | passed))
 
 
+@pytest.mark.slow
 def test_nothing_else_prints() -> None:
     modules = [path for path in Path(bot.__path__[0]).rglob("*.py") if "demo" not in path.parts]
     assert len(modules) > 50

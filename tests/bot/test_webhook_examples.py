@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
+import pytest
 import structlog
 from sqlalchemy import select
 
@@ -53,6 +54,7 @@ async def outcomes(world: World) -> dict[str, tuple[str, str | None]]:
         return {row.id: (row.state, row.error) for row in rows}
 
 
+@pytest.mark.slow
 async def test_every_example_is_accepted_and_worked(tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as lines:
         await work_every_example(tmp_path)

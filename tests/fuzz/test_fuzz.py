@@ -12,6 +12,7 @@ from tests.fuzz.run import find_failure, make_numbered
 TEXTS = 800
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_no_text_deceives(target: str) -> None:
     failure = find_failure(TARGETS[target], 1, range(TEXTS))
@@ -28,6 +29,7 @@ def test_a_text_that_fails_is_made_small() -> None:
     assert (failure.smallest, failure.faults) == ("|", ["it has a bar"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
     [

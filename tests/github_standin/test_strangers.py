@@ -64,6 +64,7 @@ def path_of(template: str, part: str) -> str:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", STRANGE_PARTS)
 async def test_strange_paths_and_queries_are_refused(tmp_path: Path, part: str) -> None:
     async with open_visitor(tmp_path, watched=False) as visitor:
@@ -86,6 +87,7 @@ async def test_strange_bodies_are_refused(tmp_path: Path) -> None:
                     assert reply.status < 500, (endpoint, body)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 async def test_fields_of_the_wrong_kind_are_refused(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)

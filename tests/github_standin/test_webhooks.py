@@ -161,6 +161,7 @@ async def test_the_app_lists_its_deliveries_and_asks_for_one_again(visitor: Visi
     assert newest["id"] != failed["id"]
 
 
+@pytest.mark.slow
 async def test_the_list_of_deliveries_goes_on_at_a_cursor(visitor: Visitor) -> None:
     await visitor.github.open_issue(NAME, "Broken", "", by="bob", labels=["a", "b", "c"])
     seen: list[str] = []

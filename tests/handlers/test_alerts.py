@@ -116,6 +116,7 @@ async def test_a_machine_that_is_out_and_back_is_told_of_once_each_also_by_the_n
         assert await watch.hear() == ["Machine gpu-1 is out of service until it is fixed: no route."]
 
 
+@pytest.mark.slow
 async def test_a_machine_that_flaps_is_told_of_once_in_ten_minutes_and_as_it_is_by_then(database_url: str) -> None:
     async with open_watch(database_url) as watch:
         heard = []

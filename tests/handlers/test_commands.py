@@ -152,6 +152,7 @@ def test_whatever_the_text_the_parser_answers(comment: str) -> None:
     assert all(isinstance(command, UnknownCommand) or command.verb in COMMANDS for command in commands)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     [

@@ -217,6 +217,7 @@ def test_without_html_and_openers_nothing_changes(text: str) -> None:
     assert shown == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mark",
     [

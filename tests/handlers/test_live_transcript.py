@@ -98,6 +98,7 @@ LOGS = st.lists(LINES, max_size=12).flatmap(
 PLACES = st.lists(st.integers(0, 10**6), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(LOGS, PLACES, st.sampled_from([None, CLAUDE, COMMAND]))
 @example(KEY, [*range(0, len(KEY))], None)
@@ -191,6 +192,7 @@ def test_what_begins_like_a_key_and_never_ends_is_told_after_a_while_without_its
     assert shown.endswith("[redacted]\n")
 
 
+@pytest.mark.slow
 def test_a_line_without_an_end_is_told_in_pieces() -> None:
     transcript = LiveTranscript(None, SECRETS)
     told = [one for _ in range(6) for one in transcript.feed(b"x" * 1_000_000)]
@@ -207,6 +209,7 @@ def test_of_a_long_entry_the_middle_is_left_out() -> None:
     assert len(text) < MAX_SHOWN + 100
 
 
+@pytest.mark.slow
 def test_of_a_log_that_is_not_read_from_its_beginning_nothing_is_told_that_may_be_half_a_secret() -> None:
     secret = "".join(f"{number:04}-" for number in range(400)) + "\nits second line"
     log = (secret + "\n" + "x" * 78 + "\n" + f"{'y' * 63}\n" * (MAX_HELD // 32)).encode()

@@ -185,6 +185,7 @@ def clean_long(log: str, *, has_events: bool = False, by_line: bool = False) -> 
     return "".join(one.text for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by_line", [False, True])
 @pytest.mark.parametrize("filler", ["word \n", "x", '"\\n'])
 def test_a_secret_where_a_long_text_is_cut_is_found(filler: str, by_line: bool) -> None:
@@ -196,6 +197,7 @@ def test_a_secret_where_a_long_text_is_cut_is_found(filler: str, by_line: bool) 
             assert find_parts(clean_long(log, by_line=by_line)) == [], (name, shift)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "log",
     ["sk-a-" * 100_000, "sk-a1" * 100_000, "\\" * 500_000, "-----BEGIN PRIVATE KEY-----\n" * 9, "é" * 300_000],

@@ -88,6 +88,7 @@ async def test_it_is_started_again_once_however_often_it_is_looked_at(database_u
         assert len(await jobs_of(desk)) == 2
 
 
+@pytest.mark.slow
 async def test_a_second_loss_starts_nothing_and_says_what_to_do(database_url: str) -> None:
     async with open_desk(database_url) as desk:
         desk.context = set_up(desk.context)

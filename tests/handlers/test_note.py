@@ -173,6 +173,7 @@ def test_the_longest_copied_passage_is_shown() -> None:
     assert fault(note).startswith("“the iterator stops before the final partial chunk because the range excludes it”")
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_whatever_the_texts_there_is_an_answer(note: str, report: str) -> None:
     reply = find_note_fault(note, [report])

@@ -142,6 +142,7 @@ def test_invisible_characters_in_a_diff_are_written_out() -> None:
     assert "⚠️" in text
 
 
+@pytest.mark.slow
 def test_a_diff_that_does_not_fit_is_listed_and_linked() -> None:
     text = render(report=result(patch=PATCH + "+x\n" * 40_000))
     assert len(text) <= MAX_COMMENT
@@ -269,6 +270,7 @@ def test_only_our_own_line_closes_an_issue() -> None:
     assert "#3" not in text
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
     for length in range(59_000, 60_000, 50):
         text = body_of(body="b" * length, worklog="w" * 70_000, repro="r" * 500)

@@ -129,6 +129,7 @@ async def test_only_logs_of_jobs_that_no_case_needs_go_and_every_report_stays(tm
             assert (report.patch, report.digest, report.changes[0].content) == ("the diff", "ab" * 32, b"new")
 
 
+@pytest.mark.slow
 async def test_many_jobs_are_gone_through_batch_by_batch(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         for attempt in range(1, 2 * BATCH + 3):

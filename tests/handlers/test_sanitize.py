@@ -240,6 +240,7 @@ def test_redacting_twice_is_redacting_once(text: str) -> None:
 # Prose
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(hostile_text)
 def test_nothing_in_defused_text_is_live(text: str) -> None:
@@ -251,7 +252,9 @@ def test_nothing_in_defused_text_is_live(text: str) -> None:
 def test_what_is_left_raw_is_code_for_github(text: str) -> None:
     """Every `<` and every mention that the source still holds stands in a code block or a code span."""
     source = defuse(text)
-    code = "".join(token.content for token in github_reads(source) if token.type in ("fence", "code_block", "code_inline"))
+    code = "".join(
+        token.content for token in github_reads(source) if token.type in ("fence", "code_block", "code_inline")
+    )
     assert source.count("<") == code.count("<")
 
 
@@ -272,6 +275,7 @@ def test_cutting_brings_nothing_back_to_life(text: str, limit: int) -> None:
     assert not {token.type for token in tokens} & {"html_block", "html_inline", "image"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "piece",
     ["`", "[", "![", "<", "<!--", "@a", "fix ", "fix.", "- ", "> ", "/", "://", "|a", "&a", "-a", "\\", "```\n", "a\n"],

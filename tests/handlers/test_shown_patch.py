@@ -201,6 +201,7 @@ def test_a_file_whose_every_line_ends_so_is_named_and_can_be_applied() -> None:
     assert show_patch(windows, ()).is_exact
 
 
+@pytest.mark.slow
 def test_a_patch_is_shown_by_this_function_alone_and_split_where_git_splits() -> None:
     root = Path(sanitize.__file__).parents[2]
     sources = [path.read_text() for floor in ("bot", "handlers", "runner") for path in (root / floor).rglob("*.py")]

@@ -161,6 +161,7 @@ def test_texts_are_redacted_one_by_one_where_one_needs_it() -> None:
     assert redact_each([], redact_secret) == []
 
 
+@pytest.mark.slow
 def test_lines_that_were_written_to_hurt_are_read_all_the_same() -> None:
     for line in ('\\"' * 200_000, "[" * 100_000, '{"a":' * 100_000, '{"type":"assistant","message":7}', '{"type":[]}'):
         redact_log(line, redact)

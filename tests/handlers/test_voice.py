@@ -160,6 +160,7 @@ def test_what_an_agent_forges_stands_in_its_quote_and_says_so() -> None:
     assert text.index("**What the agent says** (`mine`)") < text.index("> ")
 
 
+@pytest.mark.slow
 def test_whatever_an_agent_writes_what_stands_outside_of_quotes_stays_the_same() -> None:
     """GitHub's own parser is asked."""
     usual = read_outside(render(report=result(body="fix staged\n\n## Summary\nx", worklog="x")))
@@ -207,6 +208,7 @@ def test_a_secret_that_the_limit_would_halve_is_taken_out_first() -> None:
     assert "hunter2" not in quoted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", ["```\n", "`a ", "a\n", "\u202e"])
 def test_a_report_ten_times_as_long_costs_little_more(piece: str) -> None:
     """Only what is shown is made safe; the rest of it is read once."""

@@ -86,6 +86,7 @@ def test_a_template_loses_what_it_decides() -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path", ["handlers/words/replies.py", "runner/db/schema.py", "runner/jobd/main.py", "bot/cli/main.py"]
 )

@@ -104,6 +104,7 @@ def test_a_name_in_a_program_has_no_visible_selector() -> None:
     assert [text for text in texts if text.isidentifier() and not name_oddities(text)] == []
 
 
+@pytest.mark.slow
 def test_megabytes_are_read_in_no_time() -> None:
     text = "é\u200b x" * 450_000 + "x\ufe0f" * 50_000
     assert measure_cpu(lambda: (name_oddities(text), show_invisible(text))) < 2

@@ -330,6 +330,7 @@ async def test_in_sqlite_there_is_nobody_to_wake(tmp_path: Path) -> None:
             await database.on_change(lambda: pytest.fail("who was that?"))
 
 
+@pytest.mark.slow
 async def test_a_task_that_is_cancelled_amid_a_transaction_keeps_the_turn_from_nobody(database_url: str) -> None:
     async with open_database(database_url) as database:
 

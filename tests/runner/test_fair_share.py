@@ -131,6 +131,7 @@ def simulate(crowd: Sequence[tuple[int, int, int, int]], slots: int, until: int)
     return began
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(crowd=CROWDS, slots=st.integers(1, 4))
 def test_whatever_the_crowd_everybody_gets_a_slot_and_none_is_given_unfairly(
@@ -140,6 +141,7 @@ def test_whatever_the_crowd_everybody_gets_a_slot_and_none_is_given_unfairly(
     assert len(simulate(crowd, slots, most)) == len(crowd)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(size=st.integers(1, 60), by_person=st.booleans(), at=st.integers(1, 100))
 def test_a_crowd_keeps_a_newcomer_waiting_for_one_job_at_most(size: int, by_person: bool, at: int) -> None:

@@ -296,6 +296,7 @@ def test_a_delta_takes_no_more_room_than_the_content_that_it_should_lead_to(delt
 # What it costs
 
 
+@pytest.mark.slow
 def test_many_headings_that_repeat_an_early_line_take_linear_time() -> None:
     def prepare(count: int) -> Work:
         base = ["first", *map(str, range(5 * count))]

@@ -131,6 +131,7 @@ def test_the_order_of_changes_does_not_matter_to_the_digest(changes: list[FileCh
     assert digest_of("base", changes, SECRET) == digest_of("base", list(reversed(changes)), SECRET)
 
 
+@pytest.mark.slow
 @given(CHANGES, CHANGES)
 def test_different_changes_have_different_digests(one: list[FileChange], other: list[FileChange]) -> None:
     same = sorted(one, key=lambda change: change.path) == sorted(other, key=lambda change: change.path)

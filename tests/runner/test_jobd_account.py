@@ -52,6 +52,7 @@ def test_another_run_of_pytest_does_not_take_its_folders_away(account: Jobd, tmp
     assert account.prepare()["state"] == "done"
 
 
+@pytest.mark.slow
 @needs_root
 @needs_overlay
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])

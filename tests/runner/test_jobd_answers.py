@@ -96,6 +96,7 @@ def test_numbers_that_are_no_json_or_have_no_end_are_no_answer(word: str) -> Non
         parse_answer(Completed(0, b'{"ok": true, "now": %b}' % word.encode(), b""))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["[],", "{},", '"",', '{"":', "0,"])
 def test_an_answer_of_very_many_parts_is_not_even_parsed(part: str) -> None:
     body = b'{"ok": true, "jobs": [' + part.encode() * 300_000

@@ -86,6 +86,7 @@ def test_leases_of_a_machine_that_is_gone_take_nothing_from_others() -> None:
     assert chosen([machine("a", 1)], leases("gone", 0)) == ("a", 0)
 
 
+@pytest.mark.slow
 @given(
     slots=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     taken=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 5))),

@@ -29,6 +29,7 @@ def test_a_dotted_name_of_too_many_parts_is_not_parsed(source: str) -> None:
     assert parse(source) is None
 
 
+@pytest.mark.slow
 def test_a_long_file_of_usual_python_is_parsed() -> None:
     source = "import a.b.c\nfrom ...d.e import f\n" + "print(f'{a.b} {c.d:>{e}}', 1.5, '.....')  # a. b. c.\n" * 600
     assert parse(source) is not None
@@ -94,12 +95,14 @@ def _measure(source: str) -> float:
     return measure_cpu(lambda: parse(source), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", SHAPES.values(), ids=SHAPES)
 def test_python_of_any_shape_is_parsed_in_linear_time(make: Callable[[int], str]) -> None:
     """For twice as much, 2.5 times at most; a tenth of a second is quick enough in any case."""
     assert any(_measure(make(160_000)) <= max(0.1, 2.5**3 * _measure(make(20_000))) for _ in range(5))
 
 
+@pytest.mark.slow
 def test_fields_of_an_f_string_cost_little_however_long_it_is() -> None:
     fields = "{a}" * (MAX_BRACES - 1)
     source = f"f'{' ' * (MAX_SOURCE - len(fields) - 3)}{fields}'"

@@ -132,12 +132,14 @@ def test_any_line_is_read(kind: str, line: str) -> None:
     check_events(build(kind).read_line(line))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @given(value=json_values)
 def test_any_json_is_read(kind: str, value: Any) -> None:
     check_events(build(kind).read_line(json.dumps(value)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list_speaking())
 @given(data=st.data())
 def test_any_change_to_a_real_line_is_read(kind: str, data: st.DataObject) -> None:
