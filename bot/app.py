@@ -95,6 +95,7 @@ class Service:
         self._intake = Wakeup(self._database.notify)
         """For deliveries alone: they come more often than any other loop should look."""
         self._wakeup = Wakeup(self._database.notify, narrower=self._intake)
+        self._reloaded = Wakeup()
         self._stack = AsyncExitStack()
         self.url = ""
         """Where it listens, known once it has started."""
@@ -132,6 +133,7 @@ class Service:
         """Take over the machines and repositories of the configuration as it now is, if it can be used."""
         self._roster.reload(read)
         self._wakeup.notify()
+        self._reloaded.notify_here()
 
     async def _start(self, stack: AsyncExitStack) -> None:
         settings, database, wakeup = self._settings, self._database, self._wakeup
@@ -198,10 +200,10 @@ class Service:
         ]
 
     def _look_back(self, claims: Claims, recovery: Recovery) -> list[Loop]:
-        """The loops that find what never arrived. Nothing notifies them."""
+        """The loops that find what never arrived. Only a new configuration notifies them."""
         return [
             Loop("heartbeat", recovery.beat, Wakeup(), BEAT_S),
-            Loop("recovery", claims.keeping("recovery", recovery.step), Wakeup(), self._pace.recover_s),
+            Loop("recovery", claims.keeping("recovery", recovery.step), self._reloaded, self._pace.recover_s),
         ]
 
     async def _begin_recovery(self, stack: AsyncExitStack, inbox: Inbox) -> Recovery:

@@ -194,6 +194,10 @@ class StandIn:
         """Make a repository private or public. Apps that do not subscribe to `repository` are not told."""
         self._world.repository(full_name).private = private
 
+    def set_installed(self, full_name: str, installed: bool) -> None:
+        """Take a repository into the App's installation, or out of it."""
+        self._world.repository(full_name).installed = installed
+
     def set_permission(self, full_name: str, login: str, role: str) -> None:
         """Set a person's role: none, read, triage, write, maintain or admin."""
         if role not in ROLES:

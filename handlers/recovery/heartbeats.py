@@ -45,16 +45,20 @@ async def fetch_beat(connection: AsyncConnection, name: str) -> datetime | None:
 
 
 async def enable_repositories(connection: AsyncConnection, names: Collection[str], now: datetime) -> None:
-    """Store that newly configured repositories begin now. Repositories that are no longer configured can begin again.
+    """Store that those of these repositories that are not stored yet begin now.
 
     GitHub's times are whole seconds, so an event later in this second has the time of its start.
     """
     now = now.replace(microsecond=0)
-    keys = [name.lower() for name in names]
-    await connection.execute(delete(enabled_repositories).where(enabled_repositories.c.name.not_in(keys)))
-    for key in keys:
-        row = {"name": key, "enabled_at": now, "looked_at": now}
+    for name in names:
+        row = {"name": name.lower(), "enabled_at": now, "looked_at": now}
         await insert_new(connection, enabled_repositories, row)
+
+
+async def forget_repositories(connection: AsyncConnection, configured: Collection[str]) -> None:
+    """Delete the repositories that are not configured any more, so that they can begin again."""
+    keys = [name.lower() for name in configured]
+    await connection.execute(delete(enabled_repositories).where(enabled_repositories.c.name.not_in(keys)))
 
 
 async def fetch_enabled(connection: AsyncConnection) -> Mapping[str, Enabled]:

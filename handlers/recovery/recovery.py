@@ -9,6 +9,7 @@ from triggers, so it does no harm when a webhook, another replica or another pas
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -26,7 +27,7 @@ from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, find_la
 from handlers.inbox.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
 from handlers.jobs.start import start_job, was_decided
 from handlers.notices.notifications import NAMED, draft_held, draft_recovery
-from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling, NotFound
+from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling, NotFound, NotInstalled
 from handlers.recovery.heartbeats import (
     ALIVE,
     LOOKED,
@@ -35,6 +36,7 @@ from handlers.recovery.heartbeats import (
     enable_repositories,
     fetch_beat,
     fetch_enabled,
+    forget_repositories,
     note_look,
 )
 from handlers.recovery.missed import (
@@ -62,6 +64,10 @@ log = structlog.get_logger()
 
 SKEW_S = 5
 """The most seconds between the times in payload and timeline for the same labelling."""
+
+ABSENT = 5
+"""A repository that GitHub does not show in so many passes in a row is private, deleted, or without the App. A single
+404 may be one of GitHub's mistakes."""
 
 AWAY = timedelta(minutes=5)
 """After a longer absence of the service, the operator is notified, even if nothing was missed."""
@@ -113,6 +119,8 @@ class Recovery:
         self._settled: set[str] = set()
         """Deliveries in GitHub's list that are handled."""
         self._complaints: dict[str, str] = {}
+        self._absences: Counter[str] = Counter()
+        """Repositories in lower case: in how many passes in a row GitHub did not show them to us."""
         self._told: frozenset[str] = frozenset()
         self.held = 0
         """The number of labels that wait for the operator, because there are too many."""
@@ -126,6 +134,7 @@ class Recovery:
             await beat(connection, ALIVE, now)
             if await fetch_beat(connection, LOOKED) is None:
                 await beat(connection, LOOKED, now)
+            await forget_repositories(connection, context.repositories)
             await enable_repositories(connection, context.repositories, now)
 
     async def beat(self) -> None:
@@ -135,18 +144,25 @@ class Recovery:
 
     async def step(self) -> None:
         """One pass: compare GitHub's records with ours, and handle what is missing."""
-        async with self._context.db.read() as connection:
+        now, context = self._context.now(), self._context
+        async with context.db.read() as connection:
             looked_at = await fetch_beat(connection, LOOKED)
             enabled = await fetch_enabled(connection)
-        now = self._context.now()
+        if not enabled.keys() >= {name.lower() for name in context.repositories}:
+            # The configuration was read again, or another replica had an older one.
+            async with context.db.write() as connection:
+                await enable_repositories(connection, context.repositories, now)
+                enabled = await fetch_enabled(connection)
         this = _Pass(now, enabled)
+        for rules in context.repositories.values():
+            await self._restrict_if_private(this, rules)
         try:
             await self._read_deliveries(this, find_start(looked_at or now, now))
         except GitHubUnavailable as error:
             # The next pass does everything. Labels would now be answered too early, and without their deliveries.
             self._complain("deliveries", error)
             return
-        for rules in self._context.repositories.values():
+        for rules in context.repositories.values():
             await self._search_labels(this, rules)
         await self._hold(this)
         missed = [(delivery, _find_labelling(self._context, delivery)) for delivery in this.deliveries]
@@ -201,6 +217,22 @@ class Recovery:
         """Whether there is a handler for the event."""
         return is_routed(self._router, attempt.event, attempt.action)
 
+    async def _restrict_if_private(self, this: _Pass, rules: RepositoryRules) -> None:
+        """Close the pages of a repository that GitHub shows as private, or does not show to us any more."""
+        key = rules.name.lower()
+        try:
+            is_closed = (await self._fetch_repository(this, rules)).private
+        except (NotFound, NotInstalled):
+            self._absences[key] += 1
+            is_closed = self._absences[key] >= ABSENT
+        except (GitHubError, GitHubUnavailable) as error:
+            self._complain(rules.name, error)
+            return
+        else:
+            del self._absences[key]
+        if is_closed:
+            await restrict_jobs(self._context.db, rules.name)
+
     async def _search_labels(self, this: _Pass, rules: RepositoryRules) -> None:
         """Find the due labels of one repository. A failure in one repository does not affect others."""
         key = rules.name.lower()
@@ -209,8 +241,6 @@ class Recovery:
             return
         this.seen.add(key)
         try:
-            if (await self._fetch_repository(this, rules)).private:
-                await restrict_jobs(self._context.db, rules.name)
             await self._settle_pauses(this, rules, enabled)
             found = [due for label in rules.labels for due in await self._search_label(this, rules, enabled, label)]
         except (GitHubError, GitHubUnavailable) as error:

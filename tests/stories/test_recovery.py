@@ -13,6 +13,7 @@ from urllib.request import urlopen
 import pytest
 from structlog.testing import capture_logs
 
+from bot.config.settings import load_settings
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import ISSUE_BODY, NAME
 from runner.rows.pauses import end_pause, fetch_pauses
@@ -364,7 +365,11 @@ async def test_an_outage_of_github_at_the_start_loses_nothing(
         await settle_with(world, jobs=1)
 
 
-async def test_the_pages_of_a_repository_that_became_private_close_without_a_delivery(tmp_path: Path) -> None:
+@pytest.mark.parametrize("shown", [True, False])
+async def test_the_pages_of_a_repository_that_became_private_close_without_a_delivery(
+    tmp_path: Path, shown: bool
+) -> None:
+    """Also if the App was taken away at the same time, so that GitHub shows us nothing any more."""
     async with open_tended_world(tmp_path, recover_s=0.2) as world:
         await restart(world)
         await world.open_issue()
@@ -382,7 +387,37 @@ async def test_the_pages_of_a_repository_that_became_private_close_without_a_del
 
         assert await asyncio.to_thread(find_status) == 200
         world.github.set_private(NAME, private=True)
+        world.github.set_installed(NAME, shown)
         with capture_logs() as logs:
             became = "repository.became_private"
             await world.wait(lambda: next((line for line in logs if line["event"] == became), None), became)
         assert await asyncio.to_thread(find_status) == 404
+
+
+async def test_a_repository_that_came_with_a_new_configuration_is_looked_at_like_any_other(tmp_path: Path) -> None:
+    added = "octo/gadgets"
+    async with open_tended_world(tmp_path, recover_s=0.3) as world:
+        github, playground = world.github, world.playground
+        await restart(world)
+        github.add_repository(added, playground.git_dir)
+        github.set_permission(added, MAINTAINER, "maintain")
+        github.add_label(added, LABEL)
+        before = playground.config.read_text()
+        table = before[before.index(f'[repos."{NAME}"]') :].replace(NAME, added, 1)
+        playground.config.write_text(f"{before}\n{table}")
+        playground.service.reload(lambda: load_settings(playground.config))
+        await asyncio.sleep(1.5)  # It begins with a whole second.
+        # GitHub cannot reach the service, and does not remember that it tried.
+        webhook_url, github.webhook_url = github.webhook_url, "http://127.0.0.1:9/webhook"
+        github.faults.add("GET", "/app/hook/deliveries", 404, times=1000)
+        number = await github.open_issue(added, "A title", "A text.", STRANGER)
+        await github.label_issue(added, number, LABEL, MAINTAINER)
+        github.webhook_url = webhook_url
+        job = await world.wait_for_job("succeeded")
+        assert (job.repository, job.private) == (added, False)
+        with capture_logs() as logs:
+            github.set_private(added, private=True)
+            became = "repository.became_private"
+            line = await world.wait(lambda: next((line for line in logs if line["event"] == became), None), became)
+        assert line["repository"] == added
+        await world.settle()
