@@ -47,6 +47,23 @@ class Caps:
     """Seconds that agents run."""
     output_bytes: int | None = None
     """Bytes that agents print."""
+    unpriced_turns: int | None = None
+    """Turns of runs whose cost is unknown. With `unpriced_run_s`, it takes the place of a cap on money there."""
+    unpriced_run_s: int | None = None
+
+    @property
+    def needs_prices(self) -> bool:
+        """Whether only models of known cost may be asked: money is capped, and nothing takes its place elsewhere."""
+        return self.cost_usd is not None and self.unpriced_turns is None and self.unpriced_run_s is None
+
+
+DEFAULT_CAPS: Mapping[Scope, Caps] = {
+    # `Limits.timeout_s` always caps the time of one run.
+    Scope.JOB: Caps(cost_usd=10.0, unpriced_turns=300),
+    Scope.USER_DAY: Caps(cost_usd=50.0, unpriced_turns=1_500, unpriced_run_s=5 * 3600),
+    Scope.REPOSITORY_MONTH: Caps(cost_usd=500.0, unpriced_turns=15_000, unpriced_run_s=50 * 3600),
+}
+"""The caps of an installation whose operator has set none. At unknown cost, 300 turns and an hour stand for $10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +96,7 @@ def bound_self_reported(caps: Mapping[Scope, Caps], scope: Scope) -> Caps:
     """
     run, shared = caps.get(Scope.JOB, Caps()), caps.get(scope, Caps())
     return Caps(
-        turns=_find_least(run.turns, _halve(shared.turns)),
+        turns=_find_least(run.turns, _halve(shared.turns), _halve(shared.unpriced_turns)),
         tokens=_find_least(run.tokens, _halve(shared.tokens)),
         cost_usd=_find_least(run.cost_usd, None if shared.cost_usd is None else shared.cost_usd / 2),
     )
@@ -96,6 +113,7 @@ def _find_least(*limits: Number | None) -> Number | None:
 _UNITS = {
     **{"jobs": "jobs", "turns": "turns", "tokens": "tokens", "cost_usd": "USD"},
     **{"run_s": "seconds", "output_bytes": "bytes of output"},
+    **{"unpriced_turns": "turns at unknown cost", "unpriced_run_s": "seconds at unknown cost"},
 }
 
 
@@ -109,7 +127,7 @@ def find_uses(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Usage]) -> Itera
 
 
 def _count(usage: Usage, kind: str) -> float:
-    """What of a usage counts for a cap of this kind. Money that nobody knows does not: a cap on it needs a price."""
+    """What of a usage counts for a cap of this kind. Money that nobody knows does not count."""
     taken: float = usage.known_usd if kind == "cost_usd" else getattr(usage, kind)
     return taken
 

@@ -52,7 +52,7 @@ def is_worth_writing(stored: Meter | None, meter: Meter) -> bool:
     """Whether to store a meter. If only the time has changed, only after a while."""
     if stored is None or meter.usage.run_s - stored.usage.run_s >= MAX_STALE_S:
         return True
-    return replace(meter, usage=replace(meter.usage, run_s=stored.usage.run_s)) != stored
+    return replace(meter, usage=meter.usage.with_run_s(stored.usage.run_s)) != stored
 
 
 def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> RunVerdict | None:

@@ -86,7 +86,7 @@ class Account:
             raise AtCap(f"the model was not asked again after {self.refusal}")
         total = sum(self.open.values(), self.settled + wanted)
         for scope, caps in self.caps.items():
-            if caps.cost_usd is not None and total.cost_usd is None:
+            if caps.needs_prices and total.cost_usd is None:
                 raise AtCap("nobody knows the price of every model that it asked, and there is a cap on money")
             spent = sum(self._find_unread(scope), total + self.others.get(scope, NOTHING))
             for use in find_uses({scope: Caps(tokens=caps.tokens, cost_usd=caps.cost_usd)}, {scope: spent}):

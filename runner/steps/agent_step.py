@@ -143,7 +143,7 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         return await end(runtime, job, JobState.FAILED, explain(poll, "the agent could not be started"))
     tally, meter, _ = await asyncio.to_thread(runtime.usage_reader.read, job, agent, whole=True)
     run_s = min(meter.usage.run_s, _read_run_s(poll.result, meter.usage.run_s))
-    meter = replace(meter, usage=replace(meter.usage, run_s=run_s))
+    meter = replace(meter, usage=meter.usage.with_run_s(run_s))
     meter = account.correct(meter) if account else meter
     if poll.state is StageState.DONE:
         exit_status = _read_exit_status(poll.result)
