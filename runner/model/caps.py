@@ -80,12 +80,22 @@ class CapUse:
         """1.0 and more is too much."""
         return self.spent / self.limit if self.limit else math.inf
 
+    @property
+    def key(self) -> str:
+        """The key of `ptq.toml` that sets it, also inside the table of a repository."""
+        return f"caps.{self.scope}.{self.kind.removeprefix('unpriced_')}"
+
     def describe(self, requested_by: str, whose: str = "its") -> str:
         """It as a clause: `its cap of 200 turns`, `the cap of $30.00 of all runs on this issue`."""
         unit = _UNITS[self.kind].removesuffix("s") if self.limit == 1 else _UNITS[self.kind]
         amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {unit}"
         article = whose if self.scope is Scope.JOB else "the"
         return f"{article} cap of {amount}{OF_WHAT[self.scope].format(requested_by=requested_by)}"
+
+
+def say_who_raises(key: str) -> str:
+    """Who can raise a limit of `ptq.toml`, as a clause."""
+    return f"the operator can raise it: {key} in ptq.toml"
 
 
 def bound_self_reported(caps: Mapping[Scope, Caps], scope: Scope) -> Caps:

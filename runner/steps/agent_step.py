@@ -20,7 +20,15 @@ from runner.model.ending import Ending, RunVerdict
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.model.meter import Meter
-from runner.model.stop_policy import KILL_PATIENCE, Watched, bound, find_end, find_warning, is_worth_writing
+from runner.model.stop_policy import (
+    KILL_PATIENCE,
+    Watched,
+    bound,
+    explain_stop,
+    find_end,
+    find_warning,
+    is_worth_writing,
+)
 from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account
@@ -191,7 +199,7 @@ def _told(runtime: Runtime, job: Job, result: Mapping[str, Any], account: Accoun
         return RunVerdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
         limit_s = runtime.profiles[job.repository].limits.timeout_s
-        return RunVerdict(Ending.CAPPED, f"the agent was stopped at its cap of {limit_s:,} seconds")
+        return RunVerdict(Ending.CAPPED, explain_stop(f"its cap of {limit_s:,} seconds", "limits.timeout_s"))
     return None
 
 

@@ -61,7 +61,7 @@ async def test_calls_side_by_side_cannot_take_more_than_the_cap_together(books: 
     granted = [one for one in done if isinstance(one, str)]
     assert len(granted) == 3
     assert all(isinstance(one, AtCap) for one in done if not isinstance(one, str))
-    assert account.refusal == "its cap of $1.00"
+    assert account.refusal == "its cap of $1.00 (the operator can raise it: caps.job.cost_usd in ptq.toml)"
     await books.ledger.settle(account, granted[0], "m", REAL, NOON, assumed=False)
     await books.ledger.reserve(account, "m", Usage(known_usd=0.2), NOON)
 
