@@ -13,7 +13,7 @@ from runner.model.usage import NOTHING, Usage
 Number = TypeVar("Number", int, float)
 
 WARN_FROM = 0.8
-"""The share of a cap from which on an agent is told to come to an end."""
+"""The share of a cap from which on an agent is told to come to an end, and the operator that the cap is near."""
 
 
 class Scope(StrEnum):
