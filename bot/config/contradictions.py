@@ -127,7 +127,9 @@ def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
         if table.get("kind") == "command" and table.get("gateway"):
             continue  # The gateway refuses models without a known price.
         models = [model for model in (table.get("model"), *_list(table.get("models"))) if isinstance(model, str | None)]
-        advice = "" if table.get("kind") == "command" else ": see [prices]"
+        advice = ": see [prices]"
+        if table.get("kind") == "command":
+            advice = ": remove cost_usd, so that the default caps limit turns and time there"
         for what in list_unknown_costs(str(table.get("kind")), models, priced):
             yield f"{name_key(('agents', name))}: {what}, so caps on cost_usd don't work{advice}"
 

@@ -241,8 +241,9 @@ class Setup:
     # The end
 
     async def write(self, request: web.Request) -> str:
-        """Write the configuration, and run the doctor on it."""
+        """Save the caps, write the configuration, and run the doctor on it."""
         form = await _read_form(request)
+        self.state.save(steps.set_caps(self.state.answers, form))
         if (missing := find_next(self.state.answers)) != "finish":
             raise InvalidInput(f"Still missing: {missing}.")
         try:
