@@ -130,18 +130,23 @@ def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
         advice = ": see [prices]"
         if table.get("kind") == "command":
             advice = ": remove cost_usd, so that the default caps limit turns and time there"
-        for what in list_unknown_costs(str(table.get("kind")), models, priced):
+        behind_gateway = bool(table.get("gateway"))
+        for what in list_unknown_costs(str(table.get("kind")), models, priced, behind_gateway=behind_gateway):
             yield f"{name_key(('agents', name))}: {what}, so caps on cost_usd don't work{advice}"
 
 
-def list_unknown_costs(kind: str, models: Iterable[str | None], own: Mapping[str, Price]) -> Iterator[str]:
+def list_unknown_costs(
+    kind: str, models: Iterable[str | None], own: Mapping[str, Price], *, behind_gateway: bool
+) -> Iterator[str]:
     """Why the cost of an agent's runs is unknown, as clauses. A model that is None is the agent's default."""
-    if kind == "command":
+    if not behind_gateway and kind == "command":
         yield "the cost of a command is unknown"
-        return
-    for model in models:
-        if not find_price(model, own):
-            yield f"the price of model {model} is unknown" if model else "without a model the price is unknown"
+    elif behind_gateway or kind not in SAY_THEIR_COST:
+        for model in models:
+            if model is None and kind not in (*SAY_THEIR_COST, "command"):
+                yield "without a model the price is unknown"
+            elif model and not find_price(model, own):
+                yield f"the price of model {model} is unknown"
 
 
 def _caps_money(*tables: Mapping[str, Any]) -> bool:

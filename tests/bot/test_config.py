@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
+from bot.config.contradictions import list_unknown_costs
 from bot.config.policy_tables import (
     CapsTable,
     CapsTables,
@@ -269,6 +270,26 @@ def test_a_cap_on_money_needs_agents_whose_money_is_known(tmp_path: Path) -> Non
     assert any(problem.startswith("agents.mine: the cost of a command is unknown") for problem in found)
     dated = load(tmp_path, lambda text: change(text).replace("unheard-of", "gpt-5-2025-08-07"))
     assert dated.agents["mine"].model == "gpt-5-2025-08-07"
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "behind_gateway", "reason"),
+    [
+        ("command", None, False, "the cost of a command is unknown"),
+        ("command", None, True, None),
+        ("claude", "unheard-of", False, None),
+        ("claude", "unheard-of", True, "the price of model unheard-of is unknown"),
+        ("claude", None, True, None),
+        ("codex", "unheard-of", False, "the price of model unheard-of is unknown"),
+        ("codex", None, False, "without a model the price is unknown"),
+        ("codex", "gpt-5", False, None),
+    ],
+)
+def test_the_cost_of_an_agent_is_known_by_what_it_says_or_by_a_price(
+    kind: str, model: str | None, behind_gateway: bool, reason: str | None
+) -> None:
+    reasons = [*list_unknown_costs(kind, [model], {}, behind_gateway=behind_gateway)]
+    assert reasons == ([reason] if reason else [])
 
 
 def test_an_agent_that_would_reach_no_model_is_refused(tmp_path: Path) -> None:
