@@ -37,7 +37,7 @@ def judge_caps(part: Part, caps: Mapping[Scope, Caps]) -> Finding:
         return part.ok("caps", ", ".join(money))
     if any(of_scope.jobs or of_scope.turns or of_scope.tokens or of_scope.run_s for of_scope in caps.values()):
         return part.ok("caps", "none on money, but others")
-    fix = 'set cost_usd in [caps.user_day] and [caps.repository_month], or remove "unlimited" (docs/costs.md)'
+    fix = 'remove cost_usd = "unlimited", so that the default caps hold (docs/costs.md)'
     return part.warn("caps", "nothing limits what agents spend", fix)
 
 
@@ -45,11 +45,11 @@ def judge_unknown_cost(part: Part, agent: str, why: str, caps: Mapping[Scope, Ca
     """Judge the caps for an agent whose cost is unknown for this reason."""
     check = f"cost of {agent}"
     if any(of_scope.needs_prices for of_scope in caps.values()):  # Only the gateway refuses: see `contradictions`.
-        fix = "add [prices], or use another model (docs/costs.md)"
+        fix = "add the model's price to [prices] (docs/configuration.md)"
         return part.warn(check, f"{why}, and money is capped: the gateway refuses the model", fix)
     if any(of_scope.unpriced_turns or of_scope.unpriced_run_s for of_scope in caps.values()):
         return part.ok(check, f"{why}: turns and time are capped instead")
     if any(of_scope.turns or of_scope.run_s for of_scope in caps.values()):
         return part.ok(check, f"{why}: caps on turns or time hold")
-    fix = "set turns in [caps.job] and run_s in [caps.user_day] (docs/costs.md)"
+    fix = "set run_s in [caps.repository_month] (docs/costs.md)"
     return part.warn(check, f"{why}, and neither turns nor time are capped", fix)
