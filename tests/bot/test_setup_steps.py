@@ -29,8 +29,10 @@ from bot.setup.answers import (
 from bot.setup.config_text import quote, render_config
 from bot.setup.files import SetupFiles, UnusableFile
 from bot.setup.github_app import find_form_address, make_manifest
+from bot.setup.server import Setup
 from bot.setup.steps import InvalidInput
 from runner.model.caps import DEFAULT_CAPS, Caps, Scope
+from tests.support import program
 from tests.support.scripted_github import app_key_pem
 
 APP = App("4711", "ptq-bot", "https://github.com/apps/ptq-bot", app_key_pem(), "hush", "Iv1", "hush too")
@@ -287,6 +289,13 @@ def test_the_caps_are_the_defaults_unless_others_are_entered(tmp_path: Path) -> 
 def test_an_amount_that_is_none_is_explained(amount: str) -> None:
     with pytest.raises(InvalidInput, match=r"such as 10 or 2\.50"):
         steps.set_caps(Answers(), {"job_usd": amount})
+
+
+def test_caps_of_the_command_line_are_filled_in_over_saved_ones(tmp_path: Path) -> None:
+    SetupFiles(tmp_path / "ptq.toml").save(Answers(caps=CapsAnswer("7", "8", "9")))
+    assert Setup(tmp_path / "ptq.toml", caps={"job_usd": "20"}).state.answers.caps == CapsAnswer("20", "8", "9")
+    refused = program.run("setup", "--config", tmp_path / "ptq.toml", "--user-day-usd", "ten")
+    assert (refused.returncode, "such as 10 or 2.50" in refused.stderr) == (2, True)
 
 
 def test_a_key_goes_to_the_vendor_and_cursors_key_to_the_machine() -> None:
