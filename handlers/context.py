@@ -72,6 +72,11 @@ class Context:
         spec = self.agents.get(job.agent)
         return job.model or (spec.model if spec else None)
 
+    def caps_unpriced(self, job: Job) -> bool:
+        """Whether turns and time are capped where the cost of the repository's runs is unknown."""
+        rules = self.rules_for(job.repository)
+        return rules is not None and any(caps.unpriced_turns or caps.unpriced_run_s for caps in rules.caps.values())
+
     def leaves_key(self, job: Job) -> bool:
         """Whether the job's agent has left its own key on the machine."""
         spec = self.agents.get(job.agent)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from bot.config.policy_tables import REPOSITORY, list_shipped_skills, read_profiles
+from bot.config.policy_tables import REPOSITORY, UNLIMITED, list_shipped_skills, read_profiles
 from handlers.cases.case import LABELS
 from handlers.rules import PRESETS
 from runner.agents.prices import Price, find_price
@@ -112,14 +112,13 @@ def _find_mute(key: str, table: Mapping[str, Any], agents: Mapping[str, Any]) ->
 
 
 def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
-    """Agents with unknown costs, in repositories with a cap on costs."""
+    """Agents with unknown costs, in repositories where the operator has capped costs. The default caps allow them."""
     agents, own = values.get("agents"), values.get("prices")
     priced = dict.fromkeys(own if isinstance(own, dict) else (), Price(0, 0, 0))
-    everywhere = _caps_money(values)
     at_work = {
         str(name)
         for repository in _tables(values.get("repos"))
-        if everywhere or _caps_money(repository)
+        if _caps_money(values, repository)
         for name in (repository.get("agent"), *_list(repository.get("agents")))
     }
     for name, table in agents.items() if isinstance(agents, dict) else ():
@@ -127,17 +126,39 @@ def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
             continue
         if table.get("kind") == "command" and table.get("gateway"):
             continue  # The gateway refuses models without a known price.
+        models = [model for model in (table.get("model"), *_list(table.get("models"))) if isinstance(model, str | None)]
+        advice = ": see [prices]"
         if table.get("kind") == "command":
-            yield f"{name_key(('agents', name))}: the cost of a command is unknown, so caps on cost_usd don't work"
-            continue
-        for model in (table.get("model"), *_list(table.get("models"))):
-            if isinstance(model, str | None) and not find_price(model, priced):
-                what = f"the price of model {model} is unknown" if model else "without a model the price is unknown"
-                yield f"{name_key(('agents', name))}: {what}, so caps on cost_usd don't work: see [prices]"
+            advice = ": remove cost_usd, so that the default caps limit turns and time there"
+        behind_gateway = bool(table.get("gateway"))
+        for what in list_unknown_costs(str(table.get("kind")), models, priced, behind_gateway=behind_gateway):
+            yield f"{name_key(('agents', name))}: {what}, so caps on cost_usd don't work{advice}"
 
 
-def _caps_money(table: Mapping[str, Any]) -> bool:
-    return any("cost_usd" in scope for scope in _tables(table.get("caps")))
+def list_unknown_costs(
+    kind: str, models: Iterable[str | None], own: Mapping[str, Price], *, behind_gateway: bool
+) -> Iterator[str]:
+    """Why the cost of an agent's runs is unknown, as clauses. A model that is None is the agent's default."""
+    if not behind_gateway and kind == "command":
+        yield "the cost of a command is unknown"
+    elif behind_gateway or kind not in SAY_THEIR_COST:
+        for model in models:
+            if model is None and kind not in (*SAY_THEIR_COST, "command"):
+                yield "without a model the price is unknown"
+            elif model and not find_price(model, own):
+                yield f"the price of model {model} is unknown"
+
+
+def _caps_money(*tables: Mapping[str, Any]) -> bool:
+    """Whether these tables cap money, with each one's caps over those of the table before."""
+    capped = {
+        scope: caps["cost_usd"]
+        for table in tables
+        if isinstance(given := table.get("caps"), dict)
+        for scope, caps in given.items()
+        if isinstance(caps, dict) and "cost_usd" in caps
+    }
+    return any(amount != UNLIMITED for amount in capped.values())
 
 
 def _list(value: Any) -> list[Any]:

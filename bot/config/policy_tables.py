@@ -5,6 +5,7 @@ A field's docstring is its documentation; `ptq.example.toml` shows every one of 
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -12,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
 
 from bot.config.tables import Command, Secret, SecretFile, Table, Text, Url
 from handlers.cases.retention import REDELIVERED_DAYS
@@ -66,6 +67,17 @@ def _check_notify_url(url: SecretStr) -> SecretStr:
     if not re.fullmatch(r"https?://[^\s/]+(/\S*)?", url.get_secret_value()):
         raise ValueError("must be an http(s) URL")
     return url
+
+
+UNLIMITED = "unlimited"
+"""As an amount of money: no cap, and no default either."""
+
+
+def _read_amount(value: Any) -> float:
+    try:
+        return math.inf if value == UNLIMITED else float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f'must be an amount in US dollars, or "{UNLIMITED}"') from None
 
 
 def _check_inner_path(path: str) -> str:
@@ -126,9 +138,23 @@ class CapsTable(Table):
     jobs: Annotated[int, Field(gt=0)] | None = None
     turns: Annotated[int, Field(gt=0)] | None = None
     tokens: Annotated[int, Field(gt=0)] | None = None
-    cost_usd: Annotated[float, Field(gt=0)] | None = None
+    cost_usd: Annotated[float, BeforeValidator(_read_amount), Field(gt=0)] | None = None
     run_s: Annotated[int, Field(gt=0)] | None = None
     output_bytes: Annotated[int, Field(gt=0)] | None = None
+
+    def over(self, inherited: Caps) -> Caps:
+        """The plain value: these caps, and the inherited ones where there is none.
+
+        The operator's own caps replace the defaults for runs of unknown cost.
+        """
+        given: dict[str, Any] = self.model_dump(exclude_none=True)
+        if self.cost_usd is not None:
+            money = None if math.isinf(self.cost_usd) else self.cost_usd
+            given |= {"cost_usd": money, "unpriced_turns": None, "unpriced_run_s": None}
+            return replace(inherited, **given)
+        replaced = {"turns": inherited.unpriced_turns, "run_s": inherited.unpriced_run_s}
+        given |= {f"unpriced_{name}": given[name] for name in replaced if name in given and replaced[name]}
+        return replace(inherited, **given)
 
 
 class CapsTables(Table):
@@ -142,8 +168,7 @@ class CapsTables(Table):
 
     def over(self, inherited: Mapping[Scope, Caps]) -> Mapping[Scope, Caps]:
         """The plain values: these caps, and the inherited ones where there is none."""
-        given = self.model_dump(exclude_none=True)
-        return {scope: replace(inherited.get(scope, Caps()), **given[scope]) for scope in Scope}
+        return {scope: getattr(self, scope).over(inherited.get(scope, Caps())) for scope in Scope}
 
 
 class PriceTable(Table):

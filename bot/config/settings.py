@@ -43,6 +43,7 @@ from handlers.rules import PRESETS, Preset, RepositoryRules
 from runner.agents import AgentSpec
 from runner.agents.prices import Price
 from runner.agents.skills import Skill
+from runner.model.caps import DEFAULT_CAPS
 from runner.model.environment import Limits, Profile
 from runner.model.job import Job
 from runner.model.machines import Machine
@@ -145,12 +146,12 @@ class Settings(Table):
 
     def repository_rules(self) -> tuple[RepositoryRules, ...]:
         """The rules of each repository, for the handlers."""
-        caps = self.caps.over({})
+        caps = self.caps.over(DEFAULT_CAPS)
         return tuple(table.as_rules(name, table.caps.over(caps)) for name, table in self.repos.items())
 
     def profiles(self) -> tuple[Profile, ...]:
         """The profile of each repository, for the runner."""
-        limits, caps = self.limits.over(Limits()), self.caps.over({})
+        limits, caps = self.limits.over(Limits()), self.caps.over(DEFAULT_CAPS)
         return tuple(
             table.as_profile(name, table.limits.over(limits), table.caps.over(caps))
             for name, table in self.repos.items()

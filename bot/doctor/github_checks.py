@@ -12,6 +12,7 @@ import yaml
 
 from bot.config.manifest import Manifest, load_manifest
 from bot.config.settings import Settings
+from bot.doctor.cap_checks import check_caps
 from bot.doctor.delivery_checks import check_deliveries
 from bot.doctor.findings import Finding, Part
 from bot.github import AppGitHub
@@ -150,10 +151,12 @@ async def check_repository(
     """Check one configured repository."""
     part = Part(f"repository {name}")
     rules = next(rules for rules in settings.repository_rules() if rules.name == name)
+    for finding in check_caps(part, settings, rules):
+        yield finding
     try:
         installation = await inspection.fetch_installation(name)
-        if finding := judge_installation(part, installation, load_manifest()):
-            yield finding
+        if failure := judge_installation(part, installation, load_manifest()):
+            yield failure
             return
         facts = await inspection.fetch_repository(name)
         yield part.ok("installed", "yes")

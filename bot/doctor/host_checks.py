@@ -12,6 +12,7 @@ import aiohttp
 from sqlalchemy import make_url
 from yarl import URL
 
+from bot.config.policy_tables import DashboardTable
 from bot.config.settings import Settings
 from bot.doctor.findings import Finding, Part
 from bot.gateway.proxy import Upstream
@@ -26,6 +27,9 @@ GB = 1_000_000_000
 LITTLE_GB = 1.0
 """The doctor warns if the disk of data_dir has less free space than this."""
 
+KEY_NEEDED = ("claude", "codex", "pi")
+"""Kinds of agents that ask their models with a key of the operator, unless the gateway does."""
+
 OWN_FOLDER = "create that folder for the service's account"
 
 TIMEOUT = aiohttp.ClientTimeout(total=10.0)
@@ -33,9 +37,10 @@ FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 async def check_service(session: aiohttp.ClientSession, settings: Settings) -> AsyncIterator[Finding]:
-    """Check database, data folder and address."""
+    """Check database, data folder, operators and address."""
     yield await _check_database(settings)
     yield _check_folder(settings)
+    yield judge_operators(settings.dashboard)
     running = await _find_running(session, settings)
     if running is None:
         yield SERVICE.warn(
@@ -86,6 +91,16 @@ def _check_folder(settings: Settings) -> Finding:
     return SERVICE.ok("data_dir", f"{free_gb:,.0f} GB free")
 
 
+def judge_operators(dashboard: DashboardTable) -> Finding:
+    """Check whether somebody sees what only operators may see. Pure."""
+    if dashboard.client_id is None:
+        return SERVICE.ok("operators", "only on this host: nobody can sign in to the pages")
+    if not dashboard.operators:
+        words = "none: nobody sees deliveries, costs and confidential reports on the pages"
+        return SERVICE.warn("operators", words, "add your GitHub login to [dashboard] operators (docs/dashboard.md)")
+    return SERVICE.ok("operators", ", ".join(sorted(dashboard.operators)))
+
+
 async def _find_running(session: aiohttp.ClientSession, settings: Settings) -> Finding | None:
     host = "localhost" if settings.server.host in ("0.0.0.0", "::") else settings.server.host  # noqa: S104
     url = URL.build(scheme="http", host=host, port=settings.server.port, path="/readyz")
@@ -126,6 +141,9 @@ def judge_key(part: Part, spec: AgentSpec) -> Finding:
         if spec.kind == "cursor":
             fix = "use a separate key with a low limit: Cursor's program cannot use a gateway"
         return part.warn("key", "the API key is stored on the machines and readable by jobs", fix)
+    if spec.kind in KEY_NEEDED:
+        words = "no API key, and jobs don't see logins of the machine's account"
+        return part.warn("key", words, f"add [agents.{spec.name}.gateway] with the key (docs/gateway.md)")
     return part.ok("key", "no API key configured")
 
 

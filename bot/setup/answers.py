@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from runner.model.caps import DEFAULT_CAPS, Scope
 from runner.transport.ssh import DEFAULT_PORT
 
 TESTS = "python -m pytest"
@@ -107,6 +108,19 @@ class RepositoryAnswer:
     """The command that runs a repro script."""
 
 
+def _default(scope: Scope) -> str:
+    return f"{DEFAULT_CAPS[scope].cost_usd:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class CapsAnswer:
+    """The caps on money by their scopes, each as an amount in US dollars, or `unlimited`."""
+
+    job: str = _default(Scope.JOB)
+    user_day: str = _default(Scope.USER_DAY)
+    repository_month: str = _default(Scope.REPOSITORY_MONTH)
+
+
 @dataclass(frozen=True, slots=True)
 class Answers:
     """All answers."""
@@ -120,6 +134,7 @@ class Answers:
     looked_at: MachineAnswer | None = None
     """A machine whose host key is not confirmed yet, or that could not run a job yet."""
     agents: tuple[AgentAnswer, ...] = ()
+    caps: CapsAnswer = CapsAnswer()
 
     def secrets(self) -> tuple[str, ...]:
         """The texts that no page may show."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 
 import tomlkit
 
-from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer
+from bot.config.policy_tables import UNLIMITED
+from bot.setup.answers import AgentAnswer, Answers, App, CapsAnswer, MachineAnswer, Place, RepositoryAnswer
 
 KNOWN_HOSTS = "ptq-known-hosts"
 CLIENT_KEY = "ptq-machines-key"
@@ -24,6 +26,7 @@ def render_config(answers: Answers) -> str:
         *(_render_agent(agent) for agent in answers.agents),
         *(_render_machine(machine, answers.repositories) for machine in answers.machines),
         *(_render_repository(repository, answers) for repository in answers.repositories),
+        _render_caps(answers.caps),
     ]
     return "\n".join(parts)
 
@@ -181,3 +184,13 @@ def _list_repository(repository: RepositoryAnswer, answers: Answers, agents: lis
     yield "# The commands that run tests, and a repro script."
     yield f"test_command = {quote(repository.tests)}"
     yield f"verify = {{ tests = {quote(repository.tests)}, script = {quote(repository.script)} }}"
+
+
+def _render_caps(caps: CapsAnswer) -> str:
+    """The caps. A default is only a comment: where a cost is unknown, it limits turns and time instead."""
+    lines = ['# Caps in US dollars; "unlimited" switches one off. docs/costs.md has more.']
+    for scope, amount in asdict(caps).items():
+        is_default = amount == getattr(CapsAnswer(), scope)
+        value = quote(amount) if amount == UNLIMITED else str(float(amount))
+        lines += [f"[caps.{scope}]", f"# cost_usd = {value}   # the default" if is_default else f"cost_usd = {value}"]
+    return "\n".join([*lines, ""])

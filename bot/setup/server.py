@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
@@ -21,7 +22,7 @@ from bot.setup.answers import MachineAnswer, find_next
 from bot.setup.files import UnusableFile
 from bot.setup.github_app import CREATED, GitHubSetupError, complete, convert
 from bot.setup.state import SetupState, now
-from bot.setup.steps import InvalidInput
+from bot.setup.steps import Form, InvalidInput
 from bot.setup.trial import HostKeyUnavailable, read_host_key, try_machine
 from bot.setup.views import Views
 from bot.web.auth.form_fields import MAX_FORM, read_fields
@@ -35,9 +36,13 @@ SECRET_FIELDS = frozenset({"key", "private_key", "webhook_secret", "client_secre
 class Setup:
     """One set-up. `application` serves its pages; `ended` is set when the operator has finished."""
 
-    def __init__(self, config: Path, silence_s: float = SILENCE_S) -> None:
-        """`silence_s` limits how long a machine may be silent. Raises `UnusableFile` if the answers cannot be read."""
+    def __init__(self, config: Path, silence_s: float = SILENCE_S, caps: Form = MappingProxyType({})) -> None:
+        """`silence_s` limits how long a machine may be silent. `caps` are filled in on the last page.
+
+        Raises `UnusableFile` if the answers cannot be read, and `InvalidInput`.
+        """
         self.state = SetupState(config)
+        self.state.answers = steps.set_caps(self.state.answers, caps)
         self.access = SetupAccess()
         self.ended = asyncio.Event()
         self._silence_s = silence_s
@@ -241,8 +246,9 @@ class Setup:
     # The end
 
     async def write(self, request: web.Request) -> str:
-        """Write the configuration, and run the doctor on it."""
+        """Save the caps, write the configuration, and run the doctor on it."""
         form = await _read_form(request)
+        self.state.save(steps.set_caps(self.state.answers, form))
         if (missing := find_next(self.state.answers)) != "finish":
             raise InvalidInput(f"Still missing: {missing}.")
         try:

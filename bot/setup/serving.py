@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from bot.listener import HttpListener
 from bot.setup.server import Setup
+from bot.setup.steps import Form
 
 GRACE_S = 2.0
 """How long running requests may take at the end."""
@@ -17,12 +18,13 @@ LAST_PAGE_S = 1.0
 """How long the last page may take to load its style sheets."""
 
 
-async def set_up(config: Path, show: Callable[[str], None], port: int = 0) -> None:
+async def set_up(config: Path, show: Callable[[str], None], port: int, caps: Form) -> None:
     """Serve the pages until the operator has finished, or until SIGINT or SIGTERM. Port 0 means any free port.
 
-    Raises `UnusableFile`, and `OSError` if the port cannot be opened.
+    `caps` are filled in on the last page. Raises `UnusableFile`, `InvalidInput`, and `OSError` if the port cannot be
+    opened.
     """
-    setup = Setup(config)
+    setup = Setup(config, caps=caps)
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, setup.ended.set)
     listener = HttpListener(setup.application(), GRACE_S)

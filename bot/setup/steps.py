@@ -5,19 +5,29 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
 
 from bot.config.contradictions import name_key
-from bot.config.policy_tables import RepositoryTable
+from bot.config.policy_tables import UNLIMITED, RepositoryTable
 from bot.config.settings import describe_problems
 from bot.config.tables import AgentTable, MachineTable, ProxyTable, ServerTable, parse_private_key
 from bot.doctor.github_checks import name_label_command
 from bot.github.session import is_loopback
-from bot.setup.answers import SCRIPT, TESTS, AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer
+from bot.setup.answers import (
+    SCRIPT,
+    TESTS,
+    AgentAnswer,
+    Answers,
+    App,
+    CapsAnswer,
+    MachineAnswer,
+    Place,
+    RepositoryAnswer,
+)
 from runner.transport.ssh import DEFAULT_PORT, parse_hop
 
 Form = Mapping[str, str]
@@ -218,6 +228,21 @@ def add_agent(answers: Answers, form: Form) -> Answers:
 def drop_agent(answers: Answers, name: str) -> Answers:
     """Remove the agent of this name."""
     return replace(answers, agents=tuple(agent for agent in answers.agents if agent.name != name))
+
+
+def set_caps(answers: Answers, form: Form) -> Answers:
+    """Set the caps on money that the form has. Raises `InvalidInput`."""
+    given = {scope: form.get(f"{scope}_usd", amount) for scope, amount in asdict(answers.caps).items()}
+    return replace(answers, caps=CapsAnswer(**{scope: _parse_amount(text) for scope, text in given.items()}))
+
+
+def _parse_amount(text: str) -> str:
+    amount = text.strip().removeprefix("$")
+    if amount.lower() == UNLIMITED:
+        return UNLIMITED
+    if not re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,2})?", amount) or not float(amount):
+        raise InvalidInput(f'Enter each cap as an amount in US dollars, such as 10 or 2.50, or as "{UNLIMITED}".')
+    return f"{float(amount):.2f}".removesuffix(".00")
 
 
 def _check(table: type[BaseModel], values: Mapping[str, object]) -> None:

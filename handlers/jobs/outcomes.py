@@ -171,6 +171,7 @@ def _render(context: Context, ended: _Ended) -> Draft:
             secrets=context.secrets,
             checks=ended.checks,
             key_on_machine=context.leaves_key(job),
+            caps_unpriced=context.caps_unpriced(job),
             quotes_log=context.opens_log(job),
         )
     except Exception:

@@ -135,20 +135,25 @@ async def check_caps(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, thread: int | None, requested_by: str
 ) -> None:
     """Raise `NotStarted` if a cap of this issue, person or repository is used up."""
-    if use := await _find_used_up(connection, context, rules, thread, requested_by):
+    if found := await _find_used_up(connection, context, rules, thread, requested_by):
+        use, is_quota = found
         refused = NotStarted if use.scope is Scope.ISSUE else NothingStarts
-        raise refused(replies.render_capped(use, requested_by))
+        raise refused(replies.render_capped(use, requested_by, is_quota=is_quota))
 
 
 async def _find_used_up(
     connection: AsyncConnection, context: Context, rules: RepositoryRules, thread: int | None, requested_by: str
-) -> CapUse | None:
+) -> tuple[CapUse, bool] | None:
+    """The cap that is used up most, and whether it is one of the repository's own quotas."""
     spent = await job_rows.fetch_spent(
         connection, repository=rules.name, thread=thread, requested_by=requested_by, now=context.now(), caps=rules.caps
     )
-    uses = [find_tightest(caps, spent, starting=True) for caps in (rules.caps, rules.own_caps)]
-    use = max(filter(None, uses), key=lambda use: use.share, default=None)
-    return use if use and use.share >= 1 else None
+    uses = [
+        (use, is_quota)
+        for caps, is_quota in ((rules.caps, False), (rules.own_caps, True))
+        if (use := find_tightest(caps, spent, starting=True)) and use.share >= 1
+    ]
+    return max(uses, key=lambda found: found[0].share, default=None)
 
 
 async def check_may_replace(connection: AsyncConnection, context: Context, lost: Job) -> None:
@@ -169,8 +174,9 @@ async def check_may_replace(connection: AsyncConnection, context: Context, lost:
     if case is None or case.active_job_id:
         raise NotStarted(replies.render_not_again("another job on this issue is running"))
     assert rules
-    if use := await _find_used_up(connection, context, rules, lost.thread, lost.requested_by):
-        raise NotStarted(replies.render_not_again(f"{use.describe(lost.requested_by)} is used up"))
+    if found := await _find_used_up(connection, context, rules, lost.thread, lost.requested_by):
+        use, is_quota = found
+        raise NotStarted(replies.render_capped(use, lost.requested_by, is_quota=is_quota, again=True))
 
 
 async def find_earlier(connection: AsyncConnection, context: Context, repository: str, number: int) -> EarlierAttempt:

@@ -15,7 +15,7 @@ from handlers.context import Context
 from handlers.notices.notifications import BACK, OUT, draft_concern, draft_machine
 from handlers.text.report import is_withheld
 from runner.db.schema import jobs, reports
-from runner.model.caps import Caps, CapUse, Scope, find_uses
+from runner.model.caps import WARN_FROM, Caps, CapUse, Scope, find_uses
 from runner.model.job import FINAL
 from runner.model.machines import USABLE, MachineState
 from runner.rows import job_rows
@@ -74,10 +74,10 @@ class Alerts:
 
     async def _look_at_caps(self, now: datetime) -> None:
         async with self._context.db.read() as connection:
-            used_up = await _find_used_up(connection, self._context, now)
-        if used_up:
+            near = await _find_near(connection, self._context, now)
+        if near:
             async with self._context.db.write() as connection:
-                for about, use in used_up:
+                for about, use in near:
                     await insert_notification(connection, draft_cap(about, use, now))
 
     async def _look_at_reports(self, now: datetime) -> None:
@@ -117,7 +117,7 @@ def find_news(
 
 
 def draft_cap(about: str, use: CapUse, now: datetime) -> Notification:
-    """A cap is used up. It is reported again if it is raised and used up again. Pure."""
+    """A cap is used up, or nearly so. It is reported again if it is raised and used up as far again. Pure."""
     occasion = f"{use.scope} {use.kind} {use.limit:g} {now.astimezone(UTC).strftime(PERIODS[use.scope])}"
     facts = {
         "scope": str(use.scope),
@@ -125,12 +125,13 @@ def draft_cap(about: str, use: CapUse, now: datetime) -> Notification:
         "limit": use.limit,
         "spent": use.spent,
         "cap": use.describe(about),
+        "key": use.key,
     }
-    return draft(NotificationKind.CAP, about, occasion, facts, now)
+    return draft(NotificationKind.CAP if use.share >= 1 else NotificationKind.CAP_NEAR, about, occasion, facts, now)
 
 
-async def _find_used_up(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, CapUse]]:
-    """Every used-up cap of a day or a month, with the repository or the person."""
+async def _find_near(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, CapUse]]:
+    """Every cap of a day or a month that is used up from `WARN_FROM` on, with the repository or the person."""
     found = []
     for rules in context.repositories.values():
         caps = {scope: of_scope for scope, of_scope in rules.caps.items() if of_scope != Caps()}
@@ -139,7 +140,7 @@ async def _find_used_up(connection: AsyncConnection, context: Context, now: date
             spent = await job_rows.fetch_spent(
                 connection, repository=rules.name, thread=None, requested_by=person, now=now, caps=caps
             )
-            uses = [use for use in find_uses(caps, spent) if use.scope in PERIODS and use.share >= 1]
+            uses = [use for use in find_uses(caps, spent) if use.scope in PERIODS and use.share >= WARN_FROM]
             found += [(person if use.scope is Scope.USER_DAY else rules.name, use) for use in uses]
     return found
 

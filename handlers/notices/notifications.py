@@ -117,7 +117,18 @@ def _say_base(about: str, facts: Facts) -> str:
 
 def _say_cap(about: str, facts: Facts) -> str:
     ended = "" if facts["counts"] == "jobs" else " Running agents are stopped."
-    return f"{about}: {facts['cap']} is used up. No new jobs start.{ended}"
+    return (
+        f"{about}: {facts['cap']} is used up. No new jobs start.{ended} You can raise it: {facts['key']} in ptq.toml."
+    )
+
+
+def _say_cap_near(about: str, facts: Facts) -> str:
+    share = int(100 * facts["spent"] / facts["limit"])  # Not rounded up to 100 %.
+    ended = "" if facts["counts"] == "jobs" else ", and running agents are stopped"
+    return (
+        f"{about}: {share} % of {facts['cap']} is used. At 100 % no new jobs start{ended}. "
+        f"You can raise it: {facts['key']} in ptq.toml."
+    )
 
 
 def _say_held(about: str, facts: Facts) -> str:
@@ -139,6 +150,7 @@ _WORDS: Mapping[NotificationKind, Callable[[str, Facts], str]] = {
     NotificationKind.MACHINE: _say_machine,
     NotificationKind.BASE: _say_base,
     NotificationKind.CAP: _say_cap,
+    NotificationKind.CAP_NEAR: _say_cap_near,
     NotificationKind.HELD: _say_held,
     NotificationKind.RECOVERY: _say_recovery,
 }

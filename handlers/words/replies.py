@@ -16,11 +16,9 @@ from runner.model.job import Job, Posts
 from runner.rows.pauses import Pause
 
 _FREE_AGAIN = {
-    Scope.JOB: "Only the operator of this App can raise it.",
-    Scope.ISSUE: "Only the operator of this App can raise it.",
-    Scope.USER_DAY: "It resets at 00:00 UTC.",
-    Scope.REPOSITORY_DAY: "It resets at 00:00 UTC.",
-    Scope.REPOSITORY_MONTH: "It resets next month (UTC).",
+    Scope.USER_DAY: " It resets at 00:00 UTC.",
+    Scope.REPOSITORY_DAY: " It resets at 00:00 UTC.",
+    Scope.REPOSITORY_MONTH: " It resets next month (UTC).",
 }
 
 
@@ -96,9 +94,16 @@ def render_retry_refused() -> str:
     return "Only the operator of this App can start further runs on this issue."
 
 
-def render_capped(use: CapUse, requested_by: str) -> str:
-    """A request while a cap is used up, and when it resets."""
-    return f"Not started: {use.describe(requested_by)} is used up. {_FREE_AGAIN[use.scope]}"
+def render_capped(use: CapUse, requested_by: str, *, is_quota: bool, again: bool = False) -> str:
+    """A request, or the restart of a lost job (`again`), while a cap is used up: when it resets, and who can raise it.
+
+    A quota is a cap that the repository has set itself.
+    """
+    head, free = "Not restarted" if again else "Not started", _FREE_AGAIN.get(use.scope, "")
+    raised = f"Only the operator of this App can raise it: `{use.key}` in `ptq.toml`."
+    if is_quota:
+        raised = f"Maintainers can raise it: `quotas.{use.scope}` in `.github/ptq.toml`."
+    return f"{head}: {use.describe(requested_by)} is used up.{free} {raised}"
 
 
 def render_no_permission(login: str, repository: str, role: Role, *, helps: bool = False) -> str:

@@ -121,12 +121,14 @@ def draft_report(
     secrets: Collection[str],
     checks: Sequence[Check] = (),
     key_on_machine: bool = False,
+    caps_unpriced: bool = False,
     quotes_log: bool = False,
 ) -> Draft:
     """The report of an ended job: findings, diff, next step, and costs.
 
     `model` is the configured model, `checks` are the service's own checks. `key_on_machine` says whether the agent's
-    key was on the machine. A withheld run gets a neutral text.
+    key was on the machine, and `caps_unpriced` whether turns and time are capped where the cost is unknown. A withheld
+    run gets a neutral text.
 
     More people read a thread than a log. Unless everybody may read the log (`quotes_log`), the comment contains no line
     that was logged after the agent started, and no results of a run without a report.
@@ -145,7 +147,10 @@ def draft_report(
         above.append(_render_title(report, secrets))
     step = _choose_next_step(job, report, checks, secrets, has_page=bool(public_url))
     shown_model = name_model(job, meter, model, secrets)
-    below = _render_facts(job, meter, shown_model, public_url, key_on_machine=key_on_machine)
+    is_capped_otherwise = caps_unpriced and meter is not None and meter.usage.cost_usd is None
+    cautions = ["turns and time capped instead"] * is_capped_otherwise
+    cautions += ["its API key was on the machine"] * key_on_machine
+    below = _render_facts(job, meter, shown_model, public_url, cautions)
     # The job's page has everything. Without a page, the diff has priority.
     is_long = left is not None and len(show_patch(left.patch, secrets).text) > MAX_DIFF_WITHOUT_PAGE // 2
     texts = [_render_texts(job, left, secrets)] if left and (public_url or not is_long) else []
@@ -349,7 +354,7 @@ def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: C
     return show_code(model, secrets) if _MODEL.fullmatch(model) else "a model without a readable name"
 
 
-def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, *, key_on_machine: bool) -> str:
+def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, cautions: Sequence[str]) -> str:
     facts = [f"machine `{job.machine}`"] if job.machine else []
     agent = f"agent `{job.agent}`" + (f" ({model})" if model else "")
     facts.append(agent if job.has_agent else "by hand" if job.by_hand else "no agent")
@@ -357,8 +362,7 @@ def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: 
         facts.append(render_duration(job.ended_at - job.started_at))
     if meter:
         facts.append(describe_meter(meter))
-    if key_on_machine:
-        facts.append("its API key was on the machine")
+    facts += cautions
     if job.base_commit:
         facts.append(f"base `{job.base_commit[:10]}`")
     facts += [link_job(public_url, job.id, "log and diff")] if public_url else []

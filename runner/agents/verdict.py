@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runner.agents.events import Tally
+from runner.model.caps import say_who_raises
 from runner.model.ending import Ending, RunVerdict
 
 KILLED_FROM = 128
@@ -40,7 +41,7 @@ def _explain(ending: Ending, tally: Tally) -> str:
         Ending.FINISHED: "",
         Ending.GAVE_UP: f"the agent gave up{told}",
         Ending.MODEL_FAILED: f"the agent's model failed{told}",
-        Ending.CAPPED: f"the agent reached its own cap{told}",
+        Ending.CAPPED: f"the agent reached its own cap ({say_who_raises('caps.job')}){told}",
         Ending.STUCK: "the agent was stuck",
         Ending.CANCELLED: "the agent was cancelled",
         Ending.DENIED: "the agent was not permitted what it tried",

@@ -13,7 +13,7 @@ from runner.model.usage import NOTHING, Usage
 Number = TypeVar("Number", int, float)
 
 WARN_FROM = 0.8
-"""The share of a cap from which on an agent is told to come to an end."""
+"""The share of a cap from which on an agent is told to come to an end, and the operator that the cap is near."""
 
 
 class Scope(StrEnum):
@@ -47,6 +47,23 @@ class Caps:
     """Seconds that agents run."""
     output_bytes: int | None = None
     """Bytes that agents print."""
+    unpriced_turns: int | None = None
+    """Turns of runs whose cost is unknown. With `unpriced_run_s`, it takes the place of a cap on money there."""
+    unpriced_run_s: int | None = None
+
+    @property
+    def needs_prices(self) -> bool:
+        """Whether only models of known cost may be asked: money is capped, and nothing takes its place elsewhere."""
+        return self.cost_usd is not None and self.unpriced_turns is None and self.unpriced_run_s is None
+
+
+DEFAULT_CAPS: Mapping[Scope, Caps] = {
+    # `Limits.timeout_s` always caps the time of one run.
+    Scope.JOB: Caps(cost_usd=10.0, unpriced_turns=300),
+    Scope.USER_DAY: Caps(cost_usd=50.0, unpriced_turns=1_500, unpriced_run_s=5 * 3600),
+    Scope.REPOSITORY_MONTH: Caps(cost_usd=500.0, unpriced_turns=15_000, unpriced_run_s=50 * 3600),
+}
+"""The caps of an installation whose operator has set none. At unknown cost, 300 turns and an hour stand for $10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +80,22 @@ class CapUse:
         """1.0 and more is too much."""
         return self.spent / self.limit if self.limit else math.inf
 
+    @property
+    def key(self) -> str:
+        """The key of `ptq.toml` that sets it, also inside the table of a repository."""
+        return f"caps.{self.scope}.{self.kind.removeprefix('unpriced_')}"
+
     def describe(self, requested_by: str, whose: str = "its") -> str:
         """It as a clause: `its cap of 200 turns`, `the cap of $30.00 of all runs on this issue`."""
         unit = _UNITS[self.kind].removesuffix("s") if self.limit == 1 else _UNITS[self.kind]
         amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {unit}"
         article = whose if self.scope is Scope.JOB else "the"
         return f"{article} cap of {amount}{OF_WHAT[self.scope].format(requested_by=requested_by)}"
+
+
+def say_who_raises(key: str) -> str:
+    """Who can raise a limit of `ptq.toml`, as a clause."""
+    return f"the operator can raise it: {key} in ptq.toml"
 
 
 def bound_self_reported(caps: Mapping[Scope, Caps], scope: Scope) -> Caps:
@@ -79,7 +106,7 @@ def bound_self_reported(caps: Mapping[Scope, Caps], scope: Scope) -> Caps:
     """
     run, shared = caps.get(Scope.JOB, Caps()), caps.get(scope, Caps())
     return Caps(
-        turns=_find_least(run.turns, _halve(shared.turns)),
+        turns=_find_least(run.turns, _halve(shared.turns), _halve(shared.unpriced_turns)),
         tokens=_find_least(run.tokens, _halve(shared.tokens)),
         cost_usd=_find_least(run.cost_usd, None if shared.cost_usd is None else shared.cost_usd / 2),
     )
@@ -96,6 +123,7 @@ def _find_least(*limits: Number | None) -> Number | None:
 _UNITS = {
     **{"jobs": "jobs", "turns": "turns", "tokens": "tokens", "cost_usd": "USD"},
     **{"run_s": "seconds", "output_bytes": "bytes of output"},
+    **{"unpriced_turns": "turns at unknown cost", "unpriced_run_s": "seconds at unknown cost"},
 }
 
 
@@ -109,7 +137,7 @@ def find_uses(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Usage]) -> Itera
 
 
 def _count(usage: Usage, kind: str) -> float:
-    """What of a usage counts for a cap of this kind. Money that nobody knows does not: a cap on it needs a price."""
+    """What of a usage counts for a cap of this kind. Money that nobody knows does not count."""
     taken: float = usage.known_usd if kind == "cost_usd" else getattr(usage, kind)
     return taken
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from runner.model.caps import WARN_FROM, Caps, CapUse, Scope, find_tightest
+from runner.model.caps import WARN_FROM, Caps, CapUse, Scope, find_tightest, say_who_raises
 from runner.model.ending import Ending, RunVerdict
 from runner.model.environment import Limits
 from runner.model.job import Job, JobState
@@ -52,7 +52,7 @@ def is_worth_writing(stored: Meter | None, meter: Meter) -> bool:
     """Whether to store a meter. If only the time has changed, only after a while."""
     if stored is None or meter.usage.run_s - stored.usage.run_s >= MAX_STALE_S:
         return True
-    return replace(meter, usage=replace(meter.usage, run_s=stored.usage.run_s)) != stored
+    return replace(meter, usage=meter.usage.with_run_s(stored.usage.run_s)) != stored
 
 
 def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> RunVerdict | None:
@@ -64,8 +64,20 @@ def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> Ru
         return RunVerdict(Ending.STUCK, f"the agent was stopped after {limits.stuck_after_s} seconds without output")
     use = find_use(watched, caps)
     if use and use.share >= 1:
-        return RunVerdict(Ending.CAPPED, f"the agent was stopped at {use.describe(job.requested_by)}")
+        return RunVerdict(Ending.CAPPED, explain_stop(use.describe(job.requested_by), _name_key(use, limits)))
     return None
+
+
+def explain_stop(cap: str, key: str) -> str:
+    """That an agent was stopped at this cap, and who can raise it."""
+    return f"the agent was stopped at {cap} ({say_who_raises(key)})"
+
+
+def _name_key(use: CapUse, limits: Limits) -> str:
+    """The key of `ptq.toml` that sets a cap: in a run, that of a limit, unless the operator's cap is lower."""
+    of_limits = {"run_s": ("timeout_s", limits.timeout_s), "output_bytes": ("max_log_bytes", limits.max_log_bytes)}
+    name, limit = of_limits.get(use.kind, ("", None))
+    return f"limits.{name}" if use.scope is Scope.JOB and use.limit == limit else use.key
 
 
 def find_overdue(job: Job, limits: Limits, now: datetime) -> str | None:

@@ -21,6 +21,10 @@ class Usage:
     """The known part of the cost, in US dollars."""
     unpriced: int = 0
     """The number of parts (answers or runs) with an unknown cost."""
+    unpriced_turns: int = 0
+    """The turns of these parts."""
+    unpriced_run_s: float = 0.0
+    """Seconds that agents ran in these parts."""
     run_s: float = 0.0
     """Seconds that agents ran."""
     output_bytes: int = 0
@@ -38,7 +42,13 @@ class Usage:
 
     def with_cost(self, cost_usd: float | None) -> Usage:
         """The same usage as one part with this cost in US dollars; None if it is unknown."""
-        return replace(self, known_usd=cost_usd or 0.0, unpriced=int(cost_usd is None))
+        if cost_usd is not None:
+            return replace(self, known_usd=cost_usd, unpriced=0, unpriced_turns=0, unpriced_run_s=0.0)
+        return replace(self, known_usd=0.0, unpriced=1, unpriced_turns=self.turns, unpriced_run_s=self.run_s)
+
+    def with_run_s(self, run_s: float) -> Usage:
+        """The usage of one run, with this time."""
+        return replace(self, run_s=run_s).with_cost(self.cost_usd)
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})

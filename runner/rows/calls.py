@@ -20,7 +20,7 @@ from sqlalchemy import func, insert, literal, select, true
 from runner.db.batches import Batches
 from runner.db.database import Database
 from runner.db.schema import model_calls
-from runner.model.caps import Caps, CapUse, Scope, find_uses
+from runner.model.caps import Caps, CapUse, Scope, find_uses, say_who_raises
 from runner.model.job import Job
 from runner.model.meter import Meter
 from runner.model.usage import NOTHING, Usage
@@ -70,7 +70,7 @@ class Account:
     calls: int = 0
     open: dict[str, Usage] = field(default_factory=dict)
     refusal: str | None = None
-    """Why a call was refused at a cap. The run has ended with it, whatever the agent says."""
+    """At which cap a call was refused, and who can raise it. The run has ended with it, whatever the agent says."""
     _beside_then: Mapping[str, Account] = field(default_factory=dict)
     """The accounts beside this one when `others` was read, which may not know the end of one that has gone since."""
 
@@ -86,8 +86,10 @@ class Account:
             raise AtCap(f"the model was not asked again after {self.refusal}")
         total = sum(self.open.values(), self.settled + wanted)
         for scope, caps in self.caps.items():
-            if caps.cost_usd is not None and total.cost_usd is None:
-                raise AtCap("nobody knows the price of every model that it asked, and there is a cap on money")
+            if caps.needs_prices and total.cost_usd is None:
+                raise AtCap(
+                    "nobody knows the price of every model that it asked, and there is a cap on money: see [prices]"
+                )
             spent = sum(self._find_unread(scope), total + self.others.get(scope, NOTHING))
             for use in find_uses({scope: Caps(tokens=caps.tokens, cost_usd=caps.cost_usd)}, {scope: spent}):
                 if use.share > 1:
@@ -101,8 +103,9 @@ class Account:
                 yield sum(one.open.values(), one.settled) - self.stored.get(job_id, NOTHING)
 
     def _explain(self, use: CapUse) -> str:
-        self.refusal = use.describe(self.job.requested_by)
-        return f"the model was not asked again at {self.refusal}: what the next answer may take at most is beyond it"
+        cap = use.describe(self.job.requested_by)
+        self.refusal = f"{cap} ({say_who_raises(use.key)})"
+        return f"the model was not asked again at {cap}: what the next answer may take at most is beyond it"
 
     def correct(self, meter: Meter) -> Meter:
         """A reading by the agent's own words, with what was counted here in place of its tokens and its money."""

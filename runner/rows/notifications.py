@@ -32,6 +32,8 @@ class NotificationKind(StrEnum):
     """A repository's base cannot be made on a machine."""
     CAP = "cap"
     """What may be spent in a day or a month is spent."""
+    CAP_NEAR = "cap_near"
+    """Most of it is spent."""
     HELD = "held"
     """Labels that were missed are too many to be answered."""
     RECOVERY = "recovery"

@@ -55,11 +55,21 @@ def sum_usage(
 
     An empty row of an outer join counts as 0. `counted` replaces columns by name.
     """
-    names = {name: name for name in COUNTS if name in table.c} | {"known_usd": "cost_usd"}
-    # PostgreSQL sums integers to a decimal. The cast keeps them integers.
-    sums = [
-        func.coalesce(func.sum(counted.get(column, table.c[column])), 0).cast(table.c[column].type).label(name)
-        for name, column in names.items()
-    ]
-    unpriced = func.count(table.c.job_id) - func.count(table.c.cost_usd)
-    return (*sums, unpriced.label("unpriced"))
+    counts = [name for name in COUNTS if name in table.c]
+    columns = {name: counted.get(name, table.c[name]) for name in (*counts, "cost_usd")}
+    unpriced = {
+        name: case((table.c.cost_usd.is_(None), columns[name]), else_=0)
+        for name in ("turns", "run_s")
+        if name in counts
+    }
+    return (
+        *(_sum(columns[name], table.c[name]).label(name) for name in counts),
+        _sum(columns["cost_usd"], table.c.cost_usd).label("known_usd"),
+        (func.count(table.c.job_id) - func.count(table.c.cost_usd)).label("unpriced"),
+        *(_sum(value, table.c[name]).label(f"unpriced_{name}") for name, value in unpriced.items()),
+    )
+
+
+def _sum(value: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The sum of a value, in the column's type: PostgreSQL sums integers to a decimal."""
+    return func.coalesce(func.sum(value), 0).cast(column.type)

@@ -20,7 +20,15 @@ from runner.model.ending import Ending, RunVerdict
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.model.meter import Meter
-from runner.model.stop_policy import KILL_PATIENCE, Watched, bound, find_end, find_warning, is_worth_writing
+from runner.model.stop_policy import (
+    KILL_PATIENCE,
+    Watched,
+    bound,
+    explain_stop,
+    find_end,
+    find_warning,
+    is_worth_writing,
+)
 from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account
@@ -143,7 +151,7 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         return await end(runtime, job, JobState.FAILED, explain(poll, "the agent could not be started"))
     tally, meter, _ = await asyncio.to_thread(runtime.usage_reader.read, job, agent, whole=True)
     run_s = min(meter.usage.run_s, _read_run_s(poll.result, meter.usage.run_s))
-    meter = replace(meter, usage=replace(meter.usage, run_s=run_s))
+    meter = replace(meter, usage=meter.usage.with_run_s(run_s))
     meter = account.correct(meter) if account else meter
     if poll.state is StageState.DONE:
         exit_status = _read_exit_status(poll.result)
@@ -191,7 +199,7 @@ def _told(runtime: Runtime, job: Job, result: Mapping[str, Any], account: Accoun
         return RunVerdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
         limit_s = runtime.profiles[job.repository].limits.timeout_s
-        return RunVerdict(Ending.CAPPED, f"the agent was stopped at its cap of {limit_s:,} seconds")
+        return RunVerdict(Ending.CAPPED, explain_stop(f"its cap of {limit_s:,} seconds", "limits.timeout_s"))
     return None
 
 

@@ -94,7 +94,7 @@ class UsageReader:
         run = Usage(jobs=1, turns=tally.turns, run_s=run_s, output_bytes=place.offset)
         return Meter(
             job_id=job.id,
-            usage=run + usage.with_cost(reckoned if said is None else said),
+            usage=(run + usage).with_cost(reckoned if said is None else said),
             model=tally.model or None,
             tool_calls=tally.tool_calls,
             retries=tally.retries,

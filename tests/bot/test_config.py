@@ -11,6 +11,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 
+from bot.config.contradictions import list_unknown_costs
 from bot.config.policy_tables import (
     CapsTable,
     CapsTables,
@@ -271,6 +272,26 @@ def test_a_cap_on_money_needs_agents_whose_money_is_known(tmp_path: Path) -> Non
     assert dated.agents["mine"].model == "gpt-5-2025-08-07"
 
 
+@pytest.mark.parametrize(
+    ("kind", "model", "behind_gateway", "reason"),
+    [
+        ("command", None, False, "the cost of a command is unknown"),
+        ("command", None, True, None),
+        ("claude", "unheard-of", False, None),
+        ("claude", "unheard-of", True, "the price of model unheard-of is unknown"),
+        ("claude", None, True, None),
+        ("codex", "unheard-of", False, "the price of model unheard-of is unknown"),
+        ("codex", None, False, "without a model the price is unknown"),
+        ("codex", "gpt-5", False, None),
+    ],
+)
+def test_the_cost_of_an_agent_is_known_by_what_it_says_or_by_a_price(
+    kind: str, model: str | None, behind_gateway: bool, reason: str | None
+) -> None:
+    reasons = [*list_unknown_costs(kind, [model], {}, behind_gateway=behind_gateway)]
+    assert reasons == ([reason] if reason else [])
+
+
 def test_an_agent_that_would_reach_no_model_is_refused(tmp_path: Path) -> None:
     def take_gateway(text: str) -> str:
         before, _, gateway = text.partition("[agents.mine.gateway]")
@@ -311,6 +332,65 @@ def test_caps_are_inherited_key_by_key(tmp_path: Path) -> None:
     (profile,) = load(tmp_path, swap("{ issue = { cost_usd = 30.0 } }", "{ issue = { turns = 9 } }")).profiles()
     assert profile.caps[Scope.ISSUE] == Caps(jobs=20, turns=9)
     assert profile.caps[Scope.JOB].turns == 300
+
+
+def uncap(text: str) -> str:
+    """The example without caps, and with an agent whose cost is unknown."""
+    before, _, rest = text.partition("[caps.job]")
+    text = before + rest[rest.index("[prices.") :]
+    text = text.replace("caps = { issue = { cost_usd = 30.0 } }", "caps = {}").replace(
+        '"some-model"', '"unheard-of"', 1
+    )
+    return text.replace('kind = "claude"', 'kind = "codex"', 1)
+
+
+def test_without_caps_there_are_default_caps_with_which_every_model_may_work(tmp_path: Path) -> None:
+    settings = load(tmp_path, uncap)
+    (profile,), (rules,) = settings.profiles(), settings.repository_rules()
+    money = {scope: caps.cost_usd for scope, caps in rules.caps.items() if caps.cost_usd}
+    assert money == {Scope.JOB: 10.0, Scope.USER_DAY: 50.0, Scope.REPOSITORY_MONTH: 500.0}
+    assert profile.caps == rules.caps
+    assert not any(caps.needs_prices for caps in rules.caps.values())
+    assert rules.caps[Scope.USER_DAY] == Caps(cost_usd=50.0, unpriced_turns=1_500, unpriced_run_s=18_000)
+
+
+@pytest.mark.parametrize("by_variable", [False, True])
+def test_unlimited_switches_one_cap_off(tmp_path: Path, by_variable: bool) -> None:
+    if by_variable:
+        settings = load(tmp_path, uncap, PTQ_CAPS__USER_DAY__COST_USD="unlimited", PTQ_CAPS__JOB__COST_USD="unlimited")
+    else:
+        more = '\n[caps.user_day]\ncost_usd = "unlimited"\n[caps.job]\ncost_usd = "unlimited"\n'
+        settings = load(tmp_path, lambda text: uncap(text) + more)
+    (profile,) = settings.profiles()
+    assert profile.caps[Scope.USER_DAY] == profile.caps[Scope.JOB] == Caps()
+    assert profile.caps[Scope.REPOSITORY_MONTH].cost_usd == 500.0
+
+
+def test_a_repository_can_lift_a_cap_of_all(tmp_path: Path) -> None:
+    more = "\n[caps.user_day]\ncost_usd = 5.0\n"
+    lifted = 'caps = { user_day = { cost_usd = "unlimited" } }'
+    (profile,) = load(tmp_path, lambda text: uncap(text).replace("caps = {}", lifted) + more).profiles()
+    assert profile.caps[Scope.USER_DAY] == Caps()
+
+
+def cap_a_day(more: str) -> Callable[[str], str]:
+    """An agent of known cost, and these keys of `[caps.user_day]`."""
+    return lambda text: uncap(text).replace('"unheard-of"', '"gpt-5"', 1) + f"\n[caps.user_day]\n{more}\n"
+
+
+def test_the_operators_own_caps_replace_the_defaults(tmp_path: Path) -> None:
+    (profile,) = load(tmp_path, cap_a_day("cost_usd = 5")).profiles()
+    assert profile.caps[Scope.USER_DAY] == Caps(cost_usd=5.0)
+    (profile,) = load(tmp_path, cap_a_day("run_s = 90000")).profiles()
+    assert profile.caps[Scope.USER_DAY] == Caps(
+        cost_usd=50.0, run_s=90_000, unpriced_turns=1_500, unpriced_run_s=90_000
+    ), "what is capped at unknown cost can be raised alone"
+
+
+@pytest.mark.parametrize("amount", ['"none"', "0", "-1", "nan", "[]"])
+def test_an_amount_is_a_number_or_unlimited(tmp_path: Path, amount: str) -> None:
+    (problem,) = problems(tmp_path, cap_a_day(f"cost_usd = {amount}"))
+    assert problem.startswith("caps.user_day.cost_usd: ")
 
 
 def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> None:

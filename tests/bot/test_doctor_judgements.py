@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from bot.config.manifest import load_manifest
+from bot.config.policy_tables import DashboardTable
 from bot.config.settings import load_settings
+from bot.doctor.cap_checks import check_caps, judge_caps, judge_unknown_cost
 from bot.doctor.delivery_checks import Received, judge_deliveries
 from bot.doctor.file_checks import check_files, judge_file
 from bot.doctor.findings import DoctorVerdict, Finding, Part, has_failed, render_findings
@@ -21,9 +25,12 @@ from bot.doctor.github_checks import (
     judge_skew,
     runs_our_branches,
 )
+from bot.doctor.host_checks import judge_key, judge_operators
 from bot.doctor.machine_checks import find_skew_s, judge_room, judge_sandbox
 from bot.github.inspection import DeliveryFacts, HookFacts, InstallationFacts
 from bot.github.limits import Left, parse_left
+from runner.agents import AgentSpec
+from runner.model.caps import DEFAULT_CAPS, Caps, Scope
 from runner.model.inventory import Gpu, Inventory
 from runner.model.machines import Machine
 from runner.transport.jobd_client import Capabilities
@@ -259,6 +266,73 @@ def test_a_file_with_secrets_is_judged_by_who_else_may_read_or_change_it(
     assert found.verdict is verdict, found.words
     assert found.fix in ("", "chmod go-rwx '/etc/ptq/a key.pem'")
     assert verdict is OK or f"{mode:04o}" in found.words
+
+
+@pytest.mark.parametrize(
+    ("caps", "verdict", "words"),
+    [
+        (DEFAULT_CAPS, OK, "$10.00 a job, $50.00 a person and day, $500.00 a repository and month"),
+        ({Scope.USER_DAY: Caps(jobs=20)}, OK, "none on money, but others"),
+        ({scope: Caps(output_bytes=1) for scope in Scope}, WARNING, "nothing limits what agents spend"),
+    ],
+)
+def test_a_repository_without_caps_is_a_warning(caps: Mapping[Scope, Caps], verdict: DoctorVerdict, words: str) -> None:
+    found = judge_caps(PART, caps)
+    assert (found.verdict, found.words) == (verdict, words)
+
+
+@pytest.mark.parametrize(
+    ("caps", "verdict", "words"),
+    [
+        (DEFAULT_CAPS, OK, "turns and time are capped instead"),
+        ({Scope.JOB: Caps(turns=9)}, OK, "caps on turns or time hold"),
+        ({Scope.ISSUE: Caps(jobs=9)}, WARNING, "neither turns nor time are capped"),
+        ({Scope.ISSUE: Caps(cost_usd=9)}, WARNING, "the gateway refuses the model"),
+    ],
+)
+def test_an_agent_whose_cost_is_unknown_needs_other_caps(
+    caps: Mapping[Scope, Caps], verdict: DoctorVerdict, words: str
+) -> None:
+    found = judge_unknown_cost(PART, "mine", "the cost of a command is unknown", caps)
+    assert (found.verdict, words in found.words) == (verdict, True)
+
+
+def test_the_caps_of_a_repository_and_its_agents_of_unknown_cost_are_looked_at(tmp_path: Path) -> None:
+    settings = load_settings(configure(tmp_path, 0))
+    (rules,) = settings.repository_rules()
+    caps, cost = check_caps(PART, settings, rules)
+    assert (caps.check, caps.verdict, cost.check, cost.verdict) == ("caps", OK, f"cost of {rules.agents[0]}", OK)
+
+
+@pytest.mark.parametrize(
+    ("spec", "verdict", "words"),
+    [
+        (AgentSpec("mine", "claude"), WARNING, "no API key"),
+        (AgentSpec("mine", "claude", env={"ANTHROPIC_API_KEY": "k"}), WARNING, "readable by jobs"),
+        (AgentSpec("mine", "command"), OK, "no API key"),
+    ],
+)
+def test_an_agent_that_has_no_key_is_named(spec: AgentSpec, verdict: DoctorVerdict, words: str) -> None:
+    found = judge_key(PART, spec)
+    assert (found.verdict, words in found.words, bool(found.fix)) == (verdict, True, verdict is WARNING)
+
+
+@pytest.mark.parametrize(
+    ("operators", "verdict", "words"),
+    [
+        ((), WARNING, "nobody sees deliveries"),
+        (("octocat", "ada"), OK, "ada, octocat"),
+        (None, OK, "nobody can sign in"),
+    ],
+)
+def test_an_installation_without_operators_is_a_warning(
+    operators: tuple[str, ...] | None, verdict: DoctorVerdict, words: str
+) -> None:
+    table = DashboardTable()
+    if operators is not None:
+        table = DashboardTable(client_id="Iv1", client_secret=SecretStr("hush"), operators=frozenset(operators))
+    found = judge_operators(table)
+    assert (found.verdict, words in found.words) == (verdict, True)
 
 
 def test_every_file_with_secrets_is_looked_at(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ async def test_at_a_cap_nothing_is_passed_on_and_the_answer_ends_the_agent(tmp_p
             assert answer.status == 400
             said = (await answer.json())["error"]["message"]
         assert "its cap of $0.02" in said
-        assert account.refusal == "its cap of $0.02"
+        assert account.refusal == "its cap of $0.02 (the operator can raise it: caps.job.cost_usd in ptq.toml)"
         assert floor.model.requests == []
         assert await floor.rows() == []
 

@@ -317,6 +317,9 @@ async def test_set_up_ends_with_a_configuration_that_the_doctor_has_checked(
     await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
     await operator.add_agent("python3")
     config = tmp_path / "here" / "ptq.toml"
+    page = await operator.open("/finish")
+    assert [page.hidden(f"{scope}_usd") for scope in ("job", "user_day", "repository_month")] == ["10", "50", "500"]
+    assert "such as 10 or 2.50" in (await operator.post("/finish/write", {"job_usd": "ten"})).text
     config.write_text("mine")
     assert "Replace the existing file" in (await operator.post("/finish/write")).text
     assert config.read_text() == "mine"

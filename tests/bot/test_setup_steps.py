@@ -13,13 +13,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bot.config.manifest import load_manifest, read_reasons
+from bot.config.policy_tables import CapsTables
 from bot.config.settings import load_settings
 from bot.setup import steps
-from bot.setup.answers import AgentAnswer, Answers, App, MachineAnswer, Place, RepositoryAnswer, find_next
+from bot.setup.answers import (
+    AgentAnswer,
+    Answers,
+    App,
+    CapsAnswer,
+    MachineAnswer,
+    Place,
+    RepositoryAnswer,
+    find_next,
+)
 from bot.setup.config_text import quote, render_config
 from bot.setup.files import SetupFiles, UnusableFile
 from bot.setup.github_app import find_form_address, make_manifest
+from bot.setup.server import Setup
 from bot.setup.steps import InvalidInput
+from runner.model.caps import DEFAULT_CAPS, Caps, Scope
+from tests.support import program
 from tests.support.scripted_github import app_key_pem
 
 APP = App("4711", "ptq-bot", "https://github.com/apps/ptq-bot", app_key_pem(), "hush", "Iv1", "hush too")
@@ -256,6 +269,33 @@ def test_an_invalid_agent_is_explained_without_its_key(form: dict[str, str], wor
     with pytest.raises(InvalidInput, match=words) as caught:
         steps.add_agent(Answers(agents=(AgentAnswer("old", "claude"),)), form)
     assert "hush" not in str(caught.value)
+
+
+def test_the_caps_are_the_defaults_unless_others_are_entered(tmp_path: Path) -> None:
+    answers = complete()
+    assert answers.caps == CapsAnswer("10", "50", "500")
+    by_default = load_settings(write(tmp_path, answers))
+    assert by_default.caps == CapsTables(), "an agent whose cost is unknown may work"
+    entered = {"job_usd": " $2.50 ", "user_day_usd": "Unlimited", "repository_month_usd": "500.00"}
+    answers = steps.set_caps(complete(agents=(AgentAnswer("a", "claude"),)), entered)
+    (rules,) = load_settings(write(tmp_path, answers)).repository_rules()
+    assert rules.caps[Scope.JOB] == Caps(cost_usd=2.5)
+    assert rules.caps[Scope.USER_DAY] == Caps()
+    assert rules.caps[Scope.REPOSITORY_MONTH] == DEFAULT_CAPS[Scope.REPOSITORY_MONTH]
+    assert steps.set_caps(answers, {}) == answers
+
+
+@pytest.mark.parametrize("amount", ["", "0", "-1", "ten", "1e3", "inf", "１"])
+def test_an_amount_that_is_none_is_explained(amount: str) -> None:
+    with pytest.raises(InvalidInput, match=r"such as 10 or 2\.50"):
+        steps.set_caps(Answers(), {"job_usd": amount})
+
+
+def test_caps_of_the_command_line_are_filled_in_over_saved_ones(tmp_path: Path) -> None:
+    SetupFiles(tmp_path / "ptq.toml").save(Answers(caps=CapsAnswer("7", "8", "9")))
+    assert Setup(tmp_path / "ptq.toml", caps={"job_usd": "20"}).state.answers.caps == CapsAnswer("20", "8", "9")
+    refused = program.run("setup", "--config", tmp_path / "ptq.toml", "--user-day-usd", "ten")
+    assert (refused.returncode, "such as 10 or 2.50" in refused.stderr) == (2, True)
 
 
 def test_a_key_goes_to_the_vendor_and_cursors_key_to_the_machine() -> None:

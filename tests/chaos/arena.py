@@ -202,6 +202,9 @@ min_free_gb = 0
 """
 
 
+UNCAPPED = "".join(f'caps.{scope}.cost_usd = "unlimited"\n' for scope in ("job", "user_day", "repository_month"))
+
+
 class Arena(Playground):
     """Three replicas, three machines, one database, and GitHub."""
 
@@ -215,8 +218,8 @@ class Arena(Playground):
             agent=(sys.executable, str(script)),
             database_url=database_url,
             verify_runs=1,
-            # Nobody merges any of them here.
-            repository_toml=f"max_open_pulls = {NO_LIMIT}\n",
+            # Nobody merges any of them here, and one person asks for hundreds of jobs.
+            repository_toml=f"max_open_pulls = {NO_LIMIT}\n{UNCAPPED}",
         )
         self.replicas = [Replica(f"replica-{number}", folder, self.config) for number in range(1, count + 1)]
         self.balancer = Wire(lambda: [replica.port for replica in self.replicas if replica.is_up], draw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -164,23 +165,51 @@ async def run(watch: Watch, job_id: str, series: int | None = None, body: str = 
 
 async def test_each_cap_of_a_day_or_a_month_is_told_of_once_in_that_time(database_url: str) -> None:
     async with open_watch(database_url) as watch:
-        await run(watch, "aaaaaaaaaa", cost_usd=4.99, input_tokens=9_000)
+        await run(watch, "aaaaaaaaaa", cost_usd=3.99, input_tokens=7_999)
         assert await watch.hear() == []
-        await run(watch, "bbbbbbbbbb", cost_usd=0.01, input_tokens=2_000)
-        end = "is used up. No new jobs start."
+        await run(watch, "bbbbbbbbbb", cost_usd=1.01, input_tokens=3_000)
+        end, key = "is used up. No new jobs start.", "You can raise it: caps.{} in ptq.toml."
         assert await watch.hear() == [
-            f"octo/widgets: the cap of $5.00 of this repository today {end} Running agents are stopped.",
+            f"octo/widgets: the cap of $5.00 of this repository today {end} Running agents are stopped. "
+            f"{key.format('repository_day.cost_usd')}",
             f"octo/widgets: the cap of 10,000 tokens of this repository in this month {end} "
-            "Running agents are stopped.",
+            f"Running agents are stopped. {key.format('repository_month.tokens')}",
         ]
         await run(watch, "cccccccccc")
-        assert await watch.hear() == [f"maintainer: the cap of 3 jobs of what maintainer asked for today {end}"]
+        assert await watch.hear() == [
+            f"maintainer: the cap of 3 jobs of what maintainer asked for today {end} {key.format('user_day.jobs')}"
+        ]
         watch.start_again()
         assert await watch.hear() == []
         watch.start_again({Scope.REPOSITORY_DAY: Caps(cost_usd=4.0)})
         assert len(await watch.hear()) == 1, "another cap is another occasion"
         watch.start_again()
         assert await watch.hear(24 * 60) == [], "a new day, in which nothing was spent yet"
+
+
+async def test_a_cap_of_a_day_or_a_month_that_is_near_is_told_of_once_in_that_time(database_url: str) -> None:
+    async with open_watch(database_url) as watch:
+        await run(watch, "aaaaaaaaaa", cost_usd=4.0, input_tokens=9_999)
+        rest = "At 100 % no new jobs start, and running agents are stopped. You can raise it: caps"
+        near = [
+            f"octo/widgets: 80 % of the cap of $5.00 of this repository today is used. {rest}.repository_day.cost_usd"
+            " in ptq.toml.",
+            "octo/widgets: 99 % of the cap of 10,000 tokens of this repository in this month is used. "
+            f"{rest}.repository_month.tokens in ptq.toml.",
+        ]
+        beside = Watch(watch.db, watch.clock, watch.alerts)
+        beside.start_again()
+        await asyncio.gather(watch.alerts.step(), beside.alerts.step())  # Two replicas.
+        assert await watch.hear() == near
+        await run(watch, "bbbbbbbbbb", cost_usd=0.5)
+        watch.start_again()
+        assert await watch.hear() == [], "after a restart, with more of it used"
+        watch.start_again({Scope.REPOSITORY_DAY: Caps(cost_usd=5.5)})
+        assert len(await watch.hear()) == 1, "another cap is another occasion"
+        watch.start_again()
+        await run(watch, "cccccccccc", cost_usd=0.5)
+        (of_day,) = [text for text in await watch.hear() if "$5.00" in text]
+        assert "is used up" in of_day
 
 
 async def test_a_security_concern_of_a_task_without_an_issue_reaches_the_operator_once(database_url: str) -> None:

@@ -115,7 +115,12 @@ STARTED = {Scope.ISSUE: Caps(jobs=1)}
     ("changes", "caps", "words"),
     [
         ({"cancel_requested_at": NOON, "cancelled_by": "boss"}, {}, "@boss had cancelled it"),
-        ({}, STARTED, "the cap of 1 job of all runs on this issue is used up"),
+        (
+            {},
+            STARTED,
+            "the cap of 1 job of all runs on this issue is used up. Only the operator of this App can raise it: "
+            "`caps.issue.jobs` in `ptq.toml`.",
+        ),
         ({}, {Scope.USER_DAY: Caps(jobs=1)}, "the cap of 1 job of what @somebody asked for today is used up"),
         ({"agent": "gone"}, {}, "no longer available here"),
         ({"model": "gone"}, {}, "no longer available here"),

@@ -364,6 +364,18 @@ def test_a_report_says_what_the_run_took() -> None:
     assert "unknown" not in render(meter=None), "the agent never started"
 
 
+def test_a_report_of_a_run_at_unknown_cost_says_what_was_capped_instead() -> None:
+    def say(meter: Meter, *, caps_unpriced: bool) -> str:
+        return draft_report(
+            done(), result(), meter, model="m", public_url="", secrets=(), caps_unpriced=caps_unpriced
+        ).below
+
+    unpriced = replace(METER, usage=METER.usage.with_cost(None))
+    assert "cost unknown · turns and time capped instead" in say(unpriced, caps_unpriced=True)
+    assert "instead" not in say(unpriced, caps_unpriced=False), "the operator has switched the cap off"
+    assert "instead" not in say(METER, caps_unpriced=True)
+
+
 @pytest.mark.parametrize(
     ("said", "asked_for", "shown"),
     [("said", "asked", "said"), (None, "asked", "asked"), (None, None, "a-model")],

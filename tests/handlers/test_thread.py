@@ -90,7 +90,10 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_option_refused: [replies.render_option_refused("`--model` needs a name", OFFERS, ["gpu-1"])],
     replies.render_nothing_to_retry: [replies.render_nothing_to_retry()],
     replies.render_retry_refused: [replies.render_retry_refused()],
-    replies.render_capped: [replies.render_capped(CapUse(Scope.REPOSITORY_DAY, "jobs", 20, 20), "maintainer")],
+    replies.render_capped: [
+        replies.render_capped(CapUse(Scope.REPOSITORY_DAY, "jobs", 20, 20), "maintainer", is_quota=False),
+        replies.render_capped(CapUse(Scope.ISSUE, "jobs", 5, 5), "maintainer", is_quota=True),
+    ],
     replies.render_no_permission: [
         replies.render_no_permission("drive-by", REPOSITORY, Role.WRITE),
         replies.render_no_permission("helper", REPOSITORY, Role.WRITE, helps=True),

@@ -234,6 +234,7 @@ OURS = frozenset(
         *("job.agent", "author.agent", "agent", "model", "job.machine", "lost.machine", "machine", "name", "ANYWAY"),
         *("job.base_commit[:10]", "(job.base_commit or '')[:10]", "base[:10]", "base_before[:10]", "commit[:10]"),
         *("pull.digest[:DIGEST_SHOWN]", "given", "standing", "PATH", "pull.branch", "branch", "suggestion"),
+        *("use.key", "use.scope"),
         *("payload['command']", "earlier.state", "earlier.base_commit", "earlier.number", "outcome"),
         # A repository's and a person's name, which GitHub checks or an operator has written.
         *("repository", "rules.name", "login", "person", "before", "hold.person", "worktree.requested_by"),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from runner.db.database import Database
-from runner.model.caps import Caps, Scope
+from runner.model.caps import DEFAULT_CAPS, Caps, Scope
 from runner.model.job import Job
 from runner.model.usage import NOTHING, Usage
 from runner.rows import job_rows
@@ -61,7 +61,7 @@ async def test_calls_side_by_side_cannot_take_more_than_the_cap_together(books: 
     granted = [one for one in done if isinstance(one, str)]
     assert len(granted) == 3
     assert all(isinstance(one, AtCap) for one in done if not isinstance(one, str))
-    assert account.refusal == "its cap of $1.00"
+    assert account.refusal == "its cap of $1.00 (the operator can raise it: caps.job.cost_usd in ptq.toml)"
     await books.ledger.settle(account, granted[0], "m", REAL, NOON, assumed=False)
     await books.ledger.reserve(account, "m", Usage(known_usd=0.2), NOON)
 
@@ -123,6 +123,15 @@ async def test_a_model_without_a_price_is_not_asked_where_money_is_capped(books:
     assert (await books.open()).settled.cost_usd is None
     with pytest.raises(AtCap, match="nobody knows the price"):
         await books.ledger.reserve(await books.open(job=Caps(cost_usd=1.0)), "m", MOST, NOON)
+
+
+async def test_the_default_caps_refuse_no_model(books: Books) -> None:
+    account = await books.open(job=DEFAULT_CAPS[Scope.JOB], user_day=DEFAULT_CAPS[Scope.USER_DAY])
+    unpriced = make_usage(1_000, 0, 500, None)
+    call = await books.ledger.reserve(account, "m", unpriced, NOON)
+    await books.ledger.settle(account, call, "m", unpriced, NOON, assumed=False)
+    with pytest.raises(AtCap, match=r"its cap of \$10.00"):  # What is known counts all the same.
+        await books.ledger.reserve(account, "m", Usage(known_usd=10.01), NOON)
 
 
 async def test_what_a_crash_left_open_counts_as_it_was_reserved_and_says_so(books: Books) -> None:

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from runner.model.caps import Caps, Scope, bound_self_reported, find_tightest
+from runner.model.caps import DEFAULT_CAPS, Caps, Scope, bound_self_reported, find_tightest
 from runner.model.usage import Usage
 
 
@@ -25,12 +27,26 @@ def test_the_number_of_jobs_holds_back_only_those_that_have_not_started() -> Non
     assert use.share == 1
 
 
+def test_runs_at_unknown_cost_are_capped_by_turns_and_time_and_runs_at_known_cost_are_not() -> None:
+    unknown, known = Usage(turns=300, run_s=600.0).with_cost(None), Usage(turns=900, run_s=9_000.0).with_cost(1.0)
+    use = find_tightest(DEFAULT_CAPS, {Scope.JOB: unknown})
+    assert use
+    assert (use.kind, use.share) == ("unpriced_turns", 1.0)
+    use = find_tightest(DEFAULT_CAPS, {Scope.JOB: known})
+    assert use
+    assert (use.kind, use.share) == ("cost_usd", 0.1)
+    day = find_tightest(DEFAULT_CAPS, {Scope.USER_DAY: known + replace(unknown, run_s=1.0, unpriced_run_s=9_000.0)})
+    assert day
+    assert (day.kind, day.share) == ("unpriced_run_s", 0.5)
+
+
 @pytest.mark.parametrize(
     ("scope", "caps", "words"),
     [
         (Scope.JOB, Caps(turns=200), "its cap of 200 turns"),
         (Scope.ISSUE, Caps(tokens=2_000_000), "the cap of 2,000,000 tokens of all runs on this issue"),
         (Scope.USER_DAY, Caps(cost_usd=2.5), "the cap of $2.50 of what @ada asked for today"),
+        (Scope.JOB, Caps(unpriced_turns=300), "its cap of 300 turns at unknown cost"),
         (Scope.REPOSITORY_MONTH, Caps(run_s=7200), "the cap of 7,200 seconds of this repository in this month"),
     ],
 )
@@ -45,3 +61,4 @@ def test_what_an_agent_says_counts_for_others_no_more_than_one_run_may_take_and_
     assert bound_self_reported(caps, Scope.USER_DAY) == Caps(cost_usd=3.0, tokens=500, turns=50)
     assert bound_self_reported(caps, Scope.ISSUE) == Caps(cost_usd=3.0, turns=90)
     assert bound_self_reported({}, Scope.ISSUE) == Caps()
+    assert bound_self_reported(DEFAULT_CAPS, Scope.USER_DAY).turns == 750

@@ -198,7 +198,7 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
                 await job_rows.insert_job(connection, job)
                 meter = make_meter(job.id, turns=2, input_tokens=10, output_tokens=1, cost_usd=0.5, run_s=3.0)
                 await job_rows.save_meter(connection, meter)
-            await job_rows.save_meter(connection, make_meter("a" * 10, turns=3))
+            await job_rows.save_meter(connection, make_meter("a" * 10, turns=3, run_s=4.0))
         async with database.read() as connection:
             spent = await job_rows.fetch_spent(
                 connection, repository=jobs_made[0].repository, thread=1, requested_by="ada", now=NOON, caps={}
@@ -215,7 +215,7 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
                 )
                 for series in (1, 2, None)
             ]
-    of_issue = Usage(jobs=1, turns=3, unpriced=1)
+    of_issue = Usage(jobs=1, turns=3, run_s=4.0, unpriced=1, unpriced_turns=3, unpriced_run_s=4.0)
     assert spent[Scope.ISSUE] == of_issue
     assert spent[Scope.USER_DAY] == of_issue + Usage(
         jobs=1, turns=2, input_tokens=10, output_tokens=1, known_usd=0.5, run_s=3.0

@@ -51,6 +51,22 @@ def test_every_cap_of_a_run_ends_it(meter: Meter, words: str) -> None:
     assert words in verdict.reason
 
 
+@pytest.mark.parametrize(
+    ("meter", "caps", "key"),
+    [
+        (make_meter("0123456789", turns=4), Caps(turns=4), "caps.job.turns"),
+        (make_meter("0123456789", turns=4), Caps(unpriced_turns=4), "caps.job.turns"),
+        (make_meter("0123456789", run_s=500), Caps(run_s=500), "caps.job.run_s"),
+        (make_meter("0123456789", run_s=1000), Caps(run_s=9999), "limits.timeout_s"),
+        (make_meter("0123456789", output_bytes=10_000), Caps(), "limits.max_log_bytes"),
+    ],
+)
+def test_what_is_stopped_at_a_cap_says_who_can_raise_it_and_where(meter: Meter, caps: Caps, key: str) -> None:
+    verdict = end_of(watch(meter), {Scope.JOB: caps})
+    assert verdict
+    assert verdict.reason.endswith(f" (the operator can raise it: {key} in ptq.toml)")
+
+
 @pytest.mark.parametrize("scope", [Scope.ISSUE, Scope.USER_DAY, Scope.REPOSITORY_MONTH])
 def test_what_belongs_together_has_caps_of_its_own(scope: Scope) -> None:
     spent = {scope: Usage(jobs=9, known_usd=5.0)}
@@ -105,6 +121,12 @@ TOLD = RunVerdict(Ending.CAPPED, "it was told")
 def test_what_was_told_to_end_has_ended_for_that_reason() -> None:
     assert judge(Tally(), 130, speaks=True, told=TOLD) is TOLD
     assert judge(Tally(), 0, speaks=False, told=TOLD) is TOLD
+
+
+def test_what_stopped_at_its_own_cap_says_who_can_raise_it() -> None:
+    ended = Tally().add([AgentEvent(EventKind.END, ending=Ending.CAPPED)])
+    reason = "the agent reached its own cap (the operator can raise it: caps.job in ptq.toml)"
+    assert judge(ended, 1, speaks=True) == RunVerdict(Ending.CAPPED, reason)
 
 
 def test_what_had_finished_by_then_has_finished() -> None:

@@ -37,6 +37,10 @@ key = "sk-of-the-bench"
 [prices.m]
 input = 1.0
 output = 2.0
+[caps]
+job = {{ cost_usd = "unlimited" }}
+user_day = {{ cost_usd = "unlimited" }}
+repository_month = {{ cost_usd = "unlimited" }}
 """
 
 
