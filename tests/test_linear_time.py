@@ -17,7 +17,7 @@ from handlers.commands.table import Command, UnknownCommand, parse_commands
 from handlers.pulls.note import find_note_fault, parse_note
 from handlers.text.hidden_text import reveal
 from handlers.text.log_redactor import LogRedactor
-from handlers.text.report import is_withheld, parse_report
+from handlers.text.report import parse_report
 from handlers.text.repros import extract_repros
 from handlers.text.sanitize import (
     KEY_SHAPES,
@@ -36,6 +36,7 @@ from handlers.text.sanitize import (
 from handlers.text.transcript import drop_colours, redact_log
 from handlers.words.pull_template import render_template
 from runner.agents.lines import parse_line
+from runner.changes.concerns import is_withheld
 from runner.checks.new_names import find_new_names
 from runner.checks.regression_tests import find_tests
 from runner.checks.signature import count_tests, find_signature, name_failure

@@ -20,8 +20,9 @@ from sqlalchemy import make_url
 from bot.config.settings import Settings
 from bot.operations.jobs import NO_LOG, read_log, show_job
 from bot.operations.machines import list_machines
-from handlers.text.report import has_words, is_withheld
+from handlers.text.report import has_words
 from handlers.text.sanitize import redact
+from runner.changes.concerns import is_withheld
 from runner.db.database import open_existing_database
 from runner.own_files import open_private
 from runner.rows import job_rows

@@ -37,10 +37,11 @@ from handlers.context import Context
 from handlers.effects.outbox import count_backlog, list_troubles
 from handlers.inbox.inbox import count_deliveries
 from handlers.inbox.receiving import MAX_PENDING
-from handlers.text.report import has_words, is_withheld
+from handlers.text.report import has_words
 from handlers.words.costs import describe_meter
 from handlers.words.report_comment import render_duration
 from runner.agents import Agent
+from runner.changes.concerns import is_withheld
 from runner.checks.verification import CheckKind, Side
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.model.meter import Meter

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers.text.report import is_withheld
+from runner.changes.concerns import is_withheld
 from runner.rows import job_rows
 
 

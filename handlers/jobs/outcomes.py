@@ -24,11 +24,11 @@ from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.rebase import is_to_be_tried_again
 from handlers.jobs.start import start_again
 from handlers.notices.notifications import draft_concern
-from handlers.text.report import is_withheld
 from handlers.words import replies, status_comment
 from handlers.words.report_comment import Draft, approvable, draft_report
 from handlers.words.verified import find_outcome
 from runner.aside import run_aside
+from runner.changes.concerns import is_withheld
 from runner.checks.verification import Check
 from runner.model.job import Job, JobKind, JobState, Posts, Report
 from runner.model.meter import Meter

@@ -19,8 +19,9 @@ from handlers.events import Issue
 from handlers.jobs.previous_attempts import EarlierAttempt, recall
 from handlers.ports import GitHubError, MentioningPull
 from handlers.rules import Preset, RepositoryRules
-from handlers.text.report import has_words, is_withheld
+from handlers.text.report import has_words
 from handlers.words import replies
+from runner.changes.concerns import is_withheld
 from runner.checks.verification import CheckKind
 from runner.model.caps import CapUse, Scope, find_tightest
 from runner.model.job import Job, JobState, Posts

@@ -13,8 +13,9 @@ from handlers.jobs.history import leads_to
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.previous_attempts import EarlierAttempt, recall
 from handlers.rules import REBASE, RepositoryRules
-from handlers.text.report import has_words, is_withheld
+from handlers.text.report import has_words
 from handlers.words import replies
+from runner.changes.concerns import is_withheld
 from runner.changes.rebase import find_unresolved
 from runner.model.ending import Ending
 from runner.model.job import Job, JobKind, JobState, Report

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
 from handlers.notices.notifications import BACK, OUT, draft_concern, draft_machine
-from handlers.text.report import is_withheld
 from runner.db.schema import jobs, reports
 from runner.model.caps import WARN_FROM, Caps, CapUse, Scope, find_uses
 from runner.model.job import FINAL
@@ -84,15 +83,14 @@ class Alerts:
         """Those of tasks without an issue: `handlers.jobs.outcomes` tells of all others."""
         query = select(jobs.c.id).join(reports, reports.c.job_id == jobs.c.id)
         query = query.where(jobs.c.thread.is_(None), jobs.c.state.in_(sorted(map(str, FINAL))))
-        named = (func.lower(reports.c.body).like(part) for part in ("%concern%", "%ecurity%"))
-        query = query.where(jobs.c.ended_at > now - LATELY, or_(*named))
+        query = query.where(jobs.c.ended_at > now - LATELY, reports.c.withheld)
         async with self._context.db.write() as connection:
             for job_id in (await connection.execute(query)).scalars().all():
                 job, report = (
                     await job_rows.fetch_job(connection, job_id),
                     await job_rows.fetch_report(connection, job_id),
                 )
-                if job and report and is_withheld(report):
+                if job and report:
                     await insert_notification(connection, draft_concern(job, report, now))
 
 

@@ -13,13 +13,14 @@ from datetime import timedelta
 
 from handlers.addresses import job_url, link_job
 from handlers.rules import find_command
-from handlers.text.report import ParsedReport, has_words, is_withheld, parse_report
+from handlers.text.report import ParsedReport, has_words, parse_report
 from handlers.text.sanitize import collapse, cut, fence, make_plain_line, make_safe_title, redact, show_code
 from handlers.text.shown_patch import show_patch
 from handlers.text.voice import NOTE_PLACEHOLDER, Headline, Label, Mark, quote, show_words
 from handlers.words.costs import describe_meter
 from handlers.words.replies import render_confidential
 from handlers.words.verified import Outcome, find_outcome, name_outcome, render_checks
+from runner.changes.concerns import is_withheld
 from runner.changes.patch import list_lines
 from runner.changes.rebase import find_unresolved
 from runner.characters import decode_exactly, show_invisible

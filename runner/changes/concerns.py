@@ -1,4 +1,4 @@
-"""Decides whether a report names a security concern. Pure.
+"""Finds the outcome of a report, and decides whether it names a security concern. Pure.
 
 Published text stays public, and withheld text still reaches the operator. So every form that we can think of counts,
 and text is compared by its appearance, whatever dashes, spaces and entities it uses.
@@ -9,9 +9,10 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from runner.characters import drop_invisible, unify
+from runner.model.job import Report
 
 OUTCOMES: Mapping[str, str] = {
     "reproduced": "you saw the reported behaviour happen here",
@@ -39,6 +40,15 @@ ALIASES: Mapping[str, str] = {
     "needs repro": "needs a repro",
     "intended behavior": "intended behaviour",
 }
+
+_LINES_BEFORE_OUTCOME = 3
+"""The outcome is searched in this many lines with text, because a title may come first."""
+
+_LINES_BEFORE_CONFIDENCE = 30
+"""Any of this many first lines can make a report confidential."""
+
+_MAX_LINES_READ = 1_000
+"""The most lines with a letter that are searched for them, because some lines contain only tags."""
 
 MAX_LINE = 200
 """Characters of a line in a report that are read."""
@@ -97,13 +107,57 @@ _FILLERS = frozenset({"x", "final", "overall"})
 _NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none known", "not applicable"})
 """Text after a heading for security concerns in a report without any."""
 
+_LETTER = re.compile(r"[^\W\d_]")
 _COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 _LINE_ENDS = dict.fromkeys((0x0B, 0x0C, 0x85, 0x2028, 0x2029), "\n")
 
 
-def normalise(text: str) -> str:
+def is_withheld(report: Report | None) -> bool:
+    """Whether only the operator may see a run's result. All code that shows or passes on results checks this."""
+    return report is not None and _is_confidential(report.body)
+
+
+def _is_confidential(text: str) -> bool:
+    """Whether a report is for the operator only, because strangers could abuse the finding.
+
+    Only `is_withheld` calls this, because it also handles missing reports.
+
+    When in doubt, it is confidential, because publishing cannot be undone: any of the first lines with that outcome is
+    enough. Only the first lines are read, so that a long report does not take long.
+    """
+    if find_outcome(split_lines(text))[1] == SECURITY_CONCERN:
+        return True
+    lettered = islice(filter(_LETTER.search, text.splitlines()), _MAX_LINES_READ)
+    written = (clauses for line in lettered if (clauses := _split_clauses(line)))
+    return _name_concern(islice(written, _LINES_BEFORE_CONFIDENCE))
+
+
+def find_outcome(lines: list[str]) -> tuple[int, str | None]:
+    """The line with the outcome (-1 if there is none), and the outcome."""
+    written = ((place, line) for place, line in enumerate(lines) if line.strip())
+    for place, line in islice(written, _LINES_BEFORE_OUTCOME):
+        if outcome := _read_outcome(line):
+            return place, outcome
+    return -1, None
+
+
+def _read_outcome(line: str) -> str | None:
+    """The outcome in lines such as `**Outcome:** FIX_STAGED.`; None for a sentence that only begins with one."""
+    words = re.sub(r"[\s#*_`>-]+", " ", line[:200].casefold()).strip()
+    words = re.sub(r"^outcome ?:? ?", "", words)
+    phrase = re.split(r" ?[.,;(–—]", words, maxsplit=1)[0].strip()
+    phrase = ALIASES.get(phrase, phrase)
+    return phrase if phrase in OUTCOMES else None
+
+
+def split_lines(text: str) -> list[str]:
+    """The lines of a text. An old Mac's line ends count, too."""
+    return re.sub(r"\r\n?", "\n", text).split("\n")
+
+
+def _normalise(text: str) -> str:
     """The text as it looks, in lower case. Entities are decoded, and look-alikes of spaces and hyphens are replaced."""
     text = html.unescape(text) if "&" in text else text
     if _CONTROL.search(text):
@@ -120,9 +174,9 @@ _IN_WORD = re.compile(
 """Marks within a word, which a reader does not see."""
 
 
-def split_clauses(line: str) -> list[str]:
+def _split_clauses(line: str) -> list[str]:
     """The words of a line, split at punctuation and markup: `**Outcome:** security-concern` gives two clauses."""
-    line = " ".join(normalise(line[:_MAX_READ]).split())[:MAX_LINE]
+    line = " ".join(_normalise(line[:_MAX_READ]).split())[:MAX_LINE]
     line = _IN_WORD.sub("", line)
     line = re.sub(r"</?[a-z][^>]*>", " ", line)
     line = re.sub(r"(?<=[a-z])[-\u2010\u2212](?=[a-z])", " ", line.replace("_", " "))
@@ -130,7 +184,7 @@ def split_clauses(line: str) -> list[str]:
     return [" ".join(clause.split()) for clause in re.split(r"[^\w\s]+|\b\d+\b", line) if clause.strip()]
 
 
-def name_concern(lines: Iterable[list[str]]) -> bool:
+def _name_concern(lines: Iterable[list[str]]) -> bool:
     """Whether one of these lines, given as clauses, names a security concern as the outcome.
 
     The first line is the first of the report.

@@ -260,6 +260,7 @@ reports = Table(
     "reports",
     metadata,
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("withheld", Boolean, nullable=False),  # only operators see it; before the long texts, to be read quickly
     *(Column(name, Text, nullable=False) for name in ("body", "worklog", "pr_title", "repro", "patch")),
     Column("digest", String(64)),
     Column("refusals", JSON, nullable=False),

@@ -284,15 +284,18 @@ async def delete_lease(connection: AsyncConnection, job_id: str) -> None:
     await connection.execute(delete(leases).where(leases.c.job_id == job_id))
 
 
-async def insert_report(connection: AsyncConnection, report: Report) -> None:
-    """Store a job's report."""
+async def insert_report(connection: AsyncConnection, report: Report, *, withheld: bool) -> None:
+    """Store a job's report, and for lists whether it is `withheld` (`runner.changes.concerns.is_withheld`).
+
+    Callers decide it before their transaction, because a long report takes a while to read.
+    """
     values = {
         field.name: getattr(report, field.name)
         for field in fields(Report)
         if field.name not in ("changes", "refusals", "warnings")
     }
     lists = {"refusals": list(report.refusals), "warnings": list(report.warnings)}
-    await connection.execute(insert(reports).values(**values, **lists))
+    await connection.execute(insert(reports).values(**values, **lists, withheld=withheld))
     if report.changes:
         rows: Sequence[Mapping[str, Any]] = [{"job_id": report.job_id, **asdict(change)} for change in report.changes]
         await connection.execute(insert(file_changes), rows)
@@ -308,15 +311,15 @@ async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | Non
         FileChange(change.path, change.mode, change.content, change.old_mode)
         for change in await connection.execute(query)
     )
+    texts = {name: value for name, value in row._mapping.items() if name != "withheld"}
     lists = {"refusals": tuple(row.refusals), "warnings": tuple(row.warnings)}
-    return Report(**{**row._mapping, **lists, "changes": changes})
+    return Report(**{**texts, **lists, "changes": changes})
 
 
-async def fetch_texts(connection: AsyncConnection, job_ids: Collection[str], part: str) -> dict[str, Report]:
-    """Job id -> report with only its texts, for the reports of these jobs that contain `part`, ignoring case."""
-    query = select(reports.c.job_id, reports.c.body).where(reports.c.job_id.in_(job_ids))
-    rows = await connection.execute(query.where(reports.c.body.icontains(part, autoescape=True)))
-    return {row.job_id: Report(row.job_id, row.body, "", "", "", "", (), None) for row in rows}
+async def fetch_withheld_among(connection: AsyncConnection, job_ids: Collection[str]) -> set[str]:
+    """The jobs among these whose result only operators may see."""
+    query = select(reports.c.job_id).where(reports.c.job_id.in_(job_ids), reports.c.withheld)
+    return set((await connection.execute(query)).scalars())
 
 
 async def save_meter(connection: AsyncConnection, meter: Meter) -> None:

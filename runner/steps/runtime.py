@@ -12,6 +12,8 @@ import structlog
 
 from runner.agents import Agent
 from runner.agents.skills import Skill
+from runner.aside import run_aside
+from runner.changes.concerns import is_withheld
 from runner.db.database import Database
 from runner.model.environment import Profile
 from runner.model.history import History
@@ -74,6 +76,7 @@ async def end(
     logs = {
         stage: await asyncio.to_thread(job_rows.compress_log, runtime.spool.read(job.id, stage)) for stage in stages
     }
+    withheld = report is not None and await run_aside(report.size, is_withheld, report)
     async with runtime.db.write() as connection:
         ended = await job_rows.move_job(connection, job, to, runtime.now(), failure)
         if account:
@@ -82,7 +85,7 @@ async def end(
         for stage, compressed in logs.items():
             await job_rows.save_log(connection, job.id, stage, compressed)
         if report:
-            await job_rows.insert_report(connection, report)
+            await job_rows.insert_report(connection, report, withheld=withheld)
     runtime.spool.drop(job.id)
     runtime.usage_reader.forget(job.id)
     log.info("job.ended", **job.log_context(), state=str(to), failure=failure)

@@ -14,6 +14,8 @@ from typing import Any
 
 import structlog
 
+from runner.aside import run_aside
+from runner.changes.concerns import is_withheld
 from runner.characters import make_storable
 from runner.checks.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
 from runner.checks.verification import (
@@ -91,9 +93,10 @@ async def begin_verification(runtime: Runtime, job: Job, report: Report) -> Job 
     # A person waits for access, and on some machines this environment would replace the job's.
     if not profile.verification.runs or is_held or not (known or planned):
         return None
+    withheld = await run_aside(report.size, is_withheld, report)
     async with runtime.db.write() as connection:
         moved = await job_rows.move_job(connection, job, JobState.VERIFYING, runtime.now())
-        await job_rows.insert_report(connection, report)
+        await job_rows.insert_report(connection, report, withheld=withheld)
         await add_checks(connection, job.id, planned)
     return log_move(moved)
 
@@ -105,7 +108,7 @@ async def begin_only(runtime: Runtime, job: Job) -> Job:
     report = Report(job.id, body="", worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
     async with runtime.db.write() as connection:
         moved = await job_rows.move_job(connection, job, JobState.VERIFYING, runtime.now())
-        await job_rows.insert_report(connection, report)
+        await job_rows.insert_report(connection, report, withheld=False)
     return log_move(moved)
 
 

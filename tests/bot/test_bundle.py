@@ -17,7 +17,7 @@ from runner.model.job import Report
 from runner.rows import job_rows
 from runner.steps.spool import Spool
 from tests.bot.test_cli import AGENT_VALUE, KEY, SECRET, configure
-from tests.support.jobs import make_job, open_database
+from tests.support.jobs import make_job, open_database, store_report
 
 JOB = "0123456789"
 
@@ -29,7 +29,7 @@ async def fill(folder: Path, body: str = "") -> Path:
         await job_rows.insert_job(connection, make_job(id=JOB, prompt="what strangers wrote"))
         if body:
             report = Report(JOB, body, worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
-            await job_rows.insert_report(connection, report)
+            await store_report(connection, report)
     log = f"asked with {AGENT_VALUE}\n".encode()
     Spool(load_settings(config).server.data_dir / "spool").append(JOB, "agent", log)
     return config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
@@ -21,7 +22,7 @@ from runner.model.machines import Lease
 from runner.rows import job_rows
 from runner.rows.holds import Hold, save_hold
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
-from tests.support.jobs import NOON, make_job
+from tests.support.jobs import NOON, SPELLED, make_job
 from tests.support.meters import make_meter, make_usage
 from tests.support.site import PATCH, make_report
 
@@ -89,6 +90,28 @@ async def test_what_is_confidential_stays_with_operators(dashboard: Dashboard) -
                 assert ("words of others" in page.html or "size < 3" in page.html) == sees, (login, path)
             assert ("failed</span>" in (await browser.visit("/jobs")).html) == sees
             assert (job.id in (await browser.visit("/jobs?state=failed")).html) == sees
+
+
+@pytest.mark.parametrize("body", SPELLED)
+async def test_a_concern_in_any_spelling_is_withheld_in_lists(dashboard: Dashboard, body: str) -> None:
+    hidden = await dashboard.add(make_report(job_id="hidden0001", body=body), id="hidden0001", state=JobState.SUCCEEDED)
+    await dashboard.add(make_report(job_id="another001"), id="another001", attempt=2, state=JobState.SUCCEEDED)
+    for login, sees in (("alice", False), ("root", True)):
+        async with dashboard.browser(login) as browser:
+            for path in ("/jobs", "/jobs/another001"):
+                rows = re.split(r"<tr|<li", (await browser.visit(path)).html)
+                assert any("succeeded" in row for row in rows if hidden.id in row) == sees, (login, path)
+
+
+async def test_withheld_runs_do_not_shorten_the_pages_of_a_filter(dashboard: Dashboard) -> None:
+    for number in range(PAGE + 1):
+        body = CONFIDENTIAL if number == PAGE else "fix staged"
+        job_id = f"job{number:03}"
+        await dashboard.add(make_report(job_id=job_id, body=body), id=job_id, thread=number + 1, state=JobState.FAILED)
+        dashboard.clock.at += timedelta(seconds=1)
+    newest = {f"job{number:03}" for number in range(PAGE)}
+    async with dashboard.browser("alice") as browser:
+        assert set(re.findall(r"/jobs/(job\d+)", (await browser.visit("/jobs?state=failed")).html)) == newest
 
 
 async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard) -> None:

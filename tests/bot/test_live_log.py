@@ -16,7 +16,7 @@ import pytest
 from bot.web.live_channel import KEPT, encode
 from runner.model.job import Job, JobState
 from runner.rows import job_rows
-from tests.support.jobs import NOON
+from tests.support.jobs import NOON, store_report
 from tests.support.site import SECRET, Site, make_report, open_site
 
 PATIENCE_S = 20.0
@@ -239,7 +239,7 @@ async def test_of_a_run_that_is_withheld_nothing_is_sent_any_more(site: Site) ->
     async with follow(site, "collect") as reader, follow(site, "collect") as other:
         await reader.until_log("One.")
         async with site.database.write() as connection:
-            await job_rows.insert_report(connection, make_report(body="security concern\n\nHere is how."))
+            await store_report(connection, make_report(body="security concern\n\nHere is how."))
             await job_rows.move_job(connection, job, JobState.VERIFYING, NOON)
         gone = await reader.until("gone")
         assert "Only the operator can see this result" in gone.text

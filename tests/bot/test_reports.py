@@ -17,7 +17,7 @@ from runner.model.job import JobState, Report
 from runner.rows import job_rows
 from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database, store_report
 from tests.support.meters import make_meter
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ async def fill(folder: Path) -> None:
             changes: dict[str, Any] = {"state": JobState.FAILED, "thread": day + 1, "requested_by": "-dash"}
             await job_rows.insert_job(connection, make_job(id=job_id, created_at=created_at, **changes))
         await job_rows.save_meter(connection, METER)
-        await job_rows.insert_report(connection, REPORT)
+        await store_report(connection, REPORT)
 
 
 def read(text: str) -> list[dict[str, str]]:

@@ -23,7 +23,7 @@ from runner.rows import job_rows
 from runner.rows.machine_states import drain, forget_outage, resume, save_outage
 from runner.rows.notifications import change_notification, fetch_waiting
 from tests.support.clock import Clock
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, SPELLED, make_job, open_database, store_report
 from tests.support.meters import make_meter
 
 
@@ -160,7 +160,14 @@ async def run(watch: Watch, job_id: str, series: int | None = None, body: str = 
         await job_rows.insert_job(connection, make_job(id=job_id, **states))
         await job_rows.save_meter(connection, make_meter(job_id, **taken))
         if body:
-            await job_rows.insert_report(connection, Report(job_id, body, "", "", "", "", (), None))
+            await store_report(connection, Report(job_id, body, "", "", "", "", (), None))
+
+
+@pytest.mark.parametrize("body", SPELLED)
+async def test_a_concern_in_any_spelling_reaches_the_operator(database_url: str, body: str) -> None:
+    async with open_watch(database_url) as watch:
+        await run(watch, "aaaaaaaaaa", 1, body)
+        assert any("security concern" in words for words in await watch.hear())
 
 
 async def test_each_cap_of_a_day_or_a_month_is_told_of_once_in_that_time(database_url: str) -> None:

@@ -30,7 +30,7 @@ from runner.rows.holds import Hold, fetch_hold, save_hold
 from tests.handlers.test_report_comment import result
 from tests.runner.test_admission import BAD_KEYS, KEY, KEYS, OTHER
 from tests.support.clock import Clock
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database, store_report
 from tests.support.model_github import ModelGitHub
 
 
@@ -59,7 +59,7 @@ async def test_a_job_in_which_nobody_worked_hides_none_in_which_somebody_did(dat
         assert await find() == looked.id
         worked = make_job(id="1" * 10, state=JobState.SUCCEEDED)
         await job_rows.insert_job(connection, worked)
-        await job_rows.insert_report(connection, replace(result(), job_id=worked.id))
+        await store_report(connection, replace(result(), job_id=worked.id))
         assert await find() == worked.id
         await job_rows.insert_job(connection, make_job(id="3" * 10, preset=VERIFY, attempt=3))
         assert await find() == "3" * 10, "what is under way is what they mean"
@@ -78,7 +78,7 @@ async def test_a_run_whose_report_names_a_concern_is_opened_to_nobody_by_a_comme
         person = Person("maintainer", Surface.THREAD, RULES, Role.WRITE)
         ask = (connection, context, person, job.issue_number, [KEY])
         assert await take_over(*ask) != hold_replies.render_takeover_refused()
-        await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
+        await store_report(connection, replace(result(), job_id=job.id, body="security concern"))
         assert await take_over(*ask) == hold_replies.render_takeover_refused()
 
 
@@ -86,7 +86,7 @@ async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> 
     async with open_database(database_url) as database, database.write() as connection:
         job = make_job(state=JobState.FAILED, machine="gpu-1")
         await job_rows.insert_job(connection, job)
-        await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
+        await store_report(connection, replace(result(), job_id=job.id, body="security concern"))
         guest = KeyHolder("casey", KEY, LASTS)
         with pytest.raises(HoldRefused, match="its report is confidential"):
             await take_over_anyhow(connection, OPERATOR, job, guest, agent="mine", secret=b"", now=NOON)
@@ -100,7 +100,7 @@ async def test_who_waits_for_a_report_is_let_in_unless_it_names_a_concern(databa
         async with database.write() as connection:
             await job_rows.insert_job(connection, job)
             if withheld:
-                await job_rows.insert_report(connection, replace(result(), job_id=job.id, body="security concern"))
+                await store_report(connection, replace(result(), job_id=job.id, body="security concern"))
             hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True)
             await save_hold(connection, hold)
         await report_jobs(context)

@@ -47,7 +47,7 @@ from tests.handlers.asked import (
 )
 from tests.support.at_once import hasten
 from tests.support.clock import Clock
-from tests.support.jobs import open_database
+from tests.support.jobs import open_database, store_report
 from tests.support.model_github import MISHAPS, OURS, ModelGitHub
 from tests.support.model_machine import BASE
 from tests.support.moves import Witness, check_moves
@@ -234,7 +234,7 @@ class Cases(RuleBasedStateMachine):
                 changes = (CHANGES[how],) if how in CHANGES and job.may_change else ()
                 digest = DIGESTS[how] if changes else None
                 words = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch(changes))
-                await job_rows.insert_report(connection, Report(job.id, *words, changes, digest))
+                await store_report(connection, Report(job.id, *words, changes, digest))
 
     # What we do.
 

@@ -25,7 +25,7 @@ from runner.model.job import JobState, Report, digest_of
 from runner.rows import job_rows
 from tests.handlers.asked import render_commented
 from tests.support.clock import Clock
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database, store_report
 from tests.support.model_github import ModelGitHub
 from tests.support.model_machine import BASE, CHANGE
 from tests.support.patches import render_patch
@@ -51,7 +51,7 @@ class Thread:
         texts = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch([CHANGE]))
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
-            await job_rows.insert_report(connection, Report(job_id, *texts, (CHANGE,), DIGEST))
+            await store_report(connection, Report(job_id, *texts, (CHANGE,), DIGEST))
             await casebook.save_case(connection, case)
 
     def note(self) -> Comment:

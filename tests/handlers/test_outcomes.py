@@ -26,7 +26,7 @@ from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.notifications import Notification, fetch_waiting
 from tests.support.clock import Clock
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database, store_report
 from tests.support.meters import make_meter
 
 SECRET = "hunter2-hunter2"
@@ -51,7 +51,7 @@ class Desk:
             await casebook.save_case(connection, replace(case, active_job_id=job.id, standing_job_id=standing))
             await casebook.insert_reply(connection, status)
             if report:
-                await job_rows.insert_report(connection, report)
+                await store_report(connection, report)
             if meter:
                 await job_rows.save_meter(connection, meter)
         await report_jobs(self.context)

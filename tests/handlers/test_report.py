@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.text.report import MAX_PARSED, ParsedReport, is_withheld, parse_report
-from runner.changes.concerns import OUTCOMES
+from handlers.text.report import MAX_PARSED, ParsedReport, parse_report
+from runner.changes.concerns import OUTCOMES, is_withheld
 from runner.model.job import Report
 
 REPORT = """\

@@ -25,7 +25,7 @@ from runner.rows import job_rows
 from runner.rows.calls import Account, Ledger
 from runner.steps.spool import Spool
 from tests.support.calls import fetch_calls
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database, store_report
 
 RETENTION = Retention(deliveries_days=30, logs_days=180)
 OLD = NOON - timedelta(days=181)
@@ -97,7 +97,7 @@ async def add_job(database: Database, attempt: int, thread: int = 7, **changes: 
     async with database.write() as connection:
         assert await job_rows.insert_job(connection, job)
         await job_rows.save_log(connection, job_id, "agent", job_rows.compress_log(b"what it said"))
-        await job_rows.insert_report(
+        await store_report(
             connection, Report(job_id, "It is mended.", "", "", "", "the diff", digest="ab" * 32, changes=(change,))
         )
     return job_id

@@ -15,7 +15,7 @@ from runner.model.job import FileChange, IllegalMove, Job, JobKind, JobRequest, 
 from runner.model.machines import Lease
 from runner.model.usage import Usage
 from runner.rows import job_rows
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database, store_report
 from tests.support.meters import make_meter
 
 
@@ -122,7 +122,7 @@ async def test_a_report_comes_back_with_every_byte_and_mode(database_url: str) -
     report = Report("0123456789", "body", "log", "title", "repro", "patch", changes, "ab" * 32, ("no",), ("hm",))
     async with open_database(database_url) as database, database.write() as connection:
         await job_rows.insert_job(connection, make_job())
-        await job_rows.insert_report(connection, report)
+        await store_report(connection, report)
         assert await job_rows.fetch_report(connection, report.job_id) == report
 
 

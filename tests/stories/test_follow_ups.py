@@ -10,7 +10,7 @@ import pytest
 
 from runner.model.job import JobState, Report
 from runner.rows import job_rows
-from tests.support.jobs import make_job
+from tests.support.jobs import make_job, store_report
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -163,7 +163,7 @@ async def add_ended_job(world: World, report: str) -> None:
     job = make_job(repository=rules.name, thread=world.number, agent=rules.agent, state=JobState.SUCCEEDED)
     async with world.playground.service.context.db.write() as connection:
         await job_rows.insert_job(connection, job)
-        await job_rows.insert_report(connection, Report(job.id, report, "", "", "", "", (), None))
+        await store_report(connection, Report(job.id, report, "", "", "", "", (), None))
 
 
 async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_again(tmp_path: Path) -> None:

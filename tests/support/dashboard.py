@@ -37,7 +37,7 @@ from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.steps.spool import Spool
 from tests.support.clock import Clock
-from tests.support.jobs import make_job, open_database
+from tests.support.jobs import make_job, open_database, store_report
 from tests.support.scripted_github import FAST, app_key_pem
 from tests.support.site import AGENTS, SECRET, Page
 from tests.support.visitor import APP_ID, NAME, Visitor, open_visitor
@@ -142,7 +142,7 @@ class Dashboard:
             if job.thread is not None:
                 await open_case(connection, self.url, job, "It is <b>broken</b>")
             if report:
-                await job_rows.insert_report(connection, report)
+                await store_report(connection, report)
             case = await casebook.fetch_case(connection, job.case_key)
             if case and not job.active:
                 has_diff = report is not None and report.digest is not None

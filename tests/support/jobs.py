@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import create_engine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
+from runner.changes.concerns import is_withheld
 from runner.db import upgrades
 from runner.db.database import Database
 from runner.db.schema import installation
-from runner.model.job import Job, JobKind, JobState
+from runner.model.job import Job, JobKind, JobState, Report
+from runner.rows import job_rows
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
@@ -76,3 +79,20 @@ def write_database(file: Path) -> None:
     file.write_bytes(make_template())
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute(f"UPDATE {installation.name} SET secret = ?", [secrets.token_bytes(32)])
+
+
+SPELLED = (
+    "\uff53\uff45\uff43\uff55\uff52\uff49\uff54\uff59 \uff43\uff4f\uff4e\uff43\uff45\uff52\uff4e",
+    "secu\u00adrity conc\u00adern",
+    "s&#101;c&#117;rity c&#111;nc&#101;rn",
+    "se<b>cu</b>rity con<b>ce</b>rn",
+    "se**cu**rity con**ce**rn",
+    "\U0001d42c\U0001d41e\U0001d41c\U0001d42e\U0001d42b\U0001d422\U0001d42d\U0001d432 "
+    "\U0001d41c\U0001d428\U0001d427\U0001d41c\U0001d41e\U0001d42b\U0001d427",
+)
+"""Reports with a security concern in which a plain search does not find the words."""
+
+
+async def store_report(connection: AsyncConnection, report: Report) -> None:
+    """Store a report as the end of its job does."""
+    await job_rows.insert_report(connection, report, withheld=is_withheld(report))

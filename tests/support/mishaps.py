@@ -36,7 +36,7 @@ from runner.db.schema import deliveries, pulls, replies
 from runner.model.job import FileChange, Job, JobState, Report, digest_of
 from runner.rows import job_rows
 from tests.support.clock import Clock
-from tests.support.jobs import make_job, open_database
+from tests.support.jobs import make_job, open_database, store_report
 from tests.support.patches import render_patch
 from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
 
@@ -67,7 +67,7 @@ class Counter:
         case = Case(job.case_key, NAME, 1, "Broken", CaseState.AWAITING_NOTE, self.clock(), self.clock())
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
-            await job_rows.insert_report(connection, report)
+            await store_report(connection, report)
             await casebook.save_case(connection, replace(case, standing_job_id=job.id))
         return job
 

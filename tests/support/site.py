@@ -25,7 +25,7 @@ from runner.model.machines import Outage
 from runner.rows import job_rows
 from runner.rows.machine_states import drain, save_outage
 from runner.steps.spool import Spool
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database, store_report
 from tests.support.meters import make_meter
 
 SECRET = "a secret of the operator"
@@ -113,7 +113,7 @@ class Site:
         async with self.database.write() as connection:
             await job_rows.insert_job(connection, job)
             if report:
-                await job_rows.insert_report(connection, report)
+                await store_report(connection, report)
         return job
 
     async def note_outage(self, machine: str, reason: str) -> None:

@@ -13,7 +13,7 @@ from bot.operations.holds import describe_way_in
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import new_request_key
-from bot.web.dashboard.listing import fetch_hidden, name_state
+from bot.web.dashboard.listing import name_state
 from handlers.cases import casebook
 from handlers.cases.case import Case
 from handlers.commands.rights import Operation, Person, Surface
@@ -94,7 +94,8 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         moves = await job_rows.fetch_moves(connection, job.id)
         hold = await fetch_hold(connection, job.id)
         attempts = await _fetch_attempts(connection, job)
-        hidden = set() if visitor.is_operator else await fetch_hidden(connection, [one.id for one in attempts])
+        ids = [] if visitor.is_operator else [one.id for one in attempts]
+        hidden = await job_rows.fetch_withheld_among(connection, ids)
         case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
         rules = deps.context.rules_for(job.repository) if may_open and job.thread is not None else None
         may_take_over = rules is not None and await would_take_over(connection, deps.context, rules, job)

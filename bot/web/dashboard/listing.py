@@ -6,7 +6,7 @@ as much as the first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from urllib.parse import urlencode
@@ -15,10 +15,9 @@ from sqlalchemy import ColumnElement, and_, exists, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.web.auth.visibility import VisibleJobs
-from handlers.text.report import is_withheld
 from handlers.words.costs import describe_cost
 from runner.characters import make_storable
-from runner.db.schema import cases, jobs, meters
+from runner.db.schema import cases, jobs, meters, reports
 from runner.model.job import ACTIVE, FINAL, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -33,9 +32,6 @@ ENDED = "ended"
 
 MAX_TYPED = 200
 """The most characters of a filter that are used."""
-
-_IN_CONFIDENTIAL = "ecurity"
-"""In every report with a security concern. Without its first letter, because Unicode has another form of it."""
 
 _SHOWN = (
     *("id", "repository", "thread", "attempt", "preset", "agent", "machine", "requested_by", "state"),
@@ -108,6 +104,9 @@ def choose(scope: VisibleJobs, wanted: PageFilter) -> list[ColumnElement[bool]]:
         conditions.append(jobs.c.state.in_(sorted(map(str, ACTIVE))))
     elif wanted.state:
         conditions.append(jobs.c.state == wanted.state)
+        if wanted.state in FINAL and not scope.everything:
+            # A filter by final state must not reveal the state of a withheld job.
+            conditions.append(~exists().where(reports.c.job_id == jobs.c.id, reports.c.withheld))
     conditions += [jobs.c[name] == value for name in ("preset", "agent", "machine") if (value := getattr(wanted, name))]
     if wanted.search:
         conditions.append(_search(wanted.search))
@@ -165,23 +164,16 @@ async def fetch_page(connection: AsyncConnection, scope: VisibleJobs, wanted: Pa
         .order_by(*order)
     )
     rows = [dict(row._mapping) for row in await connection.execute(query)]
-    hidden = await fetch_hidden(connection, ids[:PAGE])
+    hidden = await job_rows.fetch_withheld_among(connection, ids[:PAGE])
     cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > PAGE else ""
     listed = [_list(row, is_hidden=row["id"] in hidden, is_operator=scope.everything) for row in rows]
-    # A filter by final state must not reveal the state of a withheld job.
-    return JobPage(tuple(job for job in listed if wanted.state in ("", ACTIVE_ONES, job.state)), cursor)
+    return JobPage(tuple(listed), cursor)
 
 
 def _read_meter(values: dict[str, object]) -> Meter | None:
     """Take the meter out of a row, if there is one."""
     reading = {name.removeprefix("meter_"): values.pop(name) for name in [*values] if name.startswith("meter_")}
     return job_rows.read_meter(reading) if reading["job_id"] else None
-
-
-async def fetch_hidden(connection: AsyncConnection, job_ids: Collection[str]) -> set[str]:
-    """The jobs among these whose result only operators may see."""
-    texts = await job_rows.fetch_texts(connection, job_ids, _IN_CONFIDENTIAL)
-    return {job_id for job_id, report in texts.items() if is_withheld(report)}
 
 
 def name_state(state: str, *, is_hidden: bool) -> str:

@@ -464,6 +464,7 @@ def upgrade() -> None:
     op.create_table(
         "reports",
         sa.Column("job_id", sa.String(20), nullable=False),
+        sa.Column("withheld", sa.Boolean(), nullable=False),
         sa.Column("body", sa.Text(), nullable=False),
         sa.Column("worklog", sa.Text(), nullable=False),
         sa.Column("pr_title", sa.Text(), nullable=False),
