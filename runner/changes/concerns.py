@@ -58,8 +58,13 @@ _MAX_READ = 4_000
 
 _NOUN = r"(?:concern|issue|problem|risk|bug|flaw|hole|vulnerabilit(?:y|ie))s?"
 
-_PHRASE = re.compile(rf"security[\W_]{{0,12}}{_NOUN}")
-"""The two words, with any separator between them."""
+_PHRASE = re.compile(rf"security(?:[\W_]{{1,12}}(?:related|relevant))?[\W_]{{0,12}}({_NOUN})")
+"""The two words, with any separator between them, and in `security-related concern` a word."""
+
+_INVERTED = re.compile(
+    rf"\b({_NOUN}) (?:(?:about|of|for|with|in|regarding|concerning)|relat(?:ed|ing) to) (?:the )?security\b(?! ?\w)"
+)
+"""The two words in the other order, at the end of a clause: `a concern about security`."""
 
 _CONCERN = re.compile(
     r"(?:and )?(?:an? )?(?:(?!(?:no|not|without|never)\b)\w+ ){0,2}"
@@ -180,7 +185,7 @@ def _split_clauses(line: str) -> list[str]:
     line = _IN_WORD.sub("", line)
     line = re.sub(r"</?[a-z][^>]*>", " ", line)
     line = re.sub(r"(?<=[a-z])[-\u2010\u2212](?=[a-z])", " ", line.replace("_", " "))
-    line = _PHRASE.sub(lambda found: re.sub(r"^security[\W_]*", "security ", found[0]), line)
+    line = _INVERTED.sub(r"security \1", _PHRASE.sub(r"security \1", line))
     return [" ".join(clause.split()) for clause in re.split(r"[^\w\s]+|\b\d+\b", line) if clause.strip()]
 
 
