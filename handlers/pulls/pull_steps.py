@@ -55,6 +55,8 @@ class Brought:
 
     request: PullRequest
     updated: bool
+    drops_edits: bool = False
+    """Whether people's text in the earlier body could not be told from ours, and so was left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
     earlier = await _find_earlier(context, pull, job)
     if earlier:
-        return Brought(await _update(context, pull, approved, earlier), updated=True)
+        return await _update(context, pull, approved, earlier)
     if pull.branch != name_branch(job.issue_number, job.id):
         # The pull request was closed meanwhile.
         pull = await change(context, pull, branch=name_branch(job.issue_number, job.id), commit_sha=None)
@@ -184,7 +186,7 @@ def _describe_obstacle(request: PullRequest, branch: str, *, is_ours: bool) -> s
     )
 
 
-async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _Earlier) -> PullRequest:
+async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _Earlier) -> Brought:
     """Add a commit to the branch, so that its whole change is the approved one; then update body and title."""
     job, branch, number = approved.job, earlier.pull.branch, earlier.request.number
     approved = replace(approved, where=earlier.request.head_repository or job.repository)
@@ -205,10 +207,10 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
     # Read as late as possible, because people may edit it at any time.
     written = (await context.github.fetch_pull_request(job.repository, number)).body
     edits = find_edits(written, (pull.note, earlier.pull.note), context.secrets)
-    body = await _render_body(context, pull, approved, edits)
+    body = await _render_body(context, pull, approved, edits or "")
     title = approved.title if pull.title else None
     await context.github.update_pull_request(job.repository, number, body=body, title=title)
-    return earlier.request
+    return Brought(earlier.request, updated=True, drops_edits=edits is None)
 
 
 async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list[str]:

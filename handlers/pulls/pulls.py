@@ -213,7 +213,9 @@ class Pulls(Effect[DuePull]):
             await job_rows.add_event(
                 connection, job.id, now, f"draft pull request #{found.number} by @{pull.approver}'s note"
             )
-            body = replies.render_pull_opened(found.number, pull.approver, updated=brought.updated)
+            body = replies.render_pull_opened(
+                found.number, pull.approver, updated=brought.updated, drops_edits=brought.drops_edits
+            )
             await write_reply(connection, self.context, job.repository, job.issue_number, f"pull of {job.id}", body)
         log.info("pull.opened", number=found.number, branch=pull.branch, by=pull.approver)
         self.context.notify()

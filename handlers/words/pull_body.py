@@ -87,9 +87,15 @@ def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> 
     return [collapse(title, shown) if shown else "" for title, shown in parts]
 
 
-def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str:
-    """People's own text above our part of a body, without the `notes`."""
-    above = _MARKER.split(body.replace("\r\n", "\n"), maxsplit=1)[0].strip()
+def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str | None:
+    """People's own text above our part of a body, without the `notes`.
+
+    None if somebody has deleted the marker between the two: agents' text could then look like people's.
+    """
+    above, *ours = _MARKER.split(body.replace("\r\n", "\n"), maxsplit=1)
+    if not ours:
+        return None
+    above = above.strip()
     for note in (redact(note, secrets).strip() for note in notes):
         rest = above.removeprefix(note)
         if not rest or rest.startswith("\n"):

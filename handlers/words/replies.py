@@ -304,10 +304,19 @@ def render_pull_pending() -> str:
     return "An earlier note for this diff was accepted. Its draft pull request is being opened."
 
 
-def render_pull_opened(number: int, approver: str, *, updated: bool = False) -> str:
-    """The link from the issue to its pull request; an `updated` one existed with another diff."""
+def render_pull_opened(number: int, approver: str, *, updated: bool = False, drops_edits: bool = False) -> str:
+    """The link from the issue to its pull request; an `updated` one existed with another diff.
+
+    `drops_edits` says that people's text in its body was left out.
+    """
     done = f"Pull request #{number} now has this diff" if updated else f"Draft pull request #{number} is open"
-    return f"{done}. It begins with @{approver}'s note. Please review it before you merge it."
+    body = f"It begins with @{approver}'s note."
+    if drops_edits:
+        body += (
+            " Somebody had deleted ptq-bot's hidden line in its body, so ptq-bot wrote the whole body again. "
+            "GitHub keeps the earlier text among the body's edits."
+        )
+    return f"{done}. {body} Please review it before you merge it."
 
 
 def render_pull_exists(number: int) -> str:

@@ -12,7 +12,13 @@ from markdown_it import MarkdownIt
 
 from handlers.cases.casebook import Pull, derive_reply_id, draft_reply
 from handlers.text.report import ParsedReport
-from handlers.words.pull_body import find_edits, render_commit_message, render_pull_body, render_pull_title
+from handlers.words.pull_body import (
+    find_edits,
+    render_commit_message,
+    render_marker,
+    render_pull_body,
+    render_pull_title,
+)
 from handlers.words.report_comment import (
     MAX_COMMENT,
     MAX_SUMMARY,
@@ -307,6 +313,12 @@ def test_a_title_is_one_harmless_line(proposed: str, title: str) -> None:
 )
 def test_what_people_wrote_above_our_part_is_told_from_the_notes(above: str, edits: str) -> None:
     assert find_edits(f"{above}\n\n<!-- ptq:pull=0123456789 -->\n\nours", ["New note.", "Old note."], ()) == edits
+
+
+def test_nothing_is_taken_from_a_body_without_our_marker() -> None:
+    body = render_pull_body(PULL, done(), result(), model=None, public_url="", secrets=())
+    assert find_edits(body, [PULL.note], ()) == ""
+    assert find_edits(body.replace(render_marker(done().id), ""), [PULL.note], ()) is None
 
 
 def test_the_approvers_title_comes_first_and_is_one_harmless_line_too() -> None:

@@ -184,6 +184,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_pull_opened: [
         replies.render_pull_opened(13, "maintainer"),
         replies.render_pull_opened(13, "maintainer", updated=True),
+        replies.render_pull_opened(13, "maintainer", updated=True, drops_edits=True),
     ],
     replies.render_pull_exists: [replies.render_pull_exists(13)],
     replies.render_pull_failed: [replies.render_pull_failed("GitHub answered 422: no commits between main and x")],

@@ -90,6 +90,18 @@ async def test_what_people_wrote_on_the_pull_request_stays(world: World) -> None
     assert pull.body.count("<!-- ptq:pull=") == pull.body.count("Fixes #1") == 1
 
 
+async def test_an_update_drops_the_earlier_body_if_its_hidden_line_was_deleted(world: World) -> None:
+    (pull,) = world.pulls()
+    first = world.digest()
+    body = pull.body.replace(f"<!-- ptq:pull={(await world.jobs())[0].id} -->", "Please wait.")
+    await world.github.edit_issue(NAME, pull.number, by="maintainer", title=pull.title, body=body)
+    second = await attempt(world)
+    await approve_again(world)
+    await world.wait_for_reply("Somebody had deleted ptq-bot's hidden line in its body")
+    assert pull.body.startswith(f"{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
+    assert f"digest `{first}`" not in pull.body
+
+
 async def test_a_title_that_the_note_gives_replaces_the_one_that_stands(world: World) -> None:
     await attempt(world)
     pull = await approve_again(world, title=" --title 'Better words'")
