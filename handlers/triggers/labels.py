@@ -22,7 +22,7 @@ from handlers.jobs.start import StartRequest, start_job
 from handlers.ports import GitHubError, NotFound
 from handlers.rules import RepositoryRules
 from handlers.words import replies
-from runner.rows.pauses import fetch_pauses
+from runner.rows.pauses import fetch_pauses, note_label_restored
 
 log = structlog.get_logger()
 
@@ -30,6 +30,9 @@ router = Router()
 
 CLOSE = timedelta(minutes=1)
 """If the times in timeline and payload differ more, they belong to different labellings."""
+
+RESTORE_REST = timedelta(minutes=15)
+"""The shortest time between two writes that add a removed pause label again."""
 
 OUR_PREFIX = "ptq"
 """In a repository without configuration, only labels with this prefix count as requests."""
@@ -175,21 +178,27 @@ async def lift_pause(
     """End the pause of a removed label, if the person may pause; otherwise add the label again.
 
     On GitHub, triage access is enough to remove labels. If a bot removed it, it is not added again, because two bots
-    would never stop. The pause continues in both cases.
+    would never stop. If it was added again within `RESTORE_REST`, it stays off, because each time is a write of the
+    App. The pause continues in all cases.
     """
     async with context.db.read() as connection:
         pauses = await fetch_pauses(connection)
-    if (rules.name.lower(), number) not in {(pause.repository, pause.issue_number) for pause in pauses}:
+    begun = [pause for pause in pauses if (pause.repository, pause.issue_number) == (rules.name.lower(), number)]
+    if not begun:
         return
     person = await identify(context, rules, repository, by.login, Surface.THREAD, Operation.RESUME)
     if person.may(Operation.RESUME):
         await _resume_repository(context, person, number, trigger)
         return
     log.warning("repository.not_resumed", repository=rules.name, by=by.login)
-    body = replies.render_pause_kept(by.login, rules.pause_label, rules.who_may_start, put_back=not by.is_bot)
+    restored_at, now = begun[0].label_restored_at, context.now()
+    restores = not by.is_bot and (restored_at is None or now - restored_at >= RESTORE_REST)
+    body = replies.render_pause_kept(by.login, rules.pause_label, rules.who_may_start, put_back=restores)
     await answer(context, person, number, f"#{number} may not resume @{by.login}", body)
-    if not by.is_bot:
+    if restores:
         await context.github.add_label(rules.name, number, rules.pause_label)
+        async with context.db.write() as connection:
+            await note_label_restored(connection, begun[0], now)
 
 
 async def _resume_repository(context: Context, person: Person, number: int, trigger: str) -> None:

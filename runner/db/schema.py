@@ -369,6 +369,7 @@ pauses = Table(
     Column("issue_number", Integer, primary_key=True, autoincrement=False),  # with the label; 0: the operator pauses
     Column("paused_by", String(100), nullable=False),
     Column("paused_at", UtcDateTime, nullable=False),
+    Column("label_restored_at", UtcDateTime),
 )
 
 heartbeats = Table(

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import pauses
@@ -33,6 +33,8 @@ class Pause:
     """The issue with the label, which has to end the pause, or `OPERATOR`. There may be several at the same time."""
     paused_by: str
     paused_at: datetime
+    label_restored_at: datetime | None = None
+    """When the label was last added again, after somebody had removed it who may not end the pause."""
 
     @property
     def origin(self) -> str:
@@ -56,6 +58,12 @@ async def end_pause(connection: AsyncConnection, repository: str, issue_number: 
     which = [pauses.c.repository == repository.lower()]
     which += [] if issue_number is None else [pauses.c.issue_number == issue_number]
     return (await connection.execute(delete(pauses).where(*which))).rowcount
+
+
+async def note_label_restored(connection: AsyncConnection, pause: Pause, now: datetime) -> None:
+    """Store that the label of a pause was added again."""
+    which = (pauses.c.repository == pause.repository, pauses.c.issue_number == pause.issue_number)
+    await connection.execute(update(pauses).where(*which).values(label_restored_at=now))
 
 
 async def fetch_pauses(connection: AsyncConnection) -> list[Pause]:

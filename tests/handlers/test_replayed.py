@@ -194,6 +194,7 @@ async def test_only_people_who_may_pause_end_a_pause_and_others_find_the_label_b
         await thread.unlabel("ptq:pause", by="triager")
         assert await thread.is_paused()
         assert thread.github.labels[ISSUE] == {"ptq:pause"}
+        thread.clock.forward(15 * 60)
     begun, kept = await thread.replies()
     assert "Paused by" in begun
     assert "only people with write access can end a pause, @triager" in kept
@@ -202,6 +203,17 @@ async def test_only_people_who_may_pause_end_a_pause_and_others_find_the_label_b
     await thread.unlabel("ptq:pause")
     assert not await thread.is_paused()
     assert (await thread.replies())[-1] == "Resumed by @boss. New jobs can start again."
+
+
+async def test_a_pause_label_that_is_removed_again_and_again_is_added_again_four_times_an_hour(thread: Thread) -> None:
+    await thread.label("ptq:pause")
+    restored = 0
+    for _ in range(60):
+        await thread.unlabel("ptq:pause", by="triager")
+        restored += thread.github.labels[ISSUE] == {"ptq:pause"}
+        thread.clock.forward(60)
+    assert restored == 4
+    assert await thread.is_paused()
 
 
 async def test_a_bot_ends_no_pause_and_is_not_fought_over_the_label(thread: Thread) -> None:

@@ -235,6 +235,7 @@ def upgrade() -> None:
         sa.Column("issue_number", INTEGER, autoincrement=False, nullable=False),
         sa.Column("paused_by", sa.String(100), nullable=False),
         sa.Column("paused_at", TIME, nullable=False),
+        sa.Column("label_restored_at", TIME),
         sa.PrimaryKeyConstraint("repository", "issue_number"),
     )
     op.create_table(
