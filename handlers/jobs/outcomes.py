@@ -76,6 +76,7 @@ class _Ended:
     report: Report | None
     meter: Meter | None
     checks: Sequence[Check]
+    pull_number: int | None
 
     @property
     def size(self) -> int:
@@ -86,7 +87,9 @@ class _Ended:
 async def _read_ended(context: Context, job: Job) -> _Ended:
     async with context.db.read() as connection:
         report, meter = await job_rows.fetch_report(connection, job.id), await job_rows.fetch_meter(connection, job.id)
-        return _Ended(job, report, meter, await fetch_checks(connection, job.id))
+        case = await casebook.fetch_case(connection, job.case_key)
+        pull_number = case.pull_number if case else None
+        return _Ended(job, report, meter, await fetch_checks(connection, job.id), pull_number)
 
 
 async def _report(context: Context, job_id: str) -> None:
@@ -170,6 +173,7 @@ def _render(context: Context, ended: _Ended) -> Draft:
             public_url=context.find_page_root(job),
             secrets=context.secrets,
             checks=ended.checks,
+            pull_number=ended.pull_number,
             key_on_machine=context.leaves_key(job),
             caps_unpriced=context.caps_unpriced(job),
             quotes_log=context.opens_log(job),

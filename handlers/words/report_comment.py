@@ -121,15 +121,16 @@ def draft_report(
     public_url: str,
     secrets: Collection[str],
     checks: Sequence[Check] = (),
+    pull_number: int | None = None,
     key_on_machine: bool = False,
     caps_unpriced: bool = False,
     quotes_log: bool = False,
 ) -> Draft:
     """The report of an ended job: findings, diff, next step, and costs.
 
-    `model` is the configured model, `checks` are the service's own checks. `key_on_machine` says whether the agent's
-    key was on the machine, and `caps_unpriced` whether turns and time are capped where the cost is unknown. A withheld
-    run gets a neutral text.
+    `model` is the configured model, `checks` are the service's own checks. `pull_number` is the issue's pull request,
+    if there is one. `key_on_machine` says whether the agent's key was on the machine, and `caps_unpriced` whether turns
+    and time are capped where the cost is unknown. A withheld run gets a neutral text.
 
     More people read a thread than a log. Unless everybody may read the log (`quotes_log`), the comment contains no line
     that was logged after the agent started, and no results of a run without a report.
@@ -145,7 +146,7 @@ def draft_report(
     above += [_render_doubts(left, secrets)] if left else []
     above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
     if report and approvable(job, report, secrets, has_page=bool(public_url)):
-        above.append(_render_title(report, secrets))
+        above.append(_render_title(report, pull_number, secrets))
     step = _choose_next_step(job, report, checks, secrets, has_page=bool(public_url))
     shown_model = name_model(job, meter, model, secrets)
     is_capped_otherwise = caps_unpriced and meter is not None and meter.usage.cost_usd is None
@@ -225,10 +226,13 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
     return f"{Label.NOTE.bold}\n\n{listed}"
 
 
-def _render_title(report: Report, secrets: Collection[str]) -> str:
+def _render_title(report: Report, pull_number: int | None, secrets: Collection[str]) -> str:
     """The title of pull request and commit, unless the note has another one."""
     title = make_safe_title(report.pr_title, secrets, MAX_TITLE)
-    return f"{Label.TITLE.bold} {show_words(title, secrets, MAX_TITLE)}" if title else ""
+    if not title:
+        return ""
+    kept = f" (while it is open, pull request #{pull_number} keeps its title)" if pull_number else ""
+    return f"{Label.TITLE.bold} {show_words(title, secrets, MAX_TITLE)}{kept}"
 
 
 def _plain_line(text: str, secrets: Collection[str]) -> str:

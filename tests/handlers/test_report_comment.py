@@ -65,10 +65,20 @@ def result(**changes: Any) -> Report:
 
 
 def render(
-    job: Job | None = None, report: Report | None = None, secrets: tuple[str, ...] = (), meter: Meter | None = None
+    job: Job | None = None,
+    report: Report | None = None,
+    secrets: tuple[str, ...] = (),
+    meter: Meter | None = None,
+    pull_number: int | None = None,
 ) -> str:
     draft = draft_report(
-        job or done(), report or result(), meter, model="a-model", public_url="https://ptq.example", secrets=secrets
+        job or done(),
+        report or result(),
+        meter,
+        model="a-model",
+        public_url="https://ptq.example",
+        secrets=secrets,
+        pull_number=pull_number,
     )
     return draft.finish()
 

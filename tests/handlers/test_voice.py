@@ -319,3 +319,9 @@ def test_the_title_that_an_agent_proposes_is_shown_as_it_will_be_where_a_note_ma
     title = "Keep @octocat's row"
     assert "**Proposed title:** `Keep octocat's row`" in render(report=result(pr_title=title))
     assert "Proposed title" not in render(report=result(pr_title=title, digest=None))
+
+
+def test_a_report_says_that_an_open_pull_request_keeps_its_title() -> None:
+    kept = "(while it is open, pull request #13 keeps its title)"
+    assert f"**Proposed title:** `Keep the last chunk` {kept}" in render(pull_number=13)
+    assert "keeps its title" not in render()

@@ -13,7 +13,10 @@ from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
-DIFFERENTLY = "pathlib.Path('attempt.txt').write_text(os.environ['PTQ_JOB_ID'] + '\\n')\n"
+DIFFERENTLY = """
+pathlib.Path('attempt.txt').write_text(os.environ['PTQ_JOB_ID'] + '\\n')
+(output / 'pr_title.txt').write_text('Attempt ' + os.environ['PTQ_JOB_ID'])
+"""
 SECOND_NOTE = "The second attempt says in a file which one it was, and I want that there for the release notes."
 
 
@@ -54,6 +57,7 @@ async def test_a_note_on_another_attempt_brings_it_into_the_open_pull_request_by
     (pull,) = world.pulls()
     before, title, shown = pull.head_sha, pull.title, show(world, pull)
     first, second = (await world.jobs())[0].id, await attempt(world)
+    assert f"pull request #{pull.number} keeps its title)" in world.reports()[-1]
     await approve_again(world)
     assert world.git("log", "-1", "--format=%P", pull.head_sha).split() == [before]
     lines, lines_before = (set(text.splitlines()) for text in (show(world, pull), shown))
