@@ -254,8 +254,8 @@ _FIELDS = (
     "|Pull Request resolved|Change-Id|fbshipit-source-id|ghstack-source-id|[a-z][a-z-]{0,40}-by"
 )
 _KEYWORD = r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?![A-Za-z0-9])"
-_SLASH = r"(?:\\?/){1,3}"
-"""Markdown drops a backslash before a slash or a dot, and browsers read some slashes as one."""
+_SLASH = r"(?:\\?/|%2F){1,3}"
+"""Markdown drops a backslash before a slash or a dot, browsers read some slashes as one, and servers `%2F` as one."""
 _THREAD = rf"{_SLASH}[\w.\\-]+{_SLASH}[\w.\\-]+{_SLASH}(?:issues|pull|discussions|[^\s/%]*+%[^\s/]*+){_SLASH}"
 
 _MARKS = {"<": "lt", "`": "#96", "$": "#36", "~": "#126"}
@@ -275,8 +275,11 @@ def _spell(name: str, mark: str) -> Rule:
 
 _CLOSING = rf"{_KEYWORD}(?:[^A-Za-z0-9#&]++|&(?:{_OUR_ENTITIES})?)*+(?:#++|GH\\?-)"
 _CLOSES = re.compile(rf"{_CLOSING}\d", re.IGNORECASE)
-_MARKS_OF_WORDS = re.compile(r"\]\([^\s()]*+\)|[][*_~\\]|&#8203;(?!\d)")
-_NUMBER = re.compile(rf"(?!(?<=&){_GAP[1:]})(#|GH\\?-)(?=\d)", re.IGNORECASE)
+_MARKS_OF_WORDS = re.compile(rf"\]\({_ADDRESS_OF_LINK}|[][*_~\\]|{_GAP}(?!\d)")
+_NUMBER = re.compile(
+    rf"(?!(?<=&){_GAP[1:]})((?:#|GH\\?-)(?:{_MARKS_OF_WORDS.pattern})*+)(?=\d)",
+    re.IGNORECASE,
+)
 """What may begin the number of an issue, but not the number within `_GAP`."""
 
 
