@@ -117,7 +117,7 @@ def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str
 
 
 def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url: str) -> str:
-    agent = f"`{author.agent}`" + (f" ({model})" if model else "")
+    agent = f"`{author.agent}`" + (f" ({disarm(model)})" if model else "")
     base = f"{'and rebased ' * (author != job)}on base `{(job.base_commit or '')[:10]}`"
     return (
         f"{Label.WRITTEN} {_name_authors(author, f', {agent},')} {base}"

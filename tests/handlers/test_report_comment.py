@@ -21,6 +21,7 @@ from handlers.words.report_comment import (
     choose_headline,
     count_lines,
     draft_report,
+    name_model,
     render_duration,
 )
 from runner.characters import show_path
@@ -300,6 +301,13 @@ def test_a_template_and_a_failure_hold_no_words_that_command_in_a_commit() -> No
     )
     assert text.count("(skip ci)") >= 3
     assert "[skip ci]" not in text
+
+
+def test_the_name_of_a_model_holds_no_words_that_command_in_a_commit() -> None:
+    meter = replace(METER, model="opus[skip-ci]/closes:https://github.com/octo/gadgets/issues/3")
+    model = name_model(done(), meter, None, ())
+    text = render_pull_body(PULL, done(), result(), model=model, public_url="https://ptq.example", secrets=())
+    assert "`opus(skip-ci)/closes:https://github.com/octo/gadgets/issues/ 3`" in text
 
 
 @pytest.mark.slow
