@@ -20,12 +20,15 @@ from handlers.text.log_redactor import LogRedactor
 from handlers.text.report import parse_report
 from handlers.text.repros import extract_repros
 from handlers.text.sanitize import (
+    COMMIT_RULES,
     KEY_SHAPES,
     RULES,
     TITLE_RULES,
     collapse,
+    commands_in_commit,
     cut,
     defuse,
+    disarm,
     find_open,
     make_safe,
     make_safe_line,
@@ -82,6 +85,7 @@ PIECES = (
     *("_TOKEN:$", "_TOKEN=${{", "PASSWORD=%a1", "PASSWORD:'*", "://{a}:{", "://a:$b.$", "://a:[", "curl -u a:$b"),
     *(":_authToken=*", "sk_test_", "SharedAccessKey=", "hf_oauth_", "        a", "\t\ta", "<br>", "&nbsp;\n", "<p>\n"),
     *("xai-", "gsk_", "key_", "crsr_", '"auth":"', "curl ", "curl -u a:", "2020:\n", "2020:\n> a\n"),
+    *("fix.", "fix a/", "fix a/b/", "fix-a/b/%", "#[](", "#**", "#](a", "](a(b)", "](a#](b)"),
 )
 PATTERNS = [
     Pattern(head, piece, tail) for piece in dict.fromkeys(PIECES) for head, tail in (("fix x ", "!\n"), ("", ""))
@@ -134,13 +138,15 @@ def _read_log(text: str) -> None:
 
 RULES_BY_NAME: dict[str, Function] = {
     f"{kind}: {rule.name}": rule.apply
-    for kind, rules in (("secret", KEY_SHAPES), ("post", RULES), ("title", TITLE_RULES))
+    for kind, rules in (("secret", KEY_SHAPES), ("post", RULES), ("title", TITLE_RULES), ("commit", COMMIT_RULES))
     for rule in rules
 }
 WHOLE: dict[str, Function] = {
     "redact": lambda text: redact(text, _SECRETS),
     "find_open": lambda text: find_open(text, _SECRETS),
     "defuse": defuse,
+    "disarm": disarm,
+    "commands_in_commit": commands_in_commit,
     "make_safe": lambda text: make_safe(text, _SECRETS),
     "make_safe, cut": lambda text: make_safe(text, _SECRETS, len(text) - 10),
     "make_safe_line": lambda text: make_safe_line(text, _SECRETS, len(text)),

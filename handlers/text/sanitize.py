@@ -254,8 +254,8 @@ _FIELDS = (
     "|Pull Request resolved|Change-Id|fbshipit-source-id|ghstack-source-id|[a-z][a-z-]{0,40}-by"
 )
 _KEYWORD = r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?![A-Za-z0-9])"
-_SLASH = r"(?:\\?/){1,3}"
-"""Markdown drops a backslash before a slash or a dot, and browsers read some slashes as one."""
+_SLASH = r"(?:\\?/|%2F){1,3}"
+"""Markdown drops a backslash before a slash or a dot, browsers read some slashes as one, and servers `%2F` as one."""
 _THREAD = rf"{_SLASH}[\w.\\-]+{_SLASH}[\w.\\-]+{_SLASH}(?:issues|pull|discussions|[^\s/%]*+%[^\s/]*+){_SLASH}"
 
 _MARKS = {"<": "lt", "`": "#96", "$": "#36", "~": "#126"}
@@ -273,16 +273,24 @@ def _spell(name: str, mark: str) -> Rule:
     return Rule(name, partial(pattern.sub, lambda found: found[1] + "".join(f"&{_MARKS[char]};" for char in found[2])))
 
 
-_CLOSING = rf"{_KEYWORD}(?:[^A-Za-z0-9#&]++|&(?:{_OUR_ENTITIES})?)*+(?:#++|GH\\?-)"
+_BETWEEN = rf"(?:[^A-Za-z0-9#&]++|&(?:{_OUR_ENTITIES})?)*+"
+"""What may be between a closing keyword and what it closes: anything but words and the number of an issue."""
+_CLOSING = rf"{_KEYWORD}{_BETWEEN}(?:#++|GH\\?-)"
 _CLOSES = re.compile(rf"{_CLOSING}\d", re.IGNORECASE)
-_MARKS_OF_WORDS = re.compile(r"\]\([^\s()]*+\)|[][*_~\\]|&#8203;(?!\d)")
-_NUMBER = re.compile(rf"(?!(?<=&){_GAP[1:]})(#|GH\\?-)(?=\d)", re.IGNORECASE)
+_MARKS_OF_WORDS = re.compile(rf"\]\({_ADDRESS_OF_LINK}|[][*_~\\]|{_GAP}(?!\d)")
+_NUMBER = re.compile(
+    rf"(?!(?<=&){_GAP[1:]})((?:#|GH\\?-)(?:{_MARKS_OF_WORDS.pattern})*+)(?=\d)",
+    re.IGNORECASE,
+)
 """What may begin the number of an issue, but not the number within `_GAP`."""
 
 
 def _part_from_numbers(text: str) -> str:
     """Part all numbers of issues from their marks, where words of the text would close one of them."""
     return _NUMBER.sub(rf"\1{_GAP}", text) if _CLOSES.search(_MARKS_OF_WORDS.sub("", text)) else text
+
+
+_FIELD_LABELS = _replace("field labels", rf"{LINE_START}(?:{_FIELDS})[ \t]*):", r"\1\:", re.MULTILINE | re.IGNORECASE)
 
 
 RULES: tuple[Rule, ...] = (
@@ -333,12 +341,7 @@ RULES: tuple[Rule, ...] = (
         re.IGNORECASE,
     ),
     _replace("commands", rf"{LINE_START})/(?=[A-Za-z])", r"\1\/", re.MULTILINE),
-    _replace(
-        "field labels",
-        rf"{LINE_START}(?:{_FIELDS})[ \t]*):",
-        r"\1\:",
-        re.MULTILINE | re.IGNORECASE,
-    ),
+    _FIELD_LABELS,
 )
 """What makes text safe to post as Markdown, in this order. None of them makes or moves a line."""
 
@@ -400,6 +403,12 @@ def _normalise_newlines(text: str) -> str:
 
 _TO_CI = r"[^\[\]]{0,40}skip[^\[\]]{0,40}|\s*(?:no|without)[\s_-]*(?:ci|cd|build|deploy|actions?|checks?|tests?)\s*"
 
+_RULES_FOR_CI = (
+    # In a commit's message they keep GitHub Actions and the CI of others from running.
+    _replace("words to CI", rf"\[({_TO_CI})\]|\*\*\*({_TO_CI})\*\*\*", r"(\1\2)", re.IGNORECASE),
+    _replace("options to CI", r"(skip-checks)\s{0,9}:(?=\s{0,9}true)|--(?=skip-ci|ci-skip)", r"\1 ", re.IGNORECASE),
+)
+
 TITLE_RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible),
     _replace("mentions", r"(?<!@)(?:(?<![A-Za-z0-9])@++|@{2,}+)(?=[A-Za-z0-9])", ""),
@@ -411,9 +420,7 @@ TITLE_RULES: tuple[Rule, ...] = (
     ),
     _replace("references to other repositories", r"(?<=[\w.-])#++(?=\d)", " "),
     _replace("links to threads", rf"({_THREAD})(?=[\d%])", r"\1 ", re.IGNORECASE),
-    # In a commit's message they keep GitHub Actions and the CI of others from running.
-    _replace("words to CI", rf"\[({_TO_CI})\]|\*\*\*({_TO_CI})\*\*\*", r"(\1\2)", re.IGNORECASE),
-    _replace("options to CI", r"(skip-checks)\s{0,9}:(?=\s{0,9}true)|--(?=skip-ci|ci-skip)", r"\1 ", re.IGNORECASE),
+    *_RULES_FOR_CI,
     _replace("commands", r"^/+(?=\w+(?:\s|$))", ""),
     # The title is the first line of a commit's message, where git reads such a line as a trailer.
     _replace("field labels", rf"^((?:{_FIELDS})[ \t]*):++(?!\w)", r"\1", re.IGNORECASE),
@@ -479,6 +486,34 @@ _PLAIN = Rule("emphasis, links and addresses", _spell_out_markup)
 def make_safe_title(text: str, secrets: Collection[str], limit: int) -> str:
     """Somebody's words as `one_line`, without secrets: also without one that only the rules of titles put together."""
     return one_line(redact(one_line(redact(text, secrets), 4 * limit), secrets), limit)
+
+
+# Commit messages
+
+COMMIT_RULES: tuple[Rule, ...] = (
+    _replace(
+        "closing keywords",
+        rf"({_KEYWORD}{_BETWEEN}(?:(?:[\w.-]{{1,100}}+/[\w.-]{{1,100}}+)?#++|GH-"
+        rf"|(?!(?:https?://)?redirect\.github\.com/)(?:https?:/{{1,3}}+)?[\w.:-]{{1,100}}+{_THREAD}))(?=[\d%])",
+        r"\1 ",
+        re.IGNORECASE,
+    ),
+    *_RULES_FOR_CI,
+)
+"""What also makes safe Markdown safe in a commit's message, where code and quotes protect nothing."""
+
+
+def disarm(text: str) -> str:
+    """Change words that would command in a commit's message. The body of a pull request can become one."""
+    for rule in COMMIT_RULES:
+        text = rule.apply(text)
+    return text
+
+
+def commands_in_commit(script: str) -> bool:
+    """Whether a script holds words that command when they are in a commit's message."""
+    script = _normalise_newlines(script)
+    return any(rule.apply(script) != script for rule in (*COMMIT_RULES, _FIELD_LABELS))
 
 
 # Shapes

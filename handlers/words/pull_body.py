@@ -8,7 +8,16 @@ from collections.abc import Collection, Sequence
 from handlers.addresses import job_url
 from handlers.cases.casebook import Pull
 from handlers.ports import Author
-from handlers.text.sanitize import close_fence, collapse, cut, fence, make_safe_title, redact
+from handlers.text.sanitize import (
+    close_fence,
+    collapse,
+    commands_in_commit,
+    cut,
+    disarm,
+    fence,
+    make_safe_title,
+    redact,
+)
 from handlers.text.voice import Label, quote
 from handlers.words.pull_template import render_template
 from handlers.words.report_comment import MAX_COMMENT, MAX_TITLE
@@ -66,7 +75,7 @@ def render_pull_body(
     note, fixes = redact(pull.note, secrets), f"Fixes #{job.thread}"
     disclosure = f"---\n\n{_render_disclosure(pull, job, author, model, url)}"
     found, repro, worklog = _render_agents_texts(report, secrets, url)
-    seen = render_checks(job, checks, report, public_url, secrets)
+    seen = disarm(render_checks(job, checks, report, public_url, secrets))
     headings = render_template(template, job, report, secrets)
     edits = close_fence(cut(redact(edits, secrets), MAX_EDITS, "… (GitHub keeps all of this text among its edits)"))
     above = "\n\n".join(part for part in (note, edits, render_marker(job.id)) if part)
@@ -76,15 +85,25 @@ def render_pull_body(
 
 
 def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> list[str]:
-    """Report, repro and worklog, each collapsed; an agent's text is quoted."""
+    """Report, repro and worklog, each collapsed; an agent's text is quoted.
+
+    On GitHub, the body can become the message of a commit. Prose and code are changed where they would command there.
+    """
     notice = f"… (cut: [all of it is here]({url}))" if url else "… (cut)"
-    script = show_invisible(redact(report.repro, secrets))
     parts = (
-        (Label.AGENTS_REPORT, quote(report.body, secrets, MAX_COMMENT, notice)),
-        (Label.AGENTS_REPRO, fence(script, "python") if script.strip() else ""),
-        (Label.AGENTS_WORKLOG, quote(report.worklog, secrets, MAX_COMMENT, notice)),
+        (Label.AGENTS_REPORT, disarm(quote(report.body, secrets, MAX_COMMENT, notice))),
+        (Label.AGENTS_REPRO, _render_repro(show_invisible(redact(report.repro, secrets)), url)),
+        (Label.AGENTS_WORKLOG, disarm(quote(report.worklog, secrets, MAX_COMMENT, notice))),
     )
     return [collapse(title, shown) if shown else "" for title, shown in parts]
+
+
+def _render_repro(script: str, url: str) -> str:
+    """The script as it is, or why it is not here: a script that is changed would not be the one that ran."""
+    if not commands_in_commit(script):
+        return fence(script, "python") if script.strip() else ""
+    place = f"on [the job's page]({url})" if url else "left out"
+    return f"The script is {place}: it holds words that command when they are in a commit's message."
 
 
 def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str | None:
@@ -104,7 +123,7 @@ def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str
 
 
 def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url: str) -> str:
-    agent = f"`{author.agent}`" + (f" ({model})" if model else "")
+    agent = f"`{author.agent}`" + (f" ({disarm(model)})" if model else "")
     base = f"{'and rebased ' * (author != job)}on base `{(job.base_commit or '')[:10]}`"
     return (
         f"{Label.WRITTEN} {_name_authors(author, f', {agent},')} {base}"

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from handlers.text.markdown import parse_blocks
 from handlers.text.report import ParsedReport, parse_report
-from handlers.text.sanitize import cut, make_safe_line, redact
+from handlers.text.sanitize import cut, disarm, make_safe_line, redact
 from handlers.text.voice import Label, quote
 from runner.model.job import Job, Report
 
@@ -71,5 +71,5 @@ def _answer(title: str, job: Job, parsed: ParsedReport) -> str:
     answers = ((_ROOT_CAUSE, parsed.root_cause), (_CHANGE, parsed.change), (_TEST, parsed.test))
     for pattern, words in answers:
         if words and pattern.match(title):
-            return f"*{Label.AGENTS_WORDS}*\n\n{quote(words, (), MAX_ANSWER, _REST_BELOW)}"
+            return f"*{Label.AGENTS_WORDS}*\n\n{disarm(quote(words, (), MAX_ANSWER, _REST_BELOW))}"
     return "See the note above." if _NOTE.match(title) else "n/a"

@@ -27,9 +27,11 @@ from handlers.words.report_comment import (
     choose_headline,
     count_lines,
     draft_report,
+    name_model,
     render_duration,
 )
 from runner.characters import show_path
+from runner.checks.verification import Check, CheckKind, CheckRun, Side
 from runner.model.job import FileChange, Job, JobState, Report
 from runner.model.meter import Meter
 from tests.support.jobs import NOON, make_job
@@ -284,6 +286,44 @@ def test_only_our_own_line_closes_an_issue() -> None:
     assert "#1" not in text
     assert "#2" not in text
     assert "#3" not in text
+
+
+COMMANDING = "raise SystemExit(1)  # [skip ci]\n"
+
+
+def test_a_repro_with_words_that_command_in_a_commit_is_on_the_jobs_page() -> None:
+    said = ": it holds words that command when they are in a commit's message."
+    assert f"The script is on [the job's page](https://ptq.example/jobs/0123456789){said}" in body_of(repro=COMMANDING)
+    report = result(repro=COMMANDING)
+    private = render_pull_body(PULL, done(), report, model=None, public_url="", secrets=())
+    assert f"The script is left out{said}" in private
+    assert "[skip ci]" not in body_of(repro=COMMANDING) + private
+
+
+@pytest.mark.parametrize(
+    "script", ["x = 1  # 2\nclose(x)  # 3\n", "import widgets\nwidgets.cut([1], skip=2)\n", "standby: int = 1\n"]
+)
+def test_a_repro_without_such_words_is_shown_as_it_ran(script: str) -> None:
+    assert f"```python\n{script}```" in body_of(repro=script)
+
+
+def test_a_template_and_a_failure_hold_no_words_that_command_in_a_commit() -> None:
+    check = Check(
+        "0123456789", 1, CheckKind.AGENT, "", "x", {Side.BASE: [CheckRun(1, timed_out=False, words="Error: [skip ci]")]}
+    )
+    report = result(body="# Root cause\n\n`[skip ci]`\n", repro="")
+    text = render_pull_body(
+        PULL, done(), report, [check], template="# Cause\n", model=None, public_url="https://ptq.example", secrets=()
+    )
+    assert text.count("(skip ci)") >= 3
+    assert "[skip ci]" not in text
+
+
+def test_the_name_of_a_model_holds_no_words_that_command_in_a_commit() -> None:
+    meter = replace(METER, model="opus[skip-ci]/closes:https://github.com/octo/gadgets/issues/3")
+    model = name_model(done(), meter, None, ())
+    text = render_pull_body(PULL, done(), result(), model=model, public_url="https://ptq.example", secrets=())
+    assert "`opus(skip-ci)/closes:https://github.com/octo/gadgets/issues/ 3`" in text
 
 
 @pytest.mark.slow

@@ -213,6 +213,15 @@ SWITCHES: Mapping[str, tuple[Callable[[Case, str], str], tuple[str, ...]]] = {
 
 # What always holds
 
+_COMMANDS_IN_COMMIT = re.compile(
+    r"\[(?:skip ci|ci skip|no ci|skip actions|actions skip)\]|\*\*\*NO_CI\*\*\*|skip-checks:[ \t]{0,9}true"
+    r"|\b(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?::[ \t]*|[ \t]+)"
+    r"(?:(?:[a-z0-9][a-z0-9-]{0,38}/[\w.-]{1,99})?#|GH-|https?://github\.com/[a-z0-9][a-z0-9-]*/[\w.-]+/(?:issues|pull)/)"
+    r"[0-9]+|^(?:Reviewed By|Differential Revision|Change-Id|Co-authored-by|Signed-off-by)[ \t]*:",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What acts in a commit's message: on GitHub Actions and Azure, on issues, and as a field of Phabricator or git."""
+
 
 def find_breaches(channel: str, out: str) -> list[str]:
     """What is wrong with what came out, whatever went in."""
@@ -229,7 +238,8 @@ def find_breaches(channel: str, out: str) -> list[str]:
         case "pull":
             ours = find_live("Fixes #7 @maintainer")
             html = re.compile(r"(?:</?details>|</?summary>|The agent's (?:full report|repro|worklog)|\s)*")
-            return [live for live in find_live(out) if live not in ours and not html.fullmatch(live)]
+            lively = [live for live in find_live(out) if live not in ours and not html.fullmatch(live)]
+            return lively + [found[0] for found in _COMMANDS_IN_COMMIT.finditer(out) if found[0] != "Fixes #7"]
         case "title" | "commit":
             subject = out.partition("\n")[0]
             return MENTION.findall(subject) + [char for char in subject if is_invisible(char)]
