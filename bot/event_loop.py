@@ -1,4 +1,4 @@
-"""The event loop of the service: uvloop's where there is one, because it costs less for each request."""
+"""The event loop of the service. It is uvloop's if that is installed, because it takes less CPU time per request."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 try:
     import uvloop
-except ImportError:  # It is made for few platforms.
+except ImportError:  # uvloop is not available for every platform.
     uvloop = None  # type: ignore[assignment]
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make the loop that the service runs on."""
+    """Create the service's event loop."""
     return uvloop.new_event_loop() if uvloop else asyncio.new_event_loop()

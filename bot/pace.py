@@ -1,4 +1,4 @@
-"""How often the service looks, and how long it waits: tests and benches have it look more often."""
+"""The intervals and waits of the service. Tests and benchmarks use shorter ones."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from runner.transport.ssh import SILENCE_S
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often the loops look without a notification, in seconds. All changes in the service notify them."""
+    """Times in seconds. Changes inside the service notify its loops; the intervals apply if no notification arrives."""
 
     poll_s: float = 2.0
-    """How often a machine is asked how its jobs stand."""
+    """The interval between requests to a machine for the state of its jobs."""
     sweep_s: float = 5.0
     label_rest_s: float = 60.0
-    """How long an issue keeps the label that says where it stands, at least."""
+    """The least time between two changes of an issue's status label."""
     recover_s: float = 300.0
-    """How often GitHub is asked for what never arrived here."""
+    """The interval between searches on GitHub for events that never arrived here."""
     settles_s: float = SETTLES.total_seconds()
-    """How long GitHub may take to store a comment whose sender got no answer."""
+    """The time that GitHub may need to store a comment if its request got no answer."""
     in_flight_s: float = 30.0
-    """How long a webhook may be under way: a label that is younger is left to it."""
+    """The time that a webhook may need to arrive. Recovery ignores labels that are newer than this."""
     grace_s: float = 10.0
-    """How long a stop waits for what is in hand."""
+    """The time that the service waits for work in progress when it stops."""
     orphans_s: float = INTERVAL_S
-    """How often machines are asked what lies there."""
+    """The interval between searches for leftover folders on machines."""
     claim_s: float = LASTS_S
-    """How long a replica's claims outlive it."""
+    """The time after which a replica's claims expire if it does not renew them."""
     silence_s: float = SILENCE_S
-    """How long a machine may be silent before it counts as gone."""
+    """The time after which a silent machine counts as unreachable."""
     clean_s: float = 3600.0
-    """How often what is too old is deleted."""
+    """The interval between deletions of expired data."""
     github: Timings = field(default_factory=Timings)

@@ -1,4 +1,4 @@
-"""The gateway of a running service: an endpoint for each job that asks models or GitHub, and how machines reach it."""
+"""The gateway of a running service: one endpoint per job, and the connections through which machines reach it."""
 
 from __future__ import annotations
 
@@ -50,27 +50,28 @@ log = structlog.get_logger()
 
 TOKEN = "ptq-{job_id}-{mac}"  # noqa: S105 - a form
 KEEP_ALIVE_S = 3600.0
-"""How long a connection that is not used stays open: agents think, and a way that closes looks like one that broke."""
+"""Seconds that an idle connection stays open. An agent may think for a long time between two requests, and a closed
+connection would look like a network failure to it."""
 SETTLE_S = 5.0
-"""How long the end of a job waits until what was under way is counted."""
+"""Seconds that the end of a job waits for its open requests to be counted."""
 MAX_CONNECTIONS = 128
-"""Of one job at once: agents and their helpers have a few, and what fetches packages some fifty."""
+"""Connections of one job at the same time. Agents and their helpers open a few, package installers about fifty."""
 MAX_HEADERS, MAX_FIELD = 64, 4096
-"""Headers of a request, and bytes of one. Agents have some twenty, and the longest have a few hundred."""
+"""Headers of a request, and bytes of one header. Agents send about twenty; the longest have a few hundred bytes."""
 MAX_WAITING = 2
-"""Requests that may wait on one connection. No agent sends one before it has the answer to the one before."""
+"""Requests that may wait on one connection. No agent sends a request before the previous one is answered."""
 READ_BUFFER = 64 * 1024
-"""Bytes of a connection that are read before anybody asks for them; aiohttp reads up to twice as much."""
+"""Bytes that are read from a connection ahead of the handler; aiohttp reads up to twice as much."""
 FIRST_BYTES_S = 60.0
-"""How long a new connection may say nothing."""
+"""Seconds in which a new connection must send its first bytes."""
 NOT_SERVED = "this machine does not serve private repositories, so that it fetches none: see `serves`"
 PREFIX = "/gateway"
-"""Of the paths of requests that come by our own address."""
+"""The prefix of the paths of requests to the gateway's own URL."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """Who has asked by our own address. There an answer goes on when its connection is gone."""
+    """A client of the gateway's own URL. Its handler continues after the connection is lost, so `abort` cancels it."""
 
     task: asyncio.Task[Any]
     transport: asyncio.Transport
@@ -97,7 +98,7 @@ class ModelGateway:
         read: Reads = read_request,
         room: Room | None = None,
     ) -> None:
-        """`upstreams` by the names of agents; `url` is where machines reach us, where not by a relay."""
+        """The keys of `upstreams` are agents' names. `url` is the gateway's own URL; empty if machines use a relay."""
         self._git = git
         self._packages = packages
         self._db = db
@@ -182,11 +183,12 @@ class ModelGateway:
         self._accounts.pop(job_id, None)
 
     async def answer_by_url(self, request: web.Request) -> web.StreamResponse:
-        """Answer a request that came by our own address: the token alone says whose it is."""
+        """Answer a request to the gateway's own URL. Only the token tells which job it belongs to."""
         token, path = read_token(request), request.path.removeprefix(PREFIX)
         found = re.fullmatch(TOKEN.format(job_id="([0-9a-f]{10})", mac="[0-9a-f]{40}"), token)
         endpoint = self._endpoints.get(found[1]) if found else None
-        if endpoint is None or not endpoint.knows(request):  # A stranger takes none of the job's connections.
+        # A request without the job's token does not count towards the job's connections.
+        if endpoint is None or not endpoint.knows(request):
             is_ours = found is not None and hmac.compare_digest(token, self._make_token(found[1]))
             return self._turn_away(path, *await self._explain_absence(found[1] if found and is_ours else None))
         url, task = request.rel_url.with_path(path, keep_query=True), asyncio.current_task()
@@ -201,7 +203,7 @@ class ModelGateway:
             del endpoint.answering[task]
 
     def _find_endpoint(self, job_id: str, context: Mapping[str, object]) -> JobEndpoint:
-        """A job's endpoint, which is made where there is none."""
+        """The endpoint of a job. It is created if there is none."""
         if job_id not in self._endpoints:
             self._endpoints[job_id] = JobEndpoint(context, self._make_token(job_id))
         return self._endpoints[job_id]
@@ -216,7 +218,7 @@ class ModelGateway:
     async def _answer_by_relay(
         self, endpoint: JobEndpoint, task: asyncio.Task[Any], request: web.BaseRequest
     ) -> web.StreamResponse:
-        """Answer a request if it has the job's token. Neighbours of the job may reach its relay."""
+        """Answer a request if it has the job's token. Other jobs on the machine may reach this job's relay."""
         if not endpoint.knows(request):
             await endpoint.note_refusal(WRONG_TOKEN, has_token=False)
             return self._turn_away(request.path, 401, WRONG_TOKEN)
@@ -224,34 +226,37 @@ class ModelGateway:
         return await self._answer(endpoint, request)
 
     async def _answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request that has the job's token, whatever it asks for."""
+        """Answer a request that has the job's token: one from git, or one to a model."""
         if self._git and request.path.startswith(ROOT):
             return await self._git.answer(endpoint, request)
         return await self._proxy.answer(endpoint, request)
 
     async def _explain_absence(self, job_id: str | None) -> tuple[int, str]:
-        """What to answer where there is no endpoint: of what job the token is, None where it is of none."""
+        """The status and the reason to answer if there is no endpoint.
+
+        `job_id` is the job of the request's token; None if the token is not valid.
+        """
         job = None
         if job_id:
             async with self._db.read() as connection:
                 job = await job_rows.fetch_job(connection, job_id)
-        if job is None:  # Also where a base's refresh or our own check was meant, of which there is no row.
+        if job is None:  # This includes fetches for the refresh of a base, which has a token but no row.
             return 401, "no job that is at work here has this token"
         if job.active and not job.stopped_at and not job.cancel_requested_at:
             return 503, "nobody here looks after this job just now"
         return STOPS, OVER
 
     def _turn_away(self, path: str, status: int, reason: str) -> web.Response:
-        """Refuse a request before it comes to an endpoint."""
+        """Refuse a request that no endpoint handles."""
         return refuse_git(status, reason) if path.startswith(ROOT) else refuse(find_api(path), status, reason)
 
     def _make_token(self, job_id: str) -> str:
-        """The job's token. Any replica can make it, and nobody else."""
+        """The token of a job. Only replicas can compute it, because they share a secret in the database."""
         mac = hmac.digest(self._db.secret, f"gateway {job_id}".encode(), "sha256").hex()[:40]
         return TOKEN.format(job_id=job_id, mac=mac)
 
     async def _accept(self, endpoint: JobEndpoint, stream: Stream) -> None:
-        """Answer what comes by one connection."""
+        """Handle one connection from the machine."""
         task = asyncio.current_task()
         assert task
         if len(endpoint.answering) >= MAX_CONNECTIONS and not endpoint.break_off_stranger():
@@ -265,7 +270,7 @@ class ModelGateway:
                 await self._packages.answer(endpoint, begun)
             else:
                 await self._serve(endpoint, task, begun)
-        except Exception as error:  # Whatever it is costs this connection alone: asyncssh would end the machine's.
+        except Exception as error:  # asyncssh would close the SSH connection to the machine after any error here.
             if endpoint.admit_line():
                 log.warning("gateway.not_accepted", **endpoint.context, reason=type(error).__name__)
             stream.abort()
@@ -274,7 +279,7 @@ class ModelGateway:
             del endpoint.answering[task]
 
     async def _serve(self, endpoint: JobEndpoint, task: asyncio.Task[Any], stream: Stream) -> None:
-        """Answer the requests that come by one connection. Raises `OSError`."""
+        """Answer the HTTP requests of one connection. Raises `OSError`."""
         server = web.Server(partial(self._answer_by_relay, endpoint, task), handler_cancellation=True)
         try:
             await StreamTransport(stream, _JobConnection(server, endpoint)).run()
@@ -283,7 +288,7 @@ class ModelGateway:
 
 
 class _JobConnection(web.RequestHandler):
-    """aiohttp's part of a connection, within narrower bounds."""
+    """aiohttp's handler of one connection, with lower limits."""
 
     def __init__(self, server: web.Server, endpoint: JobEndpoint) -> None:
         super().__init__(
@@ -305,7 +310,7 @@ class _JobConnection(web.RequestHandler):
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's own lines about a job's connections, as many as are admitted."""
+    """aiohttp's own log lines about a job's connections. `JobEndpoint.admit_line` limits their number."""
 
     def __init__(self, endpoint: JobEndpoint) -> None:
         super().__init__(logging.getLogger("aiohttp.server"), {})

@@ -1,4 +1,4 @@
-"""What git may ask of the gateway: to read a job's own repositories, and nothing else. Pure.
+"""The rules for git's requests to the gateway: only fetches pass, and only the job's repositories get a token. Pure.
 
 git-scm.com/docs/http-protocol, git-scm.com/docs/git-config (`url.<base>.insteadOf`, `http.<url>.*`)
 """
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 ROOT = "/git/"
-"""Of the paths by which git asks."""
+"""The prefix of the paths that git requests."""
 
 SERVICE = "git-upload-pack"
-"""What git calls to send what somebody fetches; `git-receive-pack` is its name for taking what somebody pushes."""
+"""The git service that answers fetches. The one that accepts pushes is `git-receive-pack`."""
 
 REFS, PACK, LFS = "info/refs", SERVICE, "info/lfs/"
 PATH = re.compile(
@@ -26,8 +26,8 @@ PUSHES = "pushing is not possible by the gateway: it only reads, and pull reques
 LARGE_FILES = "files of Git LFS do not come by the gateway: see docs/gateway.md"
 
 
-class NotFetched(Exception):  # noqa: N818 - a refusal, and most often nobody's fault
-    """Why a request is not passed on, in words that git shows."""
+class NotFetched(Exception):  # noqa: N818 - a refusal, and usually not a fault
+    """The request is not passed on. The message says why, and git shows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +36,25 @@ class Fetch:
 
     repository: str
     target: str
-    """Path and query below the repository's address."""
+    """Path and query, relative to the repository's address."""
     headers: Mapping[str, str]
-    """What of the request's headers goes with it."""
+    """The headers that are passed on."""
     is_granted: bool
-    """Whether a token goes with it, too; without one GitHub gives what is public."""
+    """Whether a token is added. Without one, GitHub only gives access to public repositories."""
 
     @property
     def takes_pack(self) -> bool:
-        """Whether it asks for objects, or for branches of an older protocol; and not what there is at all."""
+        """Whether it is a POST to `git-upload-pack`, which gets objects (or refs, in protocol version 2).
+
+        Otherwise it gets `info/refs`.
+        """
         return self.target == PACK
 
 
 def read_fetch(method: str, path: str, query: str, headers: Mapping[str, str], repositories: Sequence[str]) -> Fetch:
-    """A request that is allowed. Raises `NotFetched` for any other.
+    """Read a request that is allowed. Raises `NotFetched` for any other.
 
-    `repositories` are those of the job, its own first.
+    `repositories` are those that the job may fetch; the first is the one that it works on.
     """
     found = PATH.fullmatch(path)
     if not found:
@@ -74,18 +77,18 @@ def read_fetch(method: str, path: str, query: str, headers: Mapping[str, str], r
 
 
 def _find_repository(asked: str, repositories: Sequence[str]) -> tuple[str, bool]:
-    """The repository of this name, which GitHub reads without regard to case, and whether it is the job's to read."""
+    """The name of the repository, and whether the job may use a token for it. GitHub ignores case in names."""
     for name in repositories:
         if name.lower() == asked.lower():
             return name, True
-    # `insteadOf` knows no end of a name: `octo/widgets` leads `octo/widgets-docs` here as well, which may be public.
+    # `insteadOf` replaces prefixes: the one for `octo/widgets` also redirects `octo/widgets-docs`, which may be public.
     if any(asked.lower().startswith(name.lower()) for name in repositories):
         return asked, False
     raise NotFetched(explain_unnamed(asked, repositories))
 
 
 def explain_unnamed(asked: str, repositories: Sequence[str]) -> str:
-    """Why a repository is not given, and who can change that."""
+    """Why a repository is refused, and who can allow it."""
     return (
         f"{asked} is not among the repositories that this job may fetch: its operator can name it in "
         f'`private_repositories` of [repos."{repositories[0]}"]'
@@ -109,14 +112,15 @@ def _read_coding(headers: Mapping[str, str]) -> dict[str, str]:
 def build_git_environment(
     gateway: str, token: str, addresses: Iterable[tuple[str, str]], *, by_relay: bool
 ) -> dict[str, str]:
-    """The environment by which git asks the gateway for repositories, by pairs of an address and its name.
+    """The environment variables that make git fetch repositories from the gateway.
 
-    Nothing of it is on a command line, which everybody on a machine can read, or in a file. The token goes to the
-    gateway alone. Git reads it from version 2.31 on.
+    `addresses` are pairs of an original address and the repository's name. The token is neither in a file nor on a
+    command line, which every user of the machine can read. Git sends it only to the gateway. Git reads these variables
+    since version 2.31.
     """
     root = f"{gateway}{ROOT}"
     settings = [(f"http.{root}.extraHeader", f"Authorization: Bearer {token}")]
-    if by_relay:  # Nobody's proxy leads to the machine's own loopback.
+    if by_relay:  # The relay is on the machine's loopback interface, which no proxy can reach.
         settings.append((f"http.{root}.proxy", ""))
     settings += [(f"url.{root}{name}.insteadOf", address) for address, name in addresses]
     environment = {"GIT_CONFIG_COUNT": str(len(settings))}
@@ -126,12 +130,15 @@ def build_git_environment(
 
 
 def list_addresses(repositories: Iterable[str], web_url: str, clone_url: str) -> list[tuple[str, str]]:
-    """Where people say that repositories are, each with its name; `clone_url` is what GitHub says of the first."""
+    """The addresses that people use for repositories, each with the repository's name.
+
+    `clone_url` is GitHub's own address of the first repository.
+    """
     host = urlsplit(web_url).hostname
     found: dict[str, str] = {}
     for name in repositories:
         forms = [f"{web_url}/{name}", f"git@{host}:{name}", f"ssh://git@{host}/{name}"]
-        # GitHub may write it in other letters than the configuration, and git knows the difference.
+        # GitHub's spelling may differ from the configuration's in case, and `insteadOf` is case-sensitive.
         own = [] if found else [clone_url.removesuffix(".git")]
         found.update(dict.fromkeys([*forms, *own], name))
     return [*found.items()]

@@ -1,6 +1,6 @@
-"""Passes on what git fetches, with a token of GitHub's that no machine ever has: it reads, and one repository alone.
+"""Passes git's fetches on to GitHub, with a token that never reaches a machine and only reads one repository.
 
-Both ways as it comes, and so with little memory. It refuses to know what is in it.
+Requests and answers are streamed, which takes little memory. This module does not interpret their content.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ MOVED = re.compile(rf"/([\w-]+/[\w.-]+?)(?:\.git)?/(?:{REFS}|{PACK})", re.ASCII)
 NOT_PUBLIC = (401, 403, 404)
 REDIRECTS = (301, 302, 307, 308)
 MAX_MOVED = 1024
-"""Renamed repositories whose new name is remembered."""
+"""The number of renamed repositories whose new name is remembered."""
 MAX_LOGGED = 100
-"""Lines about one job's fetches: an agent can make as many as it likes."""
+"""Log lines about one job's fetches. An agent can make any number of fetches."""
 TRIES = 3
-"""At saying what there is: with a token that GitHub took back, or at an address that is no longer the right one."""
+"""Attempts to get `info/refs`. An attempt fails if GitHub has revoked the token, or has renamed the repository."""
 
 
 class Granting(Protocol):
-    """Who gives tokens for fetching."""
+    """The source of tokens for fetches."""
 
     async def grant_fetch(self, repository: str) -> Grant:
-        """One that reads a repository. Raises `GitHubError` and `GitHubUnavailable`."""
+        """A token that reads one repository. Raises `GitHubError` and `GitHubUnavailable`."""
 
     def forget_grant(self, grant: Grant) -> None:
-        """Give this one no more."""
+        """Do not return this token again."""
 
 
 class Unanswered(Exception):  # noqa: N818 - an answer to git
-    """GitHub gives nothing that could be passed back: the status for git, and words that it shows."""
+    """GitHub has not answered with data. `status` is the status for git, and git shows the message."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -72,12 +72,12 @@ class Unanswered(Exception):  # noqa: N818 - an answer to git
 
 
 class GitProxy:
-    """Answers git, each time for the job through whose endpoint it came."""
+    """Answers git's requests, each for the job whose endpoint received it."""
 
     def __init__(
         self, session: aiohttp.ClientSession, web_url: str, github: Granting, profiles: Mapping[str, Profile]
     ) -> None:
-        """`web_url` is where GitHub's repositories are cloned from; the session must not decompress."""
+        """`web_url` is GitHub's root for clones, such as `https://github.com`. The session must not decompress."""
         self._session = session
         self._web_url = web_url
         self._github = github
@@ -85,7 +85,10 @@ class GitProxy:
         self._moved: LRUCache[str, str] = LRUCache(MAX_MOVED)
 
     def find_repositories(self, fetcher: Fetcher) -> tuple[str, ...]:
-        """What is fetched by the gateway; nothing for a public repository, or where its table says where from."""
+        """The repositories that are fetched through the gateway.
+
+        It is empty if the repository is public, or if its table has a `clone_url`.
+        """
         profile = self._profiles.get(fetcher.repository)
         if not profile or not profile.by_gateway or not fetcher.private:
             return ()
@@ -94,14 +97,14 @@ class GitProxy:
         return (fetcher.repository, *profile.private_repositories)
 
     def build_route(self, fetcher: Fetcher, endpoint: JobEndpoint, url: str) -> GatewayRoute:
-        """What git on the machine has to be told; `url` is where machines reach us, where not by a relay."""
+        """The settings for git on the machine. `url` is the gateway's own URL; empty if machines use a relay."""
         addresses = list_addresses(endpoint.repositories, self._web_url, fetcher.clone_url)
         return GatewayRoute(
             build_git_environment(url or "{gateway}", endpoint.token, addresses, by_relay=not url), by_relay=not url
         )
 
     async def answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request. What is not passed on is refused in words that git shows behind `remote:`."""
+        """Answer one request. Git shows the reason of a refusal after `remote:`."""
         if not endpoint.repositories:
             return await _turn_down(endpoint, "this job fetches nothing by the gateway")
         try:
@@ -132,7 +135,7 @@ class GitProxy:
             if not passed.response:
                 return refuse_git(502, "GitHub cannot be reached just now")
             if request.transport:
-                request.transport.abort()  # To end it as if it were whole would be a lie.
+                request.transport.abort()  # A normal end would make the partial answer look complete.
             return passed.response
         if fetch.takes_pack:
             took_s = round(time.monotonic() - began, 3)
@@ -141,7 +144,7 @@ class GitProxy:
         return passed.response
 
     async def _stream(self, endpoint: JobEndpoint, request: web.BaseRequest, fetch: Fetch, passed: _Passed) -> None:
-        """Pass an answer back as it comes. Raises `Unanswered`, and what a broken connection does."""
+        """Pass GitHub's answer back as it arrives. Raises `Unanswered`, and aiohttp's errors if a connection breaks."""
         why = ""
         for _ in range(1 if fetch.takes_pack else TRIES):
             grant = await self._fetch_grant(fetch.repository) if fetch.is_granted else None
@@ -185,7 +188,7 @@ class GitProxy:
         )
 
     def _note_move(self, fetch: Fetch, theirs: aiohttp.ClientResponse) -> bool:
-        """Remember where a renamed repository is. False where that is no repository of the same GitHub."""
+        """Remember the new name of a repository. False if the redirect is not to a repository of the same GitHub."""
         target = urljoin(str(theirs.url), theirs.headers.get("location", ""))
         found = MOVED.fullmatch(urlsplit(target).path)
         if not found or not target.startswith(f"{self._web_url}/"):
@@ -195,14 +198,14 @@ class GitProxy:
 
 
 class _Passed:
-    """What has been passed back so far."""
+    """The part of an answer that has been passed back so far."""
 
     def __init__(self) -> None:
         self.response: web.StreamResponse | None = None
         self.size = 0
 
     async def take(self, request: web.BaseRequest, theirs: aiohttp.ClientResponse) -> None:
-        """Pass an answer back to its end."""
+        """Pass a whole answer back."""
         kept = {name: theirs.headers[name] for name in PASSED_BACK if name in theirs.headers}
         self.response = web.StreamResponse(status=200, headers=kept)
         await self.response.prepare(request)
@@ -213,7 +216,7 @@ class _Passed:
 
 
 async def _read_body(request: web.BaseRequest) -> AsyncGenerator[bytes]:
-    """A request's body as it comes. Raises `OSError` where it is too large, or does not come."""
+    """A request's body as it arrives. Raises `OSError` if it is too large, or if nothing arrives for `BODY_S`."""
     size = 0
     while True:
         async with asyncio.timeout(BODY_S):
@@ -227,7 +230,7 @@ async def _read_body(request: web.BaseRequest) -> AsyncGenerator[bytes]:
 
 
 def sign(grant: Grant) -> dict[str, str]:
-    """The header by which git's side of GitHub takes a token.
+    """The header with which GitHub's git server accepts a token.
 
     docs.github.com, "Authenticating as a GitHub App installation"
     """
@@ -235,7 +238,7 @@ def sign(grant: Grant) -> dict[str, str]:
 
 
 def explain(status: int, repository: str) -> Unanswered:
-    """What GitHub's answer means for whoever fetches."""
+    """What git is told after an error status of GitHub."""
     if status in (403, 404):
         words = f"GitHub does not let the App read {repository}: is it installed there, with `Contents: read`?"
         return Unanswered(403, words)
@@ -243,7 +246,7 @@ def explain(status: int, repository: str) -> Unanswered:
 
 
 def _note(endpoint: JobEndpoint, say: Callable[..., object], event: str, **facts: object) -> None:
-    """Say in the log how a fetch went, so long as a job makes no habit of it."""
+    """Log the result of a fetch, for the first `MAX_LOGGED` fetches of a job."""
     endpoint.fetches += 1
     if endpoint.fetches <= MAX_LOGGED:
         say(event, **endpoint.context, **facts)
@@ -255,11 +258,11 @@ async def _turn_down(endpoint: JobEndpoint, reason: str) -> web.Response:
 
 
 def _as_json(refusal: web.Response) -> web.Response:
-    """A refusal as Git LFS shows it (github.com/git-lfs/git-lfs, docs/api/batch.md, "Response Errors")."""
+    """A refusal in the format that Git LFS shows (github.com/git-lfs/git-lfs, docs/api/batch.md, "Response Errors")."""
     words = (refusal.text or "").strip()
     return web.json_response({"message": words}, status=refusal.status, content_type="application/vnd.git-lfs+json")
 
 
 def refuse_git(status: int, reason: str) -> web.Response:
-    """A refusal in words that git shows; at 401 it would ask for a name and a password instead."""
+    """A refusal whose reason git shows. 401 becomes 403, because git answers 401 by asking for a password."""
     return web.Response(status=403 if status == 401 else status, text=f"ptq-bot: {reason}\n")

@@ -1,6 +1,6 @@
-"""The way of a sealed job to hosts of packages: a proxy that connects to those on the operator's list, and no other.
+"""The proxy through which a job without a network reaches package hosts: only those on the operator's list.
 
-What goes through is encrypted between the job and the host; it refuses to know what it is.
+The traffic is encrypted between the job and the host. This module does not interpret it.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ log = structlog.get_logger()
 
 METHOD = b"CONNECT "
 MAX_HEAD = 8_192
-"""Bytes of a request's lines; what programs send has some hundred."""
+"""Bytes of a request's first line and headers. Programs send a few hundred."""
 HEAD_S, CONNECT_S = 10.0, 10.0
 MAX_LOGGED = 100
-"""Of one job's connections: an agent can make as many as it likes."""
+"""Log lines about one job's connections. An agent can open any number of connections."""
 LOOKUP_THREADS = 32
-"""Threads that look up names, for all jobs together. A name server may take half a minute to give up."""
+"""Threads for DNS lookups, for all jobs together. A lookup may take half a minute to fail."""
 TLS_PORT = 443
 MAX_HELLO = 32_768
-"""Bytes that may come before the first message of TLS is whole. An honest one has about 2,000."""
+"""Bytes in which the first TLS message (ClientHello) must be complete. A real one has about 2,000."""
 PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
-"""All that is assigned for global use: no local addresses, old and new, and not 64:ff9b::/96, which stands for IPv4."""
+"""The global unicast addresses. Local addresses are not in it, and neither is 64:ff9b::/96, which embeds IPv4."""
 NOT_PUBLIC = tuple(
     map(
         ipaddress.ip_network,
-        # Of protocols (Teredo, ORCHID), 6to4 and documents; then of protocols and 6to4 relays in IPv4. Python knows
-        # some of them, each version others: https://www.iana.org/assignments/iana-ipv6-special-registry
+        # IPv6: protocols (Teredo, ORCHID), documentation, 6to4, documentation. IPv4: protocols, 6to4 relays.
+        # `ipaddress` knows some of them, depending on the version of Python.
+        # https://www.iana.org/assignments/iana-ipv6-special-registry
         ("2001::/23", "2001:db8::/32", "2002::/16", "3fff::/20", "192.0.0.0/24", "192.88.99.0/24"),
     )
 )
@@ -54,21 +55,21 @@ REQUEST = re.compile(r"CONNECT ([A-Za-z0-9.-]{1,253}):([0-9]{1,5}) HTTP/1\.[01]"
 CREDENTIALS = re.compile(r"proxy-authorization:[ \t]*basic[ \t]+([A-Za-z0-9+/=]+)[ \t]*", re.IGNORECASE)
 
 
-class NotConnected(Exception):  # noqa: N818 - a refusal, and most often nobody's fault
-    """Why a connection is not made: the status for the program that asked, and words for whoever reads its log."""
+class NotConnected(Exception):  # noqa: N818 - a refusal, and usually not a fault
+    """A connection is refused. `status` is for the program that asked, and the message is for its log."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
         self.status = status
 
 
-class NoHello(Exception):  # noqa: N818 - what it is
-    """The connection does not begin as TLS does, or does not ask for the host that it was allowed."""
+class NoHello(Exception):  # noqa: N818 - a refusal
+    """The connection does not begin with a TLS ClientHello for the host that was allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a program wants to be connected to."""
+    """The destination that a program asks for, and the token that it sent."""
 
     host: str
     port: int
@@ -76,7 +77,7 @@ class Wanted:
 
 
 def read_wanted(head: bytes) -> Wanted:
-    """A request for a connection (RFC 9110, section 9.3.6). Raises `NotConnected`."""
+    """Read a CONNECT request (RFC 9110, section 9.3.6). Raises `NotConnected`."""
     request, *lines = head.decode("latin-1").split("\r\n")
     found = REQUEST.fullmatch(request)
     if not found or int(found[2]) > 65_535:
@@ -89,7 +90,10 @@ def read_wanted(head: bytes) -> Wanted:
 
 
 def find_host(wanted: Wanted, hosts: Sequence[str]) -> str | None:
-    """The entry of the operator's list that allows it: a name, or `*.` and the end of names; without a port, TLS's."""
+    """The entry of the operator's list that allows the destination; None if there is none.
+
+    An entry is a host name, or `*.` and a domain. Without a port, it allows port 443.
+    """
     for entry in hosts:
         name, _, port = entry.lower().partition(":")
         if wanted.port == int(port or TLS_PORT) and (
@@ -100,27 +104,27 @@ def find_host(wanted: Wanted, hosts: Sequence[str]) -> str | None:
 
 
 def look_up(host: str, port: int) -> list[str]:
-    """The addresses of a host. Raises `OSError`, and `UnicodeError` for what cannot be a name."""
+    """The IP addresses of a host. Raises `OSError`, and `UnicodeError` if `host` cannot be a host name."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(row[4][0]) for row in found))
 
 
 class PackageProxy:
-    """Connects jobs to hosts, each job to those of its repository's table."""
+    """Connects each job to the package hosts in its repository's table."""
 
     def __init__(self, profiles: Mapping[str, Profile], look_up: Callable[[str, int], Sequence[str]] = look_up) -> None:
-        """`look_up` may take long: it runs in a thread."""
+        """`look_up` may block, because it runs in a thread."""
         self._profiles = profiles
         self._look_up = look_up
         self._threads = ThreadPoolExecutor(LOOKUP_THREADS, "gateway-names")
 
     def find_hosts(self, fetcher: Fetcher) -> tuple[str, ...]:
-        """The hosts that a job's agent reaches by us; none where it has a network."""
+        """The hosts that the job's agent reaches through the gateway. Empty if the agent has a network."""
         profile = self._profiles.get(fetcher.repository)
         return profile.package_hosts if profile and profile.network == "none" else ()
 
     def build_route(self, endpoint: JobEndpoint) -> GatewayRoute:
-        """What the programs of a job have to be told, by variables that curl, pip, uv, npm and others read."""
+        """The environment variables for a job's programs. curl, pip, uv, npm and others read them."""
         address = f"http://job:{endpoint.token}@{{relay}}"
         env = dict.fromkeys(("HTTPS_PROXY", "https_proxy"), address)
         return GatewayRoute(
@@ -128,7 +132,7 @@ class PackageProxy:
         )
 
     async def answer(self, endpoint: JobEndpoint, stream: Stream) -> None:
-        """Connect what comes by a stream until either side ends it. Raises `OSError`."""
+        """Handle one CONNECT request, and pass data on until either side ends the connection. Raises `OSError`."""
         try:
             async with asyncio.timeout(HEAD_S):
                 head, rest = await _read_head(stream)
@@ -176,9 +180,10 @@ class PackageProxy:
         return theirs
 
     async def _find_addresses(self, endpoint: JobEndpoint, wanted: Wanted, *, is_public: bool) -> Sequence[str]:
-        """Where a host is. Whoever owns the end of a name decides where names with that end lead: not into our network.
+        """The IP addresses of a host. With `is_public`, all of them must be public.
 
-        Raises `NotConnected`, and what a name raises that cannot be looked up.
+        The owner of a domain decides where the names in it lead. A name that only a `*.` entry allows must not lead
+        into the service's own network. Raises `NotConnected`, and the errors of `look_up`.
         """
         addresses = await run_in_turn(
             self._threads, endpoint.looking_up, partial(self._look_up, wanted.host, wanted.port)
@@ -189,7 +194,7 @@ class PackageProxy:
 
 
 async def connect_first(addresses: Sequence[str], port: int) -> Stream:
-    """A connection to the first address that takes one: of several families one may lead nowhere. Raises `OSError`."""
+    """Connect to the first address that accepts. The network may support only IPv4 or only IPv6. Raises `OSError`."""
     *others, last = addresses
     for address in others:
         with suppress(OSError, TimeoutError):
@@ -199,7 +204,10 @@ async def connect_first(addresses: Sequence[str], port: int) -> Stream:
 
 
 def is_public_address(address: str) -> bool:
-    """Whether an address, which may have a zone, leads to the public network, and embeds no other address. Pure."""
+    """Whether an address, which may have a zone, is on the public internet. Pure.
+
+    An IPv4-mapped address counts as its IPv4 address. Other addresses that embed an IPv4 address are not public.
+    """
     read = ipaddress.ip_address(address)
     if isinstance(read, ipaddress.IPv6Address):
         if read.ipv4_mapped:
@@ -210,7 +218,7 @@ def is_public_address(address: str) -> bool:
 
 
 async def _read_head(stream: Stream) -> tuple[bytes, bytes]:
-    """A request's lines, and what came behind them. Raises `NotConnected`, and `OSError`."""
+    """A request's first line and headers, and the bytes after them. Raises `NotConnected` and `OSError`."""
     head = b""
     while b"\r\n\r\n" not in head:
         more = await stream.read()
@@ -222,29 +230,29 @@ async def _read_head(stream: Stream) -> tuple[bytes, bytes]:
 
 
 class _Client(ssl.SSLObject):
-    """A TLS client, as the server sees it."""
+    """The server's view of a TLS client."""
 
     host: str | None = None
-    """The host that the client asks for."""
+    """The host that the client asks for (SNI)."""
 
 
 def _note_host(client: ssl.SSLObject, host: str | None, _context: ssl.SSLContext) -> int:
     assert isinstance(client, _Client)
     client.host = host
-    return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME  # It ends our handshake. The client never sees the alert.
+    return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME  # This ends the handshake. The client never sees the alert.
 
 
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-"""A server without a certificate. It reads the first message of a client, and answers nothing."""
+"""A server without a certificate. It only reads the client's first message, and sends no answer."""
 TLS.sslobject_class = _Client
 TLS.sni_callback = _note_host
 
 
 async def read_hello(host: str, stream: Stream, first: bytes) -> bytes:
-    """The beginning of a TLS connection that asks for this host. `first` was read from the stream before.
+    """The first bytes of a TLS connection that asks for `host`. `first` was already read from the stream.
 
-    One address serves many hosts, and the client says which one it wants. The name in an encrypted message (ECH) is not
-    seen. Raises `NoHello`, `TimeoutError`, and `OSError`.
+    One address can serve many hosts, and the client names the one that it wants. A name that the client encrypts (ECH)
+    cannot be checked. Raises `NoHello`, `TimeoutError`, and `OSError`.
     """
     received, said, more = ssl.MemoryBIO(), bytearray(), first
     client = TLS.wrap_bio(received, ssl.MemoryBIO(), server_side=True)
@@ -271,7 +279,7 @@ async def read_hello(host: str, stream: Stream, first: bytes) -> bytes:
 
 
 async def _turn_away(stream: Stream, answer: bytes) -> None:
-    """Answer, and end the connection once the other side has had the time to read that. Raises `OSError`."""
+    """Answer, and close the connection after the other side had time to read the answer. Raises `OSError`."""
     try:
         await stream.write(answer)
         await stream.end()

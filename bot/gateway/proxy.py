@@ -1,4 +1,7 @@
-"""Passes a request of an agent on to its model, and the answer back as it comes: checked, reserved, settled."""
+"""Passes an agent's requests on to its model, and streams the answers back.
+
+Each request is checked. Its maximum cost is reserved before it is sent, and its real cost is recorded afterwards.
+"""
 
 from __future__ import annotations
 
@@ -34,55 +37,57 @@ from runner.rows.claims import ClaimLost
 log = structlog.get_logger()
 
 MAX_BODY = 32 * 1024 * 1024
-"""Bytes of a request; Anthropic's own limit. https://docs.anthropic.com/en/api/overview#request-size-limits"""
+"""Bytes of a request. This is Anthropic's limit: https://docs.anthropic.com/en/api/overview#request-size-limits"""
 
 LIGHT = 2 * 1024 * 1024
-"""Bytes of a request from which on a job sends one at a time, and all jobs together have one read at a time."""
+"""Bytes of a light request. A job's larger requests arrive one at a time, and all jobs' are parsed one at a time."""
 
 BODY_S = 60.0
-"""How long a request may take to arrive."""
+"""Seconds in which a request to a model must arrive, or the next part of a request from git."""
 
 RETRY_S = 5
-"""How long an agent is asked to wait before it tries again."""
+"""Seconds that an agent is asked to wait before it tries again (`Retry-After`)."""
 
 ANSWER_BUFFER = 64 * 1024
-"""Bytes of an answer that wait for an agent that reads slowly."""
+"""Bytes of an answer that are buffered for an agent that reads slowly."""
 
 CONNECT_S, SILENCE_S = 10.0, 600.0
-"""How long a model may take to be reached, and to say its next word."""
+"""Seconds to connect to a model (or to GitHub, for git), and the longest pause in an answer."""
 
 STOPS = 400
-"""The status at which claude, codex and pi end at once and try no more (docs/agents.md)."""
+"""The status after which claude, codex and pi end at once, without a retry (docs/agents.md)."""
 
 OVER = "the run is over: its access has ended"
-WRONG_TOKEN = "this token is not the job's"  # noqa: S105 - words
+WRONG_TOKEN = "this token is not the job's"  # noqa: S105 - a message
 
 KEY_REFUSED = (401, 403)
 
 UNREACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError)
-"""What is raised before a byte of the request has left for the model."""
+"""Errors that are raised before any byte of a request is sent to the model."""
 
 READING_THREADS = 2
 """Threads that read requests, for all jobs together. Each job uses one at a time."""
 
 MAX_LOOKUPS = 2
-"""Names of hosts that are looked up for one job at once."""
+"""DNS lookups for one job at the same time."""
 
 MAX_FETCHES = 8
-"""Of git at once, for one job; more wait. `git submodule update` is asked for as many."""
+"""Requests from git for one job at the same time. Further ones wait."""
 
 MAX_LINES, MINUTE_S = 20, 60.0
-"""Lines in the log about broken connections and requests of one job, in a minute."""
+"""The number of log lines in each period of `MINUTE_S` seconds about one job's broken connections and requests."""
 
 MAX_REFUSALS, PENALTY_S = 100, 1.0
-"""After so many refusals to one job each further one takes so long: agents end at the first. After so many refusals of
-what it asked models, its requests to models are read one at a time, each so long after the one before."""
+"""After `MAX_REFUSALS` refusals, each further refusal to the job is delayed by `PENALTY_S` seconds. Agents end after
+the first one. After as many refused requests to models, each further one is parsed only after the same delay, one at a
+time."""
 
 PASSED_ON = ("accept", "anthropic-version", "user-agent")
-"""Headers of requests. Keys, cookies and whatever names an account are not among them."""
+"""Headers of requests that are passed on. Keys, cookies and headers that name an account are not."""
 
 FREE_STATUSES = {*range(400, 500), 500, 503, 529} - {408, 499}
-"""Answers of a model that took nothing. Others are of somebody in between, who may have waited for it in vain.
+"""Statuses for which the vendor bills no tokens. Any other error may come from a proxy in between that stopped waiting
+for the model's answer.
 https://docs.anthropic.com/en/api/errors · https://platform.openai.com/docs/guides/error-codes"""
 
 PASSED_BACK = ("content-type", "request-id", "retry-after", "retry-after-ms", "x-request-id", "x-should-retry")
@@ -90,7 +95,7 @@ PASSED_BACK = ("content-type", "request-id", "retry-after", "retry-after-ms", "x
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """Where an agent's models are, by what key, and what may be asked of them."""
+    """The API of an agent's models: its URL, its key, and the rule for requests."""
 
     url: str
     key: str = field(repr=False)
@@ -98,13 +103,13 @@ class Upstream:
     rule: RequestRule
 
     def sign(self, api: Api) -> dict[str, str]:
-        """The headers that say who asks."""
+        """The headers that authenticate the service to the vendor."""
         own = {"x-api-key": self.key} if api is Api.MESSAGES else {"authorization": f"Bearer {self.key}"}
         return {**(own if self.key else {}), **self.headers}
 
 
 class NotReceived(Exception):  # noqa: N818 - an answer to the agent
-    """A request did not arrive: the status of the answer, and words for the agent."""
+    """A request could not be received. `status` and the message are for the answer to the agent."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -112,15 +117,15 @@ class NotReceived(Exception):  # noqa: N818 - an answer to the agent
 
 
 class Connection(Protocol):
-    """What can be broken off."""
+    """A connection that can be aborted."""
 
     def abort(self) -> None:
-        """Break it off."""
+        """Close the connection immediately."""
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """What a job may ask of models, and its account of that."""
+    """A job's access to models: its account, and the API that its requests are sent to."""
 
     account: Account
     upstream: Upstream
@@ -128,48 +133,52 @@ class Models:
 
 @dataclass(eq=False, slots=True)
 class JobEndpoint:
-    """One job's way in."""
+    """The state of one job's access to the gateway."""
 
     context: Mapping[str, object]
-    """The ids that every line in the log has."""
+    """The ids in every log line about the job."""
     token: str = field(repr=False)
     models: Models | None = None
-    """None where its agent asks none by the gateway, or is not at work yet."""
+    """None if the job's agent does not reach models through the gateway, or does not run yet."""
     repositories: tuple[str, ...] = ()
-    """The private ones that it may fetch, its own first."""
+    """The private repositories that the job may fetch. The first is the one that it works on."""
     package_hosts: tuple[str, ...] = ()
-    """What it may be connected to, as the operator has written it."""
+    """The hosts that the job may connect to, as in the operator's list."""
     is_open: bool = True
     refusals: Counter[bool] = field(default_factory=Counter)
-    """How many there were to those who had the token (True), and to others: these must not use up the job's lines."""
+    """The number of refused requests with the token (True) and without it (False).
+
+    They are counted separately, so that clients without the token do not use up the job's log lines.
+    """
     fetches: int = 0
     connections: int = 0
     lines: int = 0
-    """How many there were, or would have been, about broken connections and requests since `lines_since`."""
+    """Log lines about broken connections and requests since `lines_since`, including those left out."""
     lines_since: float = field(default_factory=time.monotonic)
     arriving: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """For the one request that arrives beyond `LIGHT`: several that wait for room would block each other."""
+    """Held while a request larger than `LIGHT` arrives. Two of them could block each other while both need memory."""
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
-    """For the one request to a model that is read just now: reading takes time of the processor, and costs nothing."""
+    """Held while a request to a model is parsed. Parsing takes CPU time, which no cap limits."""
     looking_up: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LOOKUPS))
     denials: int = 0
-    """Requests to models that were refused once they were read."""
+    """The number of requests to models that were refused after they were received."""
     answering: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
-    """The connections by which requests come."""
+    """The open connections, by the task that handles each."""
     strangers: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
-    """Those of them on which nobody has shown the token yet, the oldest first. Neighbours may reach the job's relay."""
+    """The open connections on which no request had the token yet, oldest first. Other jobs on the machine may reach
+    this job's relay."""
 
     def knows(self, request: web.BaseRequest) -> bool:
         """Whether a request has the job's token."""
         return hmac.compare_digest(read_token(request).encode(errors="surrogateescape"), self.token.encode())
 
     def trust(self, task: asyncio.Task[Any]) -> None:
-        """Somebody has shown the token on the connection that this task answers."""
+        """Note that a request on this task's connection had the token."""
         self.strangers.pop(task, None)
 
     def break_off_stranger(self) -> bool:
-        """Break off the oldest connection on which nobody has shown the token. Returns whether there is one."""
+        """Abort the oldest connection on which no request had the token. False if there is none."""
         oldest = next(iter(self.strangers), None)
         if oldest is None:
             return False
@@ -177,19 +186,19 @@ class JobEndpoint:
         return True
 
     async def note_refusal(self, reason: str, *, has_token: bool = True) -> None:
-        """Say in the log that something was refused. Whoever asks on and on has to wait, and gets no more lines."""
+        """Log a refusal. After `MAX_REFUSALS`, delay the client instead."""
         self.log_refusal(reason, has_token=has_token)
         if self.refusals[has_token] > MAX_REFUSALS:
             await asyncio.sleep(PENALTY_S)
 
     def log_refusal(self, reason: str, *, has_token: bool = True) -> None:
-        """Say in the log that something was refused, unless that has been said often enough."""
+        """Log a refusal, unless `MAX_REFUSALS` have been logged."""
         self.refusals[has_token] += 1
         if self.refusals[has_token] <= MAX_REFUSALS:
             log.warning("gateway.refused", **self.context, reason=reason)
 
     def admit_line(self) -> bool:
-        """Whether one more line about a broken connection or request may be in the log now."""
+        """Count a line about a broken connection or request. Returns whether it may be logged."""
         if time.monotonic() - self.lines_since > MINUTE_S:
             self.note_left_out()
             self.lines, self.lines_since = 0, time.monotonic()
@@ -197,17 +206,17 @@ class JobEndpoint:
         return self.lines <= MAX_LINES
 
     def note_left_out(self) -> None:
-        """Say in the log how many lines were not admitted."""
+        """Log how many lines were left out."""
         if self.lines > MAX_LINES:
             log.warning("gateway.lines_left_out", **self.context, count=self.lines - MAX_LINES)
             self.lines = 0
 
     async def pause(self) -> None:
-        """Wait before the next request to a model is read, at least until the event loop has served everyone else."""
+        """Wait before the next request to a model is parsed, at least until other tasks have run once."""
         await asyncio.sleep(PENALTY_S if self.denials >= MAX_REFUSALS else 0)
 
     def break_off(self) -> None:
-        """Break off whatever is under way."""
+        """Abort all open connections."""
         for connection in [*self.answering.values()]:
             connection.abort()
 
@@ -217,7 +226,7 @@ Reads = Callable[[str, str, str, bytes, RequestRule], Asked]
 
 
 class ModelProxy:
-    """Answers requests, each for the job through whose endpoint it came."""
+    """Answers requests to models, each for the job whose endpoint received it."""
 
     def __init__(
         self,
@@ -238,7 +247,7 @@ class ModelProxy:
         self._now = now
 
     async def answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request. What is not passed on is refused in words that the agent prints."""
+        """Answer one request. The agent prints the reason of a refusal."""
         api = find_api(request.path)
         if (models := endpoint.models) is None:
             return await self._turn_down(endpoint, api, STOPS, "this job asks no models by the gateway")
@@ -248,7 +257,7 @@ class ModelProxy:
             try:
                 await self._receive(endpoint, request, held)
                 asked = await self._read(endpoint, request, held, models.upstream.rule)
-                # What costs nothing is in no account, and passes all the same only while the run goes on.
+                # A free request is not counted in the account, but it is also refused after the end of the run.
                 call = await self._reserve(endpoint, models, asked)
             except (NotAllowed, AtCap) as refusal:
                 endpoint.denials += 1
@@ -266,7 +275,7 @@ class ModelProxy:
         return refuse(api, status, reason)
 
     async def _receive(self, endpoint: JobEndpoint, request: web.BaseRequest, held: HeldBytes) -> None:
-        """Hold a request's body. Raises `NotReceived`."""
+        """Receive a request's body into `held`. Raises `NotReceived`."""
         body = io.BytesIO()
         try:
             async with asyncio.timeout(BODY_S), AsyncExitStack() as turn:
@@ -285,9 +294,10 @@ class ModelProxy:
         held.replace(body.getvalue())
 
     async def _read(self, endpoint: JobEndpoint, request: web.BaseRequest, held: HeldBytes, rule: RequestRule) -> Asked:
-        """What a request asks for; the body to pass on is held. Raises `NotAllowed`. One of a job is read at a time.
+        """Parse and check the received body, and replace it in `held` with the one to pass on. Raises `NotAllowed`.
 
-        Reading takes several times the memory of a request, so of large ones one of all jobs is read at a time.
+        A job's requests are parsed one at a time. Parsing takes several times the size of a request in memory, so only
+        one large request of all jobs is parsed at a time.
         """
         body = held.content
         read = partial(self._read_request, request.method, request.path, request.query_string, body, rule)
@@ -301,7 +311,10 @@ class ModelProxy:
         return replace(asked, body=b"")
 
     async def _reserve(self, endpoint: JobEndpoint, models: Models, asked: Asked) -> str | None:
-        """The id of the call, once it is written down; None for one that costs nothing. Raises what answers instead."""
+        """Reserve the maximum that a request can cost. Returns the id of the call; None for a free request.
+
+        Raises `NotAllowed`, `AtCap` and `ClaimLost`.
+        """
         call = None
         if endpoint.is_open and not asked.is_free:
             most = asked.most.take(find_price(asked.model, self._prices))
@@ -326,13 +339,13 @@ class ModelProxy:
             await self._stream(endpoint, models, request, asked, answer)
         finally:
             if call:
-                # Whoever went away must not take the account of it along.
+                # The call is settled even if the agent disconnects, which cancels this task.
                 await asyncio.shield(asyncio.ensure_future(self._settle(models.account, call, asked, answer, began)))
         assert answer.response
         return answer.response
 
     async def _settle(self, account: Account, call: str, asked: Asked, answer: _Answer, began: float) -> None:
-        """Write down what an answer took, or has to be assumed to have taken."""
+        """Record what an answer used. If that is not certain, record what it may have used at most."""
         count = answer.reader.count if answer.is_certain else answer.reader.reckon(asked.most)
         taken, assumed = count.take(find_price(asked.model, self._prices)), not answer.is_certain
         await self._ledger.settle(account, call, asked.model, taken, self._now(), assumed=assumed)
@@ -361,7 +374,7 @@ class ModelProxy:
         try:
             async with self._session.post(
                 url,
-                data=io.BytesIO(answer.held.take()),  # The only reference: else aiohttp would make a copy.
+                data=io.BytesIO(answer.held.take()),  # With another reference to the bytes, aiohttp would copy them.
                 headers=headers,
                 allow_redirects=False,
                 timeout=timeout,
@@ -377,7 +390,7 @@ class ModelProxy:
                 async for chunk in theirs.content.iter_any():
                     try:
                         await answer.response.write(chunk)
-                    finally:  # It was said, whether or not anybody heard it.
+                    finally:  # The model has sent it, even if the agent did not receive it.
                         answer.feed(chunk)
                 answer.finish()
                 await answer.response.write_eof()
@@ -385,39 +398,43 @@ class ModelProxy:
             if endpoint.admit_line():
                 log.warning("gateway.broken", **job.log_context(), reason=describe_failure(error))
             if answer.response is None:
-                # A model that was never reached took nothing.
+                # A model that was never reached has used no tokens.
                 answer.is_certain = isinstance(error, UNREACHED)
                 answer.response = refuse(asked.api, 502, "the model cannot be reached")
             elif request.transport:
-                request.transport.abort()  # To end the answer as if it were whole would be a lie.
+                request.transport.abort()  # A normal end would make the partial answer look complete.
 
 
 class _Answer:
-    """What has come back so far."""
+    """The part of an answer that has arrived so far."""
 
     def __init__(self, reader: AnswerReader, held: HeldBytes) -> None:
         self.reader = reader
         self.held = held
-        """The request until the answer begins, then what of the answer cannot be read yet."""
+        """Bytes in memory: the request until the answer begins, then the part of the answer that is not parsed yet."""
         self.response: web.StreamResponse | None = None
         self.status = 0
         self.is_certain = False
-        """Whether it is known what it took."""
+        """Whether the usage is known."""
 
     def refuse_key(self, api: Api, status: int, job: Job) -> None:
-        """The model does not take our key: that is the operator's matter, and what it says of the key is nobody's."""
+        """Refuse the call: the vendor rejected the service's key. The agent does not see the vendor's message."""
         log.error("gateway.key_refused", **job.log_context(), status=status)
         self.status, self.is_certain = status, True
         self.response = refuse(api, STOPS, f"the model does not take the service's key (status {status})")
 
     def begin(self, theirs: aiohttp.ClientResponse) -> None:
-        """The model has begun to answer."""
+        """Start the response to the agent, with the status and headers of the model's answer."""
         self.status = theirs.status
         kept = {name: theirs.headers[name] for name in PASSED_BACK if name in theirs.headers}
         self.response = web.StreamResponse(status=theirs.status, headers=kept)
 
     def feed(self, chunk: bytes) -> None:
-        """It has said so much. Once it has said that this is all, it is known what that took, whoever hangs up then."""
+        """Read a part of the answer.
+
+        Once the model has sent its final count and the end of its answer, the usage is known, even if a connection
+        breaks after that.
+        """
         self.reader.feed(chunk)
         if not self.held.resize(self.reader.unread):
             self.reader.skip()
@@ -426,18 +443,18 @@ class _Answer:
         self.is_certain = self.is_certain or (self.status == HTTPStatus.OK and has_said_all)
 
     def finish(self) -> None:
-        """It has answered to the end."""
+        """Note that the whole answer has arrived."""
         self.reader.finish()
         self.is_certain = self.reader.is_final or self.status in FREE_STATUSES
 
 
 def read_token(request: web.BaseRequest) -> str:
-    """What a request says it may be made by: vendors have two places for it."""
+    """The token of a request. Each vendor uses one of two headers for it."""
     return request.headers.get("x-api-key") or request.headers.get("authorization", "").removeprefix("Bearer ")
 
 
 def refuse(api: Api, status: int, message: str) -> web.Response:
-    """A refusal as the model itself would word it."""
+    """A refusal in the format of the vendor's own errors."""
     kind = {401: "authentication_error", 502: "api_error", 503: "overloaded_error"}.get(status, "invalid_request_error")
     error = {"type": kind, "message": f"ptq-bot: {message}"}
     whole = {"type": "error", "error": error} if api is Api.MESSAGES else {"error": {**error, "code": kind}}

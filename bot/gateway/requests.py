@@ -1,7 +1,7 @@
-"""What an agent may ask of a model, and what it asks at most: one request read whole, or refused with a reason. Pure.
+"""The rules for an agent's requests to models: parses a request, refuses or rewrites it, and bounds its tokens. Pure.
 
-Refused is whatever would have the vendor do more than answer: reach into the web, run code or servers, read what was
-stored there, or work on behind our back. Of the rest only known fields pass.
+A request is refused if the vendor would do more than answer it: access the web, run code or MCP servers, read stored
+data, or go on in the background. Of other requests, only known fields are passed on.
 https://docs.anthropic.com/en/api/messages
 https://platform.openai.com/docs/api-reference/responses/create · https://platform.openai.com/docs/api-reference/chat/create
 """
@@ -25,7 +25,7 @@ MAX_MODEL = 200
 
 
 class Api(StrEnum):
-    """The languages that models are spoken to in."""
+    """The model APIs that the gateway supports."""
 
     MESSAGES = "messages"
     RESPONSES = "responses"
@@ -38,10 +38,10 @@ PATHS: Mapping[str, Api] = {
     "/v1/responses": Api.RESPONSES,
     "/v1/chat/completions": Api.CHAT,
 }
-"""All that is passed on."""
+"""The paths that are passed on, each with its API."""
 
 FREE = "/v1/messages/count_tokens"
-"""Costs nothing, and answers with a number."""
+"""Counts the tokens of a request. It is free."""
 
 QUERIES = ("", "beta=true")
 
@@ -63,30 +63,30 @@ PASSED: Mapping[Api, Collection[str]] = {
         *("prompt_cache_retention", "safety_identifier", "service_tier", "verbosity"),
     ),
 }
-"""The fields that are passed on. Vendors add others all the time, and some have another price, or reach further."""
+"""The fields that are passed on. Vendors keep adding fields. Some change the price, or do more than answer."""
 
 BETAS = (
     *("claude-code-", "context-management-", "effort-", "extended-cache-ttl-"),
     *("fine-grained-tool-streaming-", "interleaved-thinking-", "mid-conversation-system-", "output-128k-"),
     *("prompt-caching-", "structured-outputs-", "thinking-token-count-", "token-efficient-tools-"),
 )
-"""How the names of those features begin that `anthropic-beta` may switch on."""
+"""Prefixes of the features that `anthropic-beta` can switch on."""
 
 OWN_TOOLS: Mapping[Api, Collection[str]] = {
     Api.MESSAGES: ("", "custom", "bash", "text_editor", "computer", "memory"),
     Api.RESPONSES: ("function", "custom", "local_shell", "shell", "apply_patch"),
     Api.CHAT: ("function", "custom"),
 }
-"""Kinds of tools that the agent runs itself, where it is. All others are run by the vendor."""
+"""Kinds of tools that the agent runs itself, on its machine. The vendor runs all others."""
 
 SEARCH = ("tool_search", "client")
-"""What codex looks for its own tools with; run by the vendor it would be another thing."""
+"""The `type` and `execution` of the tool with which codex searches its own tools. The vendor must not run it."""
 
 GROUP = "namespace"
-"""A tool that holds others."""
+"""A tool that contains other tools."""
 
 REFERENCE = "item_reference"
-"""An item that stands for one that the vendor has stored."""
+"""An item that refers to one that the vendor has stored."""
 
 OWN_ITEMS = (
     *("message", "reasoning", "compaction", "function_call", "function_call_output"),
@@ -94,7 +94,7 @@ OWN_ITEMS = (
     *("shell_call", "shell_call_output", "apply_patch_call", "apply_patch_call_output"),
     *("tool_search_call", "tool_search_output", "additional_tools"),
 )
-"""What a conversation of the Responses API may hold."""
+"""The items that a conversation in the Responses API can contain."""
 
 ELSEWHERE: Mapping[str, str] = {
     "mcp_servers": "mcp",
@@ -105,106 +105,108 @@ ELSEWHERE: Mapping[str, str] = {
     "prompt": "stored",
     "background": "background",
 }
-"""Fields that have the vendor reach further, by the name under which an operator may allow it."""
+"""Fields that make the vendor do more than answer, each with the name in `server_tools` that allows it."""
 
 OUTSIDE: Mapping[str, str] = {"file_id": "files", "input_audio": "audio", "audio_url": "audio", "video_url": "video"}
 SOURCES: Mapping[str, str] = {"url": "web_fetch", "file": "files"}
-"""Fields and sources of a part of a conversation that vendors fetch from elsewhere, or have other prices for."""
+"""Fields and types of sources in a conversation that vendors fetch from elsewhere, or bill differently. Each has the
+name in `server_tools` that allows it."""
 
 BY_ADDRESS = "_url"
-"""How the names of fields end that name a picture or a file by its address."""
+"""The suffix of fields that refer to an image or a file by URL."""
 
 SEARCHING = re.compile(r":online(:|$)|-search-|-deep-research", re.IGNORECASE)
-"""In the names of models that look into the web whatever their tools are."""
+"""Matches the names of models that search the web even without tools."""
 
 IMAGE_TOKENS, DOCUMENT_TOKENS = 10_000, 1_000_000
-"""What a picture takes at most, and a document: its pages may be packed so that nobody sees from outside how many there
-are, but no model reads more than so much at once. https://docs.anthropic.com/en/docs/build-with-claude/pdf-support
+"""The most tokens of an image, and of a document. The pages of a packed document cannot be counted here, but no model
+reads more tokens than this at once. https://docs.anthropic.com/en/docs/build-with-claude/pdf-support
 https://docs.anthropic.com/en/docs/build-with-claude/vision · https://platform.openai.com/docs/guides/images-vision"""
 
 HOUR = b'"1h"'
-"""In a request that may have a cache filled for an hour."""
+"""A request that contains this can write to a cache that lasts for an hour."""
 
 NEWER = re.compile(r"(?:.*/)?(?:o\d|gpt-[5-9])")
-"""Models that know no `max_tokens` in Chat any more."""
+"""Models that no longer accept `max_tokens` in the Chat API."""
 
 INLINE, MAX_SCHEME = "data:", 100
-"""How what a request brings along begins, and within how many characters an address has shown to be one."""
+"""The prefix of inline data, and the number of characters in which `://` must appear to make a text a URL."""
 
 MAX_PARTS = 250_000
-"""Of a request. A million tokens in the shortest calls of tools have fewer. Each part takes up to a microsecond."""
+"""Parts of a request. A million tokens of the shortest tool calls have fewer. Each part takes up to a microsecond."""
 
 FREE_PARTS, BYTES_PER_PART = 20_000, 10
-"""A request may have this many parts, and one more for each ten bytes. Conversations have one for forty bytes."""
+"""A request can have `FREE_PARTS` parts, and one more per `BYTES_PER_PART` bytes. Conversations have about one part per
+40 bytes."""
 
 LIGHT_BYTES, LIGHT_PARTS = 64 * 1024, 1_000
-"""A request with no more than these is read within a millisecond or two."""
+"""A request within both limits is parsed in one or two milliseconds."""
 
 BOUNDS: Mapping[Api, Sequence[str]] = {
     Api.MESSAGES: ("max_tokens",),
     Api.RESPONSES: ("max_output_tokens",),
     Api.CHAT: ("max_tokens", "max_completion_tokens"),
 }
-"""The fields that bound an answer."""
+"""The fields that limit the length of an answer."""
 
 EDIT = "clear_"
-"""How the kinds of edits to a context begin that only leave something out: others ask a model once more."""
+"""The prefix of the context edits that only remove something. Other edits call a model again."""
 
 MAX_TOKENS, MAX_ANSWERS = 1_000_000, 8
-"""No answer has more; and at most so many answers to one request."""
+"""The highest limit for the tokens of an answer, and the most answers to one request."""
 
 MAX_REASON, MAX_NAMES, MAX_NAME = 300, 5, 40
-"""Characters of a refusal, and how much of a request's own words is in it."""
+"""Characters of a refusal, the number of names from the request that it quotes, and characters of each name."""
 
 TIERS = (None, "auto", "default", "standard_only", "flex")
-"""Of `service_tier`: none of them costs more than the price list says."""
+"""The allowed values of `service_tier`. None of them costs more than the price list says."""
 
 
 class NotAllowed(Exception):  # noqa: N818 - an answer to the agent
-    """The request is not passed on. The message says what is not allowed, and may be shown to the agent."""
+    """The request is not passed on. The message says why, and the agent sees it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRule:
-    """What the operator allows an agent to ask for."""
+    """What the operator allows in an agent's requests."""
 
     models: tuple[str, ...] = ("*",)
-    """Patterns of names."""
+    """Patterns of model names, as in `fnmatch`."""
     server_tools: frozenset[str] = frozenset()
-    """What vendors run: `web_search`, `web_fetch`, `code_execution`, `mcp`, `files` and the like."""
+    """Allowed features that vendors run: `web_search`, `web_fetch`, `code_execution`, `mcp`, `files` and others."""
     max_output_tokens: int = 32_000
-    """Assumed of requests that name no maximum themselves."""
+    """The limit for requests that do not set one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request that may be passed on."""
+    """A request that may be passed on."""
 
     api: Api
     target: str
     """Path and query."""
     body: bytes = field(repr=False)
-    """Written anew: whoever reads what was sent otherwise than we do must not find more in it."""
+    """Encoded again from the parsed fields. So the vendor cannot parse it differently from the gateway."""
     model: str
     most: Count
-    """The most that its answer can take."""
+    """The most tokens that the request and its answer can use."""
     streams: bool
     is_free: bool
 
 
 def find_api(path: str) -> Api:
-    """The language of a request by its path; for one that nobody knows, some language to refuse it in."""
+    """The API of a path. For an unknown path, it is the API in whose format the request is refused."""
     return PATHS.get(path, Api.MESSAGES if "messages" in path else Api.RESPONSES)
 
 
 def choose_betas(header: str) -> str:
-    """Of the features that `anthropic-beta` names those that may be switched on."""
+    """The features in an `anthropic-beta` header that may be switched on."""
     named = (name.strip() for name in header.split(","))
     return ",".join(name for name in named if name.startswith(BETAS))
 
 
 def read_request(method: str, path: str, query: str, body: bytes, rule: RequestRule) -> Asked:
-    """Read a request. Raises `NotAllowed`."""
+    """Check a request and rewrite its body. Raises `NotAllowed`."""
     api = PATHS.get(path)
     if api is None or method != "POST" or query not in QUERIES:
         raise NotAllowed(f"this path is not passed on: POST {', '.join(PATHS)} are")
@@ -219,7 +221,7 @@ def read_request(method: str, path: str, query: str, body: bytes, rule: RequestR
     is_free = path == FREE
     bounds = {} if is_free else _read_bounds(api, asked, rule)
     most = max(bounds.values(), default=0) * _read_answers(asked)
-    # Last of all, because it looks at every part of the conversation.
+    # This check comes last, because it visits every part of the conversation.
     if foreign := sorted({*_find_foreign(api, asked)} - rule.server_tools):
         named = ", ".join(name[:MAX_NAME] for name in foreign[:MAX_NAMES])
         raise _refuse(f"what the vendor would do beside answering is not allowed: {named}")
@@ -231,13 +233,13 @@ def read_request(method: str, path: str, query: str, body: bytes, rule: RequestR
 
 
 def _count_most(api: Api, passed: Mapping[str, Any], written: bytes, output_tokens: int) -> Count:
-    """What a request takes at most, as it is passed on."""
+    """The most tokens that a rewritten request and its answer can use."""
     media = [*_find_media(passed)]
     in_text = bound_tokens(written) - sum(as_text for as_text, _ in media)
     tokens = max(in_text, 0) + sum(tokens for _, tokens in media)
     if api is not Api.MESSAGES:
         return Count(tokens, output_tokens=output_tokens)
-    # To write all of it into a cache is the dearest that can become of it.
+    # The vendor charges most for input tokens that it writes into a cache, so all of them count as such.
     if HOUR in written:
         return Count(tokens, written_hour_tokens=tokens, output_tokens=output_tokens)
     return Count(tokens, written_tokens=tokens, output_tokens=output_tokens)
@@ -248,7 +250,7 @@ def _refuse(reason: str) -> NotAllowed:
 
 
 def is_light(body: bytes) -> bool:
-    """Whether a request can be read at once: it does not stop everything else for long."""
+    """Whether a request can be parsed on the event loop, because it does not block other tasks for long."""
     return len(body) <= LIGHT_BYTES and _count_signs(body) <= LIGHT_PARTS
 
 
@@ -257,9 +259,9 @@ def has_too_many_parts(body: bytes) -> bool:
     most = min(FREE_PARTS + len(body) // BYTES_PER_PART, MAX_PARTS)
     if _count_signs(body) <= most:
         return False
-    # The signs may be in texts. Without escapes each quotation mark begins or ends a text.
+    # These characters may be inside strings. Without escapes, each quotation mark begins or ends a string.
     plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    # JSON has at most two texts, so four marks, for each sign. This also bounds the list that `split` makes.
+    # JSON has at most two strings, so four quotation marks, per counted character. This also limits `split`'s list.
     return plain.count(b'"') > 4 * most or _count_signs(b"".join(plain.split(b'"')[::2])) > most
 
 
@@ -280,7 +282,11 @@ def _parse(body: bytes) -> Mapping[str, Any]:
 
 
 def _rewrite(api: Api, asked: Mapping[str, Any], bounds: Mapping[str, int], rule: RequestRule) -> dict[str, Any]:
-    """What is passed on: what may be, and what makes the vendor keep to what was reserved, and say what it took."""
+    """The fields to pass on.
+
+    Allowed fields are kept. Other fields make the vendor respect the reserved limit and report the usage. The Responses
+    API must not store the conversation, unless `stored` is allowed.
+    """
     allowed = {*PASSED[api], *(field for field, name in ELSEWHERE.items() if name in rule.server_tools)}
     passed: dict[str, Any] = {name: value for name, value in asked.items() if name in allowed}
     passed |= bounds
@@ -298,9 +304,9 @@ def _rewrite(api: Api, asked: Mapping[str, Any], bounds: Mapping[str, int], rule
 
 
 def _read_bounds(api: Api, asked: Mapping[str, Any], rule: RequestRule) -> dict[str, int]:
-    """The fields that say how many output tokens an answer may have at most. Raises `NotAllowed`.
+    """The fields that limit the output tokens of an answer. Raises `NotAllowed`.
 
-    The vendor is told one, also where the request names none; where it names two, vendors differ in which one counts.
+    If the request has none, a default is set. If it has two, both are kept, because vendors differ in which one counts.
     """
     named = {name: _read_number(asked[name], MAX_TOKENS) for name in BOUNDS[api] if asked.get(name) is not None}
     is_newer = api is Api.CHAT and NEWER.match(asked["model"])
@@ -318,7 +324,7 @@ def _read_number(value: Any, most: int) -> int:
 
 
 def _find_foreign(api: Api, asked: Mapping[str, Any]) -> Iterator[str]:
-    """The names of all that the vendor would do beside answering."""
+    """The names of everything that the vendor would do besides answering."""
     yield from _find_foreign_tools(api, asked)
     yield from (name for field, name in ELSEWHERE.items() if asked.get(field))
     if SEARCHING.search(asked["model"]):
@@ -334,11 +340,11 @@ def _find_foreign(api: Api, asked: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
-    """Of the tools in a request, or in a part of it, the names of those that the vendor runs."""
+    """The names of the tools in a request, or in a part of it, that the vendor would run."""
     tools = _read_objects(holder, "tools")
     while tools:
         tool = tools.pop()
-        # Anthropic's carry the day of their version.
+        # The types of Anthropic's tools end with the date of their version.
         kind = re.sub(r"_\d{8}$", "", _read_kind(tool))
         if not isinstance(environment := tool.get("environment"), dict | None):
             raise NotAllowed("the environment of a tool must be an object")
@@ -352,7 +358,7 @@ def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _read_objects(holder: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
-    """The objects of a list that may be left out. Raises `NotAllowed`: what we cannot read, the vendor might."""
+    """The objects of an optional list. Raises `NotAllowed` for any other value, because the vendor might accept it."""
     found = [] if holder.get(name) is None else holder[name]
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
         raise NotAllowed(f"{name} must be a list of objects")
@@ -360,7 +366,7 @@ def _read_objects(holder: Mapping[str, Any], name: str) -> list[Mapping[str, Any
 
 
 def _read_kind(value: Mapping[str, Any]) -> str:
-    """The `type` of something; empty where it has none. Raises `NotAllowed`."""
+    """The `type` of an object; empty if it has none. Raises `NotAllowed` if it is not a string."""
     kind = value.get("type")
     if kind is not None and not isinstance(kind, str):
         raise NotAllowed("a type must be text")
@@ -368,7 +374,10 @@ def _read_kind(value: Mapping[str, Any]) -> str:
 
 
 def _read_untyped(item: Mapping[str, Any]) -> str:
-    """What the vendor takes an item without a type for: a message, or by its `id` something that is stored there."""
+    """How the vendor treats an item without a type: as a stored item if it has an `id`, or else as a message.
+
+    Raises `NotAllowed` if it is neither.
+    """
     if "id" in item:
         return REFERENCE
     if isinstance(item.get("role"), str) and isinstance(item.get("content"), str | list):
@@ -377,7 +386,7 @@ def _read_untyped(item: Mapping[str, Any]) -> str:
 
 
 def _walk(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Every object in a conversation. A list of places to look at, for JSON may be nested deeply."""
+    """Every object in a conversation. This is not recursive, because JSON can be nested deeply."""
     places = [asked.get(name) for name in ("messages", "input", "system", "instructions")]
     while places:
         place = places.pop()
@@ -385,14 +394,14 @@ def _walk(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
             places.extend(place)
         elif isinstance(place, dict):
             for name, inner in place.items():
-                # What the model gave a tool is the tool's business.
+                # The `input` of a tool call is for the tool, and the vendor does not interpret it.
                 if name != "input" and isinstance(inner, (dict, list)):
                     places.append(inner)
             yield place
 
 
 def _find_fetched(place: Mapping[str, Any]) -> Iterator[str]:
-    """What of a part of a conversation the vendor would fetch, or has another price for."""
+    """The names of what the vendor would fetch for a part of a conversation, or bill differently."""
     for field_name, value in place.items():
         if field_name in OUTSIDE and value is not None:
             yield OUTSIDE[field_name]
@@ -404,7 +413,7 @@ def _find_fetched(place: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_address(value: Any) -> bool:
-    """Whether something is named by its address: Responses has a text there, Chat an object."""
+    """Whether a value is a URL that is fetched. It is a string in the Responses API, and an object in the Chat API."""
     url = _find_url(value)
     return url is not None and not url.startswith(INLINE)
 
@@ -415,7 +424,7 @@ def _find_url(value: Any) -> str | None:
 
 
 def _find_media(asked: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
-    """For each picture and document: the tokens that it would take as text, and those that it takes at most."""
+    """For each image and document: the bound for its data as text, and the most tokens that it has as media."""
     for place in _walk_content(asked):
         data = place.get("file_data") or part(place, "file").get("file_data")
         if data is not None:
@@ -429,7 +438,7 @@ def _find_media(asked: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
 
 
 def _walk_content(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The parts of messages, where the APIs take media. Elsewhere, as in a tool's schema, a picture is text."""
+    """The parts of messages in which the APIs accept media. Elsewhere, such as in a tool's schema, an image is text."""
     places = [place for name in ("messages", "input") for place in parts(asked, name)]
     while places:
         place = places.pop()

@@ -1,4 +1,4 @@
-"""The memory for requests and answers that the gateway holds: one budget for all jobs, with a part for each."""
+"""The memory budget of the gateway for requests and answers. All jobs share it, and each has a limit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 MAX_HELD = 128 * 1024 * 1024
-"""Bytes that are held for all jobs together."""
+"""Bytes that all jobs together can hold."""
 
 ALWAYS = 64 * 1024
-"""Bytes of one request, or of a line of its answer, that are held however little room there is."""
+"""Bytes of one request, or of a line of its answer, that can be held even if there is no room."""
 
 WAIT_S = 15.0
-"""How long a request waits for room."""
+"""Seconds that a request waits for room."""
 
 
 class MemoryFull(Exception):  # noqa: N818 - a state
@@ -22,9 +22,10 @@ class MemoryFull(Exception):  # noqa: N818 - a state
 
 
 class Room:
-    """Counts the bytes that are held for each owner.
+    """Counts the bytes that each owner holds.
 
-    An owner may hold as much as stays free beside it. So one alone gets half of all, and leaves as much to the others.
+    An owner can hold at most as much as then remains free. So a single owner gets at most half of the budget, and
+    leaves the other half free.
     """
 
     def __init__(self, size: int = MAX_HELD, wait_s: float = WAIT_S) -> None:
@@ -35,12 +36,12 @@ class Room:
 
     @property
     def held(self) -> int:
-        """Bytes that are held now."""
+        """The bytes that are held now."""
         return self._held.total()
 
     @contextmanager
     def hold(self, owner: Hashable) -> Iterator[HeldBytes]:
-        """What one request holds, nothing at first. At the end it is given back."""
+        """The bytes of one request, none at first. They are released at the end of the block."""
         held = HeldBytes(self, owner)
         try:
             yield held
@@ -48,7 +49,7 @@ class Room:
             held.drop()
 
     def try_change(self, owner: Hashable, before: int, after: int) -> bool:
-        """Let one of the owner's requests hold `after` bytes in place of `before`, if it may."""
+        """Change what one of the owner's requests holds from `before` to `after` bytes. False if there is no room."""
         mine, free = self._held[owner] + after - before, self._size - self.held - after + before
         if after > max(before, ALWAYS) and mine > free:
             return False
@@ -61,8 +62,8 @@ class Room:
         return True
 
     async def change(self, owner: Hashable, before: int, after: int) -> None:
-        """The same, once there is room. Raises `MemoryFull`."""
-        if self.try_change(owner, before, after):  # Nearly always; a timer would cost more than the rest.
+        """Like `try_change`, but wait for room. Raises `MemoryFull`."""
+        if self.try_change(owner, before, after):  # The usual case, without the cost of a timer.
             return
         try:
             async with asyncio.timeout(self._wait_s):
@@ -73,7 +74,7 @@ class Room:
 
 
 class HeldBytes:
-    """Bytes that are held for one request. `Room.hold` makes one."""
+    """The bytes that are held for one request. `Room.hold` creates it."""
 
     def __init__(self, room: Room, owner: Hashable) -> None:
         self._room = room
@@ -82,28 +83,29 @@ class HeldBytes:
         self.content = b""
 
     async def grow(self, more: int) -> None:
-        """Hold so many bytes more, once there is room. Raises `MemoryFull`."""
+        """Hold `more` additional bytes. Waits for room, and raises `MemoryFull`."""
         await self._room.change(self._owner, self._size, self._size + more)
         self._size += more
 
     def resize(self, size: int) -> bool:
-        """Hold so many bytes from now on. If there is no room for that, nothing changes, and this is False."""
+        """Hold `size` bytes. If there is no room, it changes nothing and returns False."""
         if not self._room.try_change(self._owner, self._size, size):
             return False
         self._size = size
         return True
 
     def replace(self, content: bytes) -> None:
-        """Hold this in place of what was held."""
+        """Hold `content` instead of the current bytes."""
         self.content = content
-        self.resize(len(content))  # What is written again is about as long, so there may be no room for the rest of it.
+        # Without room, the old size continues to count. The new content is about as long.
+        self.resize(len(content))
 
     def take(self) -> bytes:
-        """The content, to which nothing else refers any more. It counts until `drop`."""
+        """Return the content, and keep no reference to it. Its size counts until `drop`."""
         content, self.content = self.content, b""
         return content
 
     def drop(self) -> None:
-        """Hold nothing any more."""
+        """Release all bytes."""
         self.content = b""
         self.resize(0)

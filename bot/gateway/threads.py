@@ -1,6 +1,6 @@
-"""Work of the gateway in threads of its own: what one job asks for delays neither the service nor, for long, others.
+"""Runs work of the gateway in threads, so that one job does not block the service, or other jobs for long.
 
-Each job takes turns, so no job has more threads at once than it has turns, and jobs that wait are served in order.
+A job needs a turn for each thread, and has a limited number of turns. Work that waits for a thread runs in order.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ async def run_in_turn(
     work: Callable[[], T],
     pause: Callable[[], Awaitable[None]] | None = None,
 ) -> T:
-    """What `work` returns or raises. `pause` runs before it, within the same turn.
+    """Run `work` in a thread. Returns or raises what it does. `pause` runs before it, within the same turn.
 
-    A thread cannot be stopped. So the turn lasts until the work has ended, also where nobody waits for it any more.
+    A thread cannot be stopped. So the turn lasts until `work` has ended, even if the caller is cancelled before that.
     """
     loop = asyncio.get_running_loop()
 
     def end_turn(_: object) -> None:
-        with suppress(RuntimeError):  # The service has stopped meanwhile.
+        with suppress(RuntimeError):  # The event loop is closed, because the service has stopped.
             loop.call_soon_threadsafe(turns.release)
 
     await turns.acquire()

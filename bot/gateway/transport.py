@@ -1,4 +1,4 @@
-"""A connection from a machine as asyncio's protocols know one: aiohttp answers by it without a socket of its own."""
+"""An asyncio transport over a stream from a machine. With it, aiohttp can serve the stream without a socket."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 from runner.transport.listening import Stream
 
 HIGH_WATER = 65_536
-"""Bytes that wait to be sent before whoever writes is asked to pause; asyncio's own number."""
+"""Bytes in the send buffer above which the protocol is asked to pause. This is asyncio's default."""
 
 LAST_WORDS_S = 5.0
 
 
 class StreamTransport(asyncio.Transport):
-    """Gives a protocol what comes by a stream, and sends what it writes."""
+    """Passes a stream's data to a protocol, and sends what the protocol writes."""
 
     def __init__(self, stream: Stream, protocol: asyncio.Protocol) -> None:
         super().__init__()
@@ -29,15 +29,15 @@ class StreamTransport(asyncio.Transport):
         self._is_paused = False
 
     async def run(self) -> None:
-        """Serve until one side ends the connection, or it is broken."""
+        """Serve until one side closes the connection, or until it breaks."""
         self._protocol.connection_made(self)
         reading = asyncio.create_task(self._read())
         reading.add_done_callback(lambda _: self.close())
         try:
             await self._send()
-            # Whoever listens there ends its side once it has all; to break it off now would lose what is on its way.
+            # The client closes its side after it has read everything. An immediate abort would lose data in transit.
             await asyncio.wait([reading], timeout=LAST_WORDS_S)
-        except OSError:  # Nobody is there any more.
+        except OSError:  # The client is gone.
             pass
         finally:
             self._is_closing = True
@@ -53,7 +53,7 @@ class StreamTransport(asyncio.Transport):
                 await self._may_read.wait()
 
     async def _send(self) -> None:
-        """Send what is written, as long as more may come; then say that nothing does. Raises `OSError`."""
+        """Send what the protocol writes until `close`, then signal the end of the data. Raises `OSError`."""
         while not self._is_closing or self._waiting:
             data, self._waiting = bytes(self._waiting), bytearray()
             if data:
@@ -101,12 +101,12 @@ class StreamTransport(asyncio.Transport):
         return self._is_closing
 
     def close(self) -> None:
-        """Send what waits, then end."""
+        """Send the buffered data, then close."""
         self._is_closing = True
         self._has_news.set()
 
     def abort(self) -> None:
-        """Break it off."""
+        """Discard the buffered data, and close immediately."""
         self._waiting.clear()
         with suppress(OSError):
             self._stream.abort()

@@ -1,4 +1,4 @@
-"""What an answer of a model took, read from the bytes of the answer as they pass. Pure.
+"""Reads the usage of a model's answer from the answer's bytes as they pass through. Pure.
 
 https://docs.anthropic.com/en/api/messages-streaming · https://platform.openai.com/docs/api-reference/responses-streaming
 https://platform.openai.com/docs/api-reference/chat/streaming
@@ -15,42 +15,42 @@ from runner.agents.prices import Price, reckon_cost
 from runner.model.usage import Usage
 
 MAX_LINE = 8 * 1024 * 1024
-"""Bytes of a line, or of an answer that is no stream, that are read; of a longer one nothing is known."""
+"""Bytes of a line, or of an answer that is not a stream. Longer ones are skipped."""
 
 SKIPPED = b"\0"
-"""Stands for what was left out of a line, which so cannot be read."""
+"""Replaces the skipped bytes of a line. The rest of the line then cannot be parsed."""
 
 ENDS = ("response.completed", "response.incomplete", "response.failed")
-"""Events behind which nothing more comes."""
+"""The last events of an answer in the Responses API."""
 
 END_LINES = (b"event: message_stop", b"data: [DONE]")
-"""Lines that say the same, of Messages and of Chat."""
+"""The last lines of an answer in the Messages API and in the Chat API."""
 
 LAST = ("message_delta", *ENDS)
-"""Events that say the final count. Chat names none: there the count itself comes last."""
+"""Events with the final count. In the Chat API events have no type, and the only count comes last."""
 
 WRITTEN_SURCHARGE, WRITTEN_HOUR_SURCHARGE = 0.25, 1.0
-"""What Anthropic adds for a token that it writes into a cache, for five minutes and for an hour, by its input price.
+"""Anthropic's surcharge per token written into a cache for five minutes and for an hour, as a share of the input price.
 https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching#pricing"""
 
 FREQUENT = b"abcdefghijklmnopqrstuvwxyz "
-"""Bytes that tokens of words and code hold several of. Any other byte can be a token of its own."""
+"""A token of ordinary text or code contains several of these bytes. Any other byte can be a token by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The tokens of one answer."""
+    """The tokens of one request and its answer."""
 
     input_tokens: int = 0
-    """All of the request; the cached and the written ones are among them."""
+    """All tokens of the request, including the cached and the written ones."""
     cached_tokens: int = 0
     written_tokens: int = 0
-    """Into a cache, for five minutes."""
+    """Written into a cache for five minutes."""
     written_hour_tokens: int = 0
     output_tokens: int = 0
 
     def take(self, price: Price | None) -> Usage:
-        """With what it costs, which is unknown where nobody knows the price."""
+        """The usage with its cost. The cost is unknown without a price."""
         usage = Usage(
             input_tokens=self.input_tokens, cached_tokens=self.cached_tokens, output_tokens=self.output_tokens
         )
@@ -61,17 +61,17 @@ class Count:
 
 
 def bound_tokens(text: bytes) -> int:
-    """The most tokens that a text takes: one for each byte, but 0.6 for each byte that is `FREQUENT`.
+    """A bound for the tokens of a text: one per byte, but 0.6 per byte in `FREQUENT`.
 
-    Measured with the tokenizer of Claude 2, the last one that Anthropic published: ordinary text and code take 0.4 of
-    this, and random letters of any script between 0.9 and 1.01 of it.
+    It was measured with the tokenizer of Claude 2, the last one that Anthropic has published. Ordinary text and code
+    have 0.4 times as many tokens, and random letters of any script 0.9 to 1.01 times.
     """
     others = len(text.translate(None, FREQUENT))
     return others + -(-6 * (len(text) - others) // 10)
 
 
 def read_count(value: Mapping[str, Any]) -> Count | None:
-    """The tokens that an event, or a whole answer, speaks of; None when it speaks of none."""
+    """The tokens that an event or a whole answer reports; None if it reports none."""
     places = (value, part(value, "message"), part(value, "response"))
     usage = next((part(place, "usage") for place in places if part(place, "usage")), None)
     if usage is None:
@@ -89,28 +89,28 @@ def read_count(value: Mapping[str, Any]) -> Count | None:
 
 
 class AnswerReader:
-    """Reads an answer in pieces, whatever their bounds are. What it has read so far is always there."""
+    """Reads an answer in pieces of any size. `count` is always the count so far."""
 
     def __init__(self, *, streams: bool) -> None:
         self.count = Count()
         self.is_final = False
-        """Whether the model has said the final count."""
+        """Whether the final count has arrived."""
         self.has_ended = False
-        """Whether it has said that nothing more comes."""
+        """Whether the last event or line has arrived."""
         self._streams = streams
         self._rest = bytearray()
 
     @property
     def unread(self) -> int:
-        """Bytes that it keeps until it can read them."""
+        """Bytes that are kept until they can be parsed."""
         return len(self._rest)
 
     def skip(self) -> None:
-        """Leave the line under way, or the answer that is no stream, unread."""
+        """Skip the current line. Without a stream, skip the whole answer."""
         self._rest = bytearray(SKIPPED)
 
     def feed(self, data: bytes) -> None:
-        """Read on."""
+        """Read the next bytes."""
         head, newline, tail = data.rpartition(b"\n") if self._streams else (b"", b"", data)
         if newline:
             whole, self._rest = bytes(self._rest) + head, bytearray()
@@ -123,14 +123,15 @@ class AnswerReader:
             self.skip()
 
     def finish(self) -> None:
-        """The answer has ended as it should."""
+        """Note that the whole answer has arrived."""
         if not self._streams and (value := parse_line(self._rest.decode(errors="replace"))) is not None:
             self._note(value, is_final=True)
 
     def reckon(self, asked: Count) -> Count:
-        """What to assume of an answer whose end nobody saw: what it said, and else all that was asked for.
+        """The count to assume for an answer whose end did not arrive. `asked` is the reserved maximum.
 
-        What a model thinks need not be among the bytes that it sends.
+        Input tokens are those reported so far; if there are none, the maximum. Output tokens are at least the maximum,
+        because a model's thinking need not be among the bytes that it sends.
         """
         said = self.count if self.count.input_tokens else asked
         return replace(said, output_tokens=max(self.count.output_tokens, asked.output_tokens))
@@ -146,7 +147,7 @@ class AnswerReader:
 
     def _note(self, value: Mapping[str, Any], *, is_final: bool) -> None:
         if (count := read_count(value)) is not None:
-            # Each event repeats what is known by then, or leaves it out.
+            # Each event either repeats the counts so far, or leaves them out.
             names = [field.name for field in fields(Count)]
             self.count = Count(*(max(getattr(self.count, name), getattr(count, name)) for name in names))
             self.is_final = self.is_final or is_final

@@ -1,6 +1,6 @@
-"""Calls below one repository: the right token, the right line, every page.
+"""Calls to GitHub's API for one repository. Chooses the token and the line, and follows the pages of lists.
 
-It refuses to know the shapes of requests and answers.
+This module does not know the content of requests and answers.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ PAGE_SIZE = 100
 
 
 class Calls:
-    """GitHub's API as one App reaches it. Each method raises `GitHubError`, `NotFound` or `GitHubUnavailable`.
+    """GitHub's API for one App. Each method raises `GitHubError`, `NotFound` or `GitHubUnavailable`.
 
-    `path` is a URI template (RFC 6570) below `/repos/OWNER/NAME`, filled and quoted from `url_vars`.
+    `path` is a URI template (RFC 6570) relative to `/repos/OWNER/NAME`. `url_vars` are its variables, not yet quoted.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class Calls:
         self._tokens = Tokens(self._app_line, credentials, timings, now)
 
     async def fetch_as_app(self, path: str, **url_vars: Any) -> Any:
-        """One thing that is the App's own; `path` is below the API's root."""
+        """Get a resource of the App itself. `path` is relative to the API's root."""
         answer, _ = await self._app_line.ask("GET", path, url_vars, self._credentials.sign(self._now()))
         return answer
 
     async def list_as_app(self, path: str, **url_vars: Any) -> AsyncGenerator[list[Any], None]:
-        """The pages of a list of the App's own, as the `Link` headers lead; `path` takes `per_page`."""
+        """Get a list of the App itself, page by page. `path` is relative to the API's root, and must use `per_page`."""
         url, filling = path, {**url_vars, "per_page": PAGE_SIZE}
         while url:
             page, more = await self._app_line.ask("GET", url, filling, self._credentials.sign(self._now()))
@@ -63,12 +63,15 @@ class Calls:
             url, filling = more or "", {}
 
     async def fetch(self, access: Access, repository: str, path: str, **url_vars: Any) -> Any:
-        """One thing, or the first page of a list."""
+        """Get one resource, or the first page of a list."""
         answer, _ = await self._ask(access, repository, "GET", *_below(repository, path, url_vars))
         return answer
 
     async def fetch_all(self, access: Access, repository: str, path: str, **url_vars: Any) -> list[Any]:
-        """A whole list, page by page as the `Link` headers lead; `path` takes `per_page`."""
+        """Get all pages of a list, as linked by the `Link` headers. `path` must use `per_page`.
+
+        Raises `GitHubUnavailable` if the list has more than `max_pages` pages.
+        """
         items: list[Any] = []
         url, filling = _below(repository, path, {**url_vars, "per_page": PAGE_SIZE})
         for _ in range(self._timings.max_pages):
@@ -80,7 +83,7 @@ class Calls:
         raise GitHubUnavailable(f"{path} of {repository} has more than {self._timings.max_pages} pages")
 
     async def fetch_account(self, access: Access, repository: str, login: str, path: str = "", **url_vars: Any) -> Any:
-        """What everybody may know of an account, with a token that was minted for a repository."""
+        """Get public data of an account, with a token for the repository. `path` is relative to `/users/LOGIN`."""
         answer, _ = await self._ask(access, repository, "GET", "/users/{login}" + path, {"login": login, **url_vars})
         return answer
 
@@ -94,21 +97,21 @@ class Calls:
         worth: Worth = Worth.REPORT,
         **url_vars: Any,
     ) -> Any:
-        """A write. Sent again only where GitHub certainly did not act on it."""
+        """Send a write. It is repeated only if GitHub certainly did not act on it."""
         answer, _ = await self._ask(access, repository, method, *_below(repository, path, url_vars), data, worth)
         return answer
 
     def list_left(self) -> list[tuple[str, Left]]:
-        """What is left of GitHub's rate limits, by account; that of the App's own calls has none."""
+        """What is left of GitHub's rate limits, by account. The App's own calls have `""` as account."""
         lines = [("", self._app_line), *((self._accounts[number], line) for number, line in self._lines.items())]
         return [(account, left) for account, line in lines for left in line.left]
 
     async def fetch_grant(self, access: Access, repository: str) -> Grant:
-        """A token for what goes by another way than this API, such as git."""
+        """A token for other protocols than this API, such as git's."""
         return await self._tokens.fetch(repository, access)
 
     def forget_grant(self, grant: Grant) -> None:
-        """Use a token no more that GitHub does not take."""
+        """Stop using a token that GitHub rejects."""
         self._tokens.forget(grant)
 
     async def _ask(
@@ -125,7 +128,7 @@ class Calls:
         try:
             return await self._line(grant).ask(method, url, filling, grant.bearer, data, worth)
         except Unauthorized:
-            # GitHub took the token back early: a new one, once.
+            # GitHub has revoked the token early. Try once more, with a new one.
             self._tokens.forget(grant)
         grant = await self._tokens.fetch(repository, access)
         return await self._line(grant).ask(method, url, filling, grant.bearer, data, worth)

@@ -1,6 +1,6 @@
-"""The port `handlers.ports.GitHub` over HTTP: one short method per call, each with the access that it needs.
+"""The port `handlers.ports.GitHub` over HTTP: one short method per call, each with the permissions that it needs.
 
-It refuses to know what comments and pull requests are for.
+This module does not know what comments and pull requests are for.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ log = structlog.get_logger(__name__)
 
 
 class AppGitHub:
-    """GitHub as the App sees it. The session is the caller's, who closes it after the last call."""
+    """GitHub as the App sees it. The caller owns the session, and closes it after the last call."""
 
     def __init__(
         self,
@@ -80,10 +80,10 @@ class AppGitHub:
         timings: Timings | None = None,
         budget: WriteBudget | None = None,
     ) -> None:
-        """`api_url` is the root of the API, `https://HOST/api/v3` on an Enterprise Server; `private_key` is PEM text.
+        """`api_url` is the root of the API, `https://HOST/api/v3` on an Enterprise Server. `private_key` is PEM text.
 
-        `now` gives the time, aware and in UTC; `budget` is shared by all who write as this App, None for a client that
-        is alone. Raises ValueError when the key cannot be read.
+        `now` returns an aware time in UTC. All clients that write as this App must share `budget`; None creates one for
+        this client alone. Raises `ValueError` if the key cannot be read.
         """
         credentials = AppCredentials.from_pem(app_id, private_key)
         timings = timings or Timings()
@@ -92,17 +92,20 @@ class AppGitHub:
         self._own_login: str | None = None
 
     def list_left(self) -> list[tuple[str, Left]]:
-        """What the newest answers say is left of GitHub's rate limits, by account; none for the App's own calls."""
+        """What is left of GitHub's rate limits, by account, according to the latest answers.
+
+        The App's own calls have `""` as account.
+        """
         return self._calls.list_left()
 
     async def own_login(self) -> str:
-        """The App's login as a user; asked once."""
+        """The App's login as a user. It is requested once, and then cached."""
         if self._own_login is None:
             self._own_login = read_answer(parse_own_login, await self._calls.fetch_as_app("/app"))
         return self._own_login
 
     async def list_deliveries(self, since: datetime) -> list[DeliveryAttempt]:
-        """As many pages as reach back so far: GitHub lists the newest first."""
+        """Gets pages until one reaches back to `since`. GitHub lists the newest attempts first."""
         attempts: list[DeliveryAttempt] = []
         async with aclosing(self._calls.list_as_app("/app/hook/deliveries{?per_page}")) as pages:
             async for page in pages:
@@ -112,7 +115,7 @@ class AppGitHub:
         return [attempt for attempt in attempts if attempt.delivered_at >= since]
 
     async def fetch_payload(self, attempt_id: int) -> Mapping[str, Any]:
-        """The payload of one attempt."""
+        """The payload of one attempt. Raises `NotFound` if GitHub no longer has it."""
         delivery = await self._calls.fetch_as_app("/app/hook/deliveries/{id}", id=attempt_id)
         payload = read_answer(parse_payload, delivery)
         if payload is None:
@@ -120,19 +123,19 @@ class AppGitHub:
         return payload
 
     async def fetch_repository(self, repository: str) -> Repository:
-        """The repository as it is now."""
+        """The current repository."""
         return read_answer(parse_repository, await self._calls.fetch(Access.READ_ISSUES, repository, ""))
 
     async def grant_fetch(self, repository: str) -> Grant:
-        """A token with which git may fetch this one repository, and do nothing else."""
+        """A token with which git can read this one repository, and do nothing else."""
         return await self._calls.fetch_grant(Access.FETCH_CODE, repository)
 
     def forget_grant(self, grant: Grant) -> None:
-        """Use a token no more that git's side of GitHub does not take."""
+        """Stop using a token that GitHub's git server rejects."""
         self._calls.forget_grant(grant)
 
     async def fetch_role(self, repository: str, login: str) -> Role:
-        """What somebody may do, asked live: nothing for a bot, and for whom GitHub does not know here."""
+        """The current role of `login`. Bots have none, and neither has a user for whom GitHub answers 404."""
         if login.endswith("[bot]"):
             return Role.NONE
         path = "/collaborators/{login}/permission"
@@ -143,49 +146,49 @@ class AppGitHub:
         return read_answer(parse_role, answer)
 
     async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
-        """The issue as it is now."""
+        """The current issue."""
         answer = await self._calls.fetch(Access.READ_ISSUES, repository, "/issues/{number}", number=issue_number)
         return read_answer(Issue.model_validate, answer)
 
     async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
-        """From the whole timeline; a pull request that we may not see is not in it."""
+        """Reads the whole timeline. Pull requests that the App cannot see are not in it."""
         path = "/issues/{number}/timeline{?per_page}"
         events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
         return read_answer(choose_mentioning_pulls, events)
 
     async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
-        """All comments in GitHub's order, oldest first; `since` is rounded down to the second."""
+        """Gets all comments in GitHub's order, oldest first. `since` is rounded down to the second."""
         path = "/issues/{number}/comments{?since,per_page}"
         since_text = None if since is None else render_time(since)
         items = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number, since=since_text)
         return read_answer(parse_comments, items)
 
     async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
-        """All pages; `since` is rounded down to the second."""
+        """Gets all pages. `since` is rounded down to the second."""
         path, query = "/issues{?labels,state,since,per_page}", {"labels": label, "state": "open"}
         items = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, since=render_time(since), **query)
         return read_answer(parse_issues, items)
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
-        """From the whole timeline: GitHub gives the oldest events first, and we need the last."""
+        """Reads the whole timeline, because GitHub lists the oldest events first, and the latest ones matter."""
         path = "/issues/{number}/timeline{?per_page}"
         events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
         return read_answer(lambda found: choose_labellings(found, label), events)
 
     async def find_remover(self, repository: str, issue_number: int, label: str) -> User | None:
-        """From the whole timeline, like `list_labellings`."""
+        """Reads the whole timeline, like `list_labellings`."""
         path = "/issues/{number}/timeline{?per_page}"
         events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
         return read_answer(lambda found: choose_remover(found, label), events)
 
     async def add_label(self, repository: str, issue_number: int, label: str) -> None:
-        """Add a label to those that are there."""
+        """Add a label. The others stay."""
         path, data = "/issues/{number}/labels", {"labels": [label]}
         worth = Worth.LIVE
         await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, worth, number=issue_number)
 
     async def remove_label(self, repository: str, issue_number: int, label: str) -> None:
-        """Take one label off: GitHub answers 404 where it is not there."""
+        """Remove one label. If the issue does not have it, GitHub answers 404, which is ignored."""
         path, url_vars = "/issues/{number}/labels/{label}", {"number": issue_number, "label": label}
         with suppress(NotFound):
             await self._calls.send(Access.WRITE_ISSUES, repository, "DELETE", path, b"", Worth.LIVE, **url_vars)
@@ -193,13 +196,13 @@ class AppGitHub:
     async def create_comment(
         self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
     ) -> Comment:
-        """Post a comment, once."""
+        """Post a comment. The request is repeated only if GitHub certainly did not act on it."""
         path, data = "/issues/{number}/comments", {"body": body}
         answer = await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, worth, number=issue_number)
         return read_answer(parse_comment, answer)
 
     async def fetch_comment(self, repository: str, comment_id: int) -> Comment:
-        """One comment, by its id alone."""
+        """Get a comment by its id."""
         path = "/issues/comments/{id}"
         answer = await self._calls.fetch(Access.READ_ISSUES, repository, path, id=comment_id)
         return read_answer(parse_comment, answer)
@@ -211,11 +214,11 @@ class AppGitHub:
         return read_answer(parse_comment, answer)
 
     async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:
-        """Add a reaction, or not."""
+        """Add a reaction. Best effort: never raises."""
         await self._react(repository, "/issues/{id}/reactions", issue_number, content)
 
     async def react_to_comment(self, repository: str, comment_id: int, content: str) -> None:
-        """Add a reaction to a comment, or not."""
+        """Add a reaction to a comment. Best effort: never raises."""
         await self._react(repository, "/issues/comments/{id}/reactions", comment_id, content)
 
     async def _react(self, repository: str, path: str, target: int, content: str) -> None:
@@ -226,7 +229,7 @@ class AppGitHub:
             log.debug("github.reaction_lost", repository=repository, target=target, reason=str(error))
 
     async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
-        """Two calls: contents come with their bytes only up to 1 MB, blobs up to 100 MB."""
+        """Needs two calls, because `contents` returns bytes only up to 1 MB, but a blob has up to 100 MB."""
         where = "/contents{/file*}{?ref}"
         try:
             found = await self._calls.fetch(Access.READ_CODE, repository, where, file=path.split("/"), ref=commit)
@@ -235,12 +238,12 @@ class AppGitHub:
         return await self.fetch_blob(repository, read_answer(parse_sha, found))
 
     async def fetch_blob(self, repository: str, sha: str) -> bytes:
-        """One call; GitHub gives blobs up to 100 MB."""
+        """Needs one call. GitHub returns blobs up to 100 MB."""
         blob = await self._calls.fetch(Access.READ_CODE, repository, "/git/blobs/{sha}", sha=sha)
         return read_answer(parse_blob, blob)
 
     async def find_base_files(self, repository: str, paths: Collection[str], commit: str) -> dict[str, BaseFile]:
-        """One call for the root, and one for each folder that there is, the outer ones first."""
+        """Needs one call for the root and one for each existing folder, outer folders first."""
         found = dict[str, BaseFile]()
         folders = {folder for path in paths for folder in list_folders(path)}
         wanted = folders.union(paths)
@@ -258,7 +261,7 @@ class AppGitHub:
         return found
 
     async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
-        """One call for the root, and one for each folder that there is."""
+        """Needs one call for the root and one for each existing folder."""
         path = "/git/trees/{sha}"
         root = read_answer(parse_tree, await self._calls.fetch(Access.READ_CODE, repository, path, sha=commit))
         found: list[str] = []
@@ -275,7 +278,7 @@ class AppGitHub:
         return read_answer(parse_sha, answer)
 
     async def create_tree(self, repository: str, base_commit: str, entries: Sequence[TreeEntry]) -> str:
-        """Two calls: `base_tree` wants the SHA of a tree, so the commit's is looked up first."""
+        """Needs two calls: `base_tree` must be the SHA of a tree, so the tree of the commit is looked up first."""
         commit = await self._calls.fetch(Access.WRITE_CODE, repository, "/git/commits/{sha}", sha=base_commit)
         base_tree = read_answer(lambda payload: parse_sha(payload["tree"]), commit)
         tree = {"base_tree": base_tree, "tree": [render_tree_entry(entry) for entry in entries]}
@@ -283,11 +286,11 @@ class AppGitHub:
         return read_answer(parse_sha, answer)
 
     async def fetch_author(self, repository: str, login: str) -> Author:
-        """By any of our tokens: accounts are public."""
+        """Any of the App's tokens works, because accounts are public."""
         return read_answer(parse_person, await self._calls.fetch_account(Access.READ_CODE, repository, login))
 
     async def list_public_keys(self, repository: str, login: str) -> list[str]:
-        """One page: nobody has a hundred. Like accounts, they are public."""
+        """Gets one page, which has up to 100 keys. Keys are public, like accounts."""
         path = "/keys{?per_page}"
         answer = await self._calls.fetch_account(Access.READ_ISSUES, repository, login, path, per_page=PAGE_SIZE)
         return read_answer(parse_public_keys, answer)
@@ -295,7 +298,10 @@ class AppGitHub:
     async def create_commit(
         self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Author | None = None
     ) -> str:
-        """With no author and no date GitHub fills in the App and signs; without a committer it would be the author."""
+        """Without an author, GitHub uses the App as author and committer, and signs the commit.
+
+        With an author, the App is set as committer, because GitHub would otherwise use the author.
+        """
         commit: dict[str, Any] = {"message": message, "tree": tree_sha, "parents": [*parents]}
         if author:
             own = await self.fetch_author(repository, await self.own_login())
@@ -304,7 +310,7 @@ class AppGitHub:
         return read_answer(parse_sha, answer)
 
     async def create_branch(self, repository: str, branch: str, sha: str) -> bool:
-        """GitHub creates a ref or answers 422 "Reference already exists"; there is nothing in between."""
+        """GitHub either creates the ref, or answers 422 "Reference already exists"."""
         ref = {"ref": f"refs/heads/{branch}", "sha": sha}
         try:
             await self._calls.send(Access.WRITE_CODE, repository, "POST", "/git/refs", ref)
@@ -315,7 +321,7 @@ class AppGitHub:
         return True
 
     async def move_branch(self, repository: str, branch: str, sha: str) -> bool:
-        """Never by force: GitHub then moves a ref only along its own history, or answers 422."""
+        """Never forces the move. GitHub answers 422 if `sha` is not a descendant of the branch's commit."""
         path, ref = "/git/refs/heads{/branch*}", {"sha": sha, "force": False}
         try:
             await self._calls.send(Access.WRITE_CODE, repository, "PATCH", path, ref, branch=branch.split("/"))
@@ -326,13 +332,13 @@ class AppGitHub:
         return True
 
     async def contains(self, repository: str, commit: str, ancestor: str) -> bool:
-        """One page of one commit: only the verdict is of interest."""
+        """Gets a page with one commit, because only the `status` of the comparison is needed."""
         path, ends = "/compare/{basehead}{?per_page}", f"{ancestor}...{commit}"
         answer = await self._calls.fetch(Access.READ_CODE, repository, path, basehead=ends, per_page=1)
         return read_answer(lambda found: found["status"] in ("ahead", "identical"), answer)
 
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
-        """The commit of a branch; its slashes are slashes of the path."""
+        """The commit of a branch; None if there is no such branch. Slashes in its name are slashes in the URL."""
         path = "/git/ref/heads{/branch*}"
         try:
             ref = await self._calls.fetch(Access.READ_CODE, repository, path, branch=branch.split("/"))
@@ -343,7 +349,7 @@ class AppGitHub:
     async def list_pull_requests(
         self, repository: str, branch: str, head_repository: str | None = None
     ) -> list[PullRequest]:
-        """All of this branch, whoever opened them."""
+        """All pull requests of this branch, by any author."""
         path = "/pulls{?head,state,per_page}"
         where = head_repository or repository
         head = f"{where.partition('/')[0]}:{branch}"
@@ -358,12 +364,12 @@ class AppGitHub:
         )
 
     async def update_pull_request(self, repository: str, number: int, *, body: str, title: str | None = None) -> None:
-        """Only what is given is sent, so that the rest stays as people left it."""
+        """Sends only the given fields, so that the others stay as people left them."""
         pull = {"body": body} | ({"title": title} if title else {})
         await self._calls.send(Access.WRITE_CODE, repository, "PATCH", "/pulls/{number}", pull, number=number)
 
     async def assign(self, repository: str, number: int, login: str) -> None:
-        """Assign somebody, or not: GitHub leaves out whoever cannot be, and says nothing."""
+        """Assign a user. Best effort: never raises. GitHub silently ignores users who cannot be assigned."""
         path, data = "/issues/{number}/assignees", {"assignees": [login]}
         try:
             await self._calls.send(Access.WRITE_CODE, repository, "POST", path, data, number=number)
@@ -371,7 +377,7 @@ class AppGitHub:
             log.info("github.not_assigned", repository=repository, number=number, login=login, reason=str(error))
 
     async def list_own_open_pulls(self, repository: str) -> list[int]:
-        """Asked for as issues: only those can be listed by their author."""
+        """Lists issues, because GitHub can list only these by author, and they include pull requests."""
         path, query = "/issues{?creator,state,per_page}", {"creator": await self.own_login(), "state": "open"}
         items = await self._calls.fetch_all(Access.READ_THREADS, repository, path, **query)
         return [issue.number for issue in read_answer(parse_issues, items) if issue.pull_request is not None]
@@ -386,10 +392,10 @@ class AppGitHub:
         base_branch: str,
         head_repository: str | None = None,
     ) -> PullRequest:
-        """Open a draft, once."""
+        """Open a draft. The request is repeated only if GitHub certainly did not act on it."""
         pull: dict[str, Any] = {"title": title, "body": body, "head": branch, "base": base_branch, "draft": True}
         if head_repository and head_repository != repository:
-            # Our token for the repository may not write to the fork, and so cannot let others write there.
+            # The repository's token cannot write to the fork, so it cannot allow maintainers to write there either.
             owner = head_repository.partition("/")[0]
             pull |= {"head": f"{owner}:{branch}", "maintainer_can_modify": False}
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/pulls", pull)

@@ -1,4 +1,4 @@
-"""Counts the calls of GitHub's API that came to nothing in this process, by kind: for whoever watches us."""
+"""Counts this process's failed calls to GitHub's API, by kind, for the metrics."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import gidgethub
 Kind = Literal["no_answer", "5xx", "rate_limited", "401", "4xx", "3xx"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""Every one there is: a series for each is there from the start."""
+"""All kinds. Each has a metric series from the start."""
 
 _NOT_THERE = (404, 410)
-"""What is not there was asked for to find that out."""
+"""These do not count as errors, because calls also ask whether something exists."""
 
 
 def find_kind(error: Exception) -> Kind | None:
-    """What kind of error a request ended with; None for an answer like any other. Pure."""
+    """The kind of error with which a request ended; None if it does not count as one. Pure."""
     if not isinstance(error, gidgethub.HTTPException):
         return "no_answer"
     status = int(error.status_code)
@@ -30,20 +30,20 @@ def find_kind(error: Exception) -> Kind | None:
 
 
 class ErrorCounter:
-    """Of the event loop's thread."""
+    """Not thread-safe: only the event loop's thread uses it."""
 
     def __init__(self) -> None:
         self._counted: Counter[str] = Counter(dict.fromkeys(KINDS, 0))
 
     def count(self, kind: Kind | None) -> None:
-        """A call ended so, also where it is tried again."""
+        """Count the end of one attempt, even if the call is repeated."""
         if kind is not None:
             self._counted[kind] += 1
 
     def read(self) -> Mapping[str, int]:
-        """How often each kind came."""
+        """The number of errors of each kind."""
         return dict(self._counted)
 
 
 GITHUB_ERRORS = ErrorCounter()
-"""Of this process."""
+"""The counter of this process."""

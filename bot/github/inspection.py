@@ -1,6 +1,6 @@
-"""What GitHub says of the App itself, of its webhook and of its installations: for the doctor, which only looks.
+"""Reads GitHub's data about the App, its webhook, its installations and repositories, for the doctor.
 
-It refuses to know what ought to be the case.
+This module does not judge the data.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from bot.github.transport import USER_AGENT
 from handlers.ports import NotFound
 
 QUICK = Timings(attempts=2, max_wait_s=5.0)
-"""Somebody waits at a terminal."""
+"""Short waits, because a person waits at a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppFacts:
-    """The App as GitHub has it registered."""
+    """The App's registration on GitHub."""
 
     id: str
     slug: str
@@ -41,18 +41,18 @@ class AppFacts:
 
 @dataclass(frozen=True, slots=True)
 class HookFacts:
-    """Where GitHub sends deliveries."""
+    """The settings of the App's webhook."""
 
     url: str
     content_type: str
     insecure: bool
-    """Whether the certificate there is not checked."""
+    """Whether GitHub skips the check of the receiver's certificate."""
     has_secret: bool
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFacts:
-    """One delivery as GitHub saw it end. `status_code` is 0 where nobody answered."""
+    """GitHub's record of one delivery. `status_code` is 0 if there was no answer."""
 
     guid: str
     event: str
@@ -63,7 +63,7 @@ class DeliveryFacts:
 
     @property
     def succeeded(self) -> bool:
-        """Whether somebody took it."""
+        """Whether the receiver accepted it."""
         return 200 <= self.status_code < 300
 
 
@@ -77,18 +77,18 @@ class InstallationFacts:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryFacts:
-    """A repository that we shall work on."""
+    """A repository that jobs are to work on."""
 
     private: bool
     archived: bool
     has_issues: bool
     default_branch: str
     page: str
-    """Its address for people."""
+    """The URL of its web page."""
 
 
 class Inspection:
-    """Looks at GitHub as the App. Each method raises `GitHubError`, `NotFound` or `GitHubUnavailable`."""
+    """Reads from GitHub as the App. Each method raises `GitHubError`, `NotFound` or `GitHubUnavailable`."""
 
     def __init__(
         self,
@@ -99,19 +99,19 @@ class Inspection:
         private_key: str,
         now: Callable[[], datetime],
     ) -> None:
-        """The session is the caller's."""
+        """The caller owns the session."""
         self._session, self._api_url, self._now = session, api_url, now
         self._credentials = AppCredentials.from_pem(app_id, private_key)
         self._calls = Calls(session, api_url, self._credentials, QUICK, now, OwnBudget(QUICK.budget(), now))
 
     async def measure_skew_s(self) -> float | None:
-        """How far our clock is ahead of GitHub's, in seconds, within one or two; None where it does not say.
+        """The seconds by which this clock is ahead of GitHub's, accurate to one or two; None if the answer has no date.
 
-        Raises `aiohttp.ClientError` and `TimeoutError` where nobody answers.
+        Raises `aiohttp.ClientError` and `TimeoutError` if there is no answer.
         """
         before = time.time()
         timeout = aiohttp.ClientTimeout(total=QUICK.timeout_s)
-        # Whether it likes our token or not, it says what time it is.
+        # The answer has a date even if GitHub rejects the token.
         headers = {"user-agent": USER_AGENT, "authorization": f"Bearer {self._credentials.sign(self._now()).secret}"}
         url = f"{self._api_url}/app"
         async with self._session.get(url, headers=headers, timeout=timeout, allow_redirects=False) as response:
@@ -123,32 +123,32 @@ class Inspection:
         return (before + time.time()) / 2 - theirs
 
     async def fetch_app(self) -> AppFacts:
-        """The App that our key belongs to."""
+        """The App that the private key belongs to."""
         return read_answer(_parse_app, await self._calls.fetch_as_app("/app"))
 
     async def fetch_hook(self) -> HookFacts:
-        """Its webhook."""
+        """The settings of the App's webhook."""
         return read_answer(_parse_hook, await self._calls.fetch_as_app("/app/hook/config"))
 
     async def list_newest_deliveries(self) -> list[DeliveryFacts]:
-        """One page of deliveries, the newest first."""
+        """One page of deliveries, newest first."""
         async with aclosing(self._calls.list_as_app("/app/hook/deliveries{?per_page}")) as pages:
             async for page in pages:
                 return read_answer(lambda found: [_parse_delivery(one) for one in found], page)
         return []
 
     async def fetch_installation(self, repository: str) -> InstallationFacts:
-        """The installation on a repository. Raises `NotFound` where there is none."""
+        """The installation on a repository. Raises `NotFound` if there is none."""
         owner, _, name = repository.partition("/")
         path = "/repos/{owner}/{repo}/installation"
         return read_answer(_parse_installation, await self._calls.fetch_as_app(path, owner=owner, repo=name))
 
     async def fetch_repository(self, repository: str) -> RepositoryFacts:
-        """A repository in which the App is installed."""
+        """A repository on which the App is installed."""
         return read_answer(_parse_repository, await self._calls.fetch(Access.READ_CODE, repository, ""))
 
     async def has_label(self, repository: str, label: str) -> bool:
-        """Whether a repository has a label that can be put on its issues."""
+        """Whether a repository has this label."""
         try:
             await self._calls.fetch(Access.READ_ISSUES, repository, "/labels/{label}", label=label)
         except NotFound:
@@ -156,12 +156,12 @@ class Inspection:
         return True
 
     def list_left(self, repository: str) -> list[Left]:
-        """What was left of the rate limits of a repository's account when it was last asked."""
+        """What is left of the rate limits of the repository's account, according to the latest answers."""
         account = repository.partition("/")[0].lower()
         return [left for whose, left in self._calls.list_left() if whose.lower() == account]
 
     async def list_workflows(self, repository: str, branch: str) -> list[str]:
-        """Paths of the workflows on a branch."""
+        """The paths of the files in `.github/workflows` on a branch."""
         folder, sha = "", branch
         for name in (".github", "workflows"):
             entries = await self._list_tree(repository, sha)

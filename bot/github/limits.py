@@ -1,7 +1,7 @@
-"""GitHub's rate limits: what an answer says about them, and when we may speak again.
+"""GitHub's rate limits: what an answer says about them, and when the next call can be sent.
 
 https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
-Pure functions and a small memory; nothing here sends a request or sleeps.
+This module has pure functions and a small memory. It does not send requests or sleep.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from datetime import UTC, datetime, timedelta
 EVERY_BUCKET = "*"
 OUR_BUCKET = "core"  # every call of the client counts against it
 UNNAMED_PAUSE = timedelta(seconds=60)  # "wait for at least one minute"
-LONGEST_PAUSE = timedelta(days=1)  # GitHub's own limits are over within the hour
-RESET_MARGIN = timedelta(seconds=1)  # the reset is given in whole seconds, and clocks differ
+LONGEST_PAUSE = timedelta(days=1)  # GitHub's own limits end within an hour
+RESET_MARGIN = timedelta(seconds=1)  # GitHub gives the reset in whole seconds, and clocks differ
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Calls that count against `bucket` are refused until then."""
+    """GitHub refuses calls that count against `bucket` before `until`."""
 
     bucket: str
     until: datetime
@@ -28,27 +28,27 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """How many calls of `bucket` are left in this hour, of how many."""
+    """The calls of `bucket` that are left in this hour, and the calls per hour that GitHub allows."""
 
     bucket: str
     calls: int
     limit: int
     resets_at: datetime | None = None
-    """When the hour is over; None where GitHub does not say it."""
+    """The end of the hour; None if GitHub does not say."""
 
 
 ListLeft = Callable[[], Sequence[tuple[str, Left]]]
-"""What the newest answers say is left, by account; none for the App's own calls."""
+"""Lists what is left, by account, according to the latest answers. The App's own calls have `""` as account."""
 
 
 def parse_retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The `Retry-After` header in seconds; None without one that is a plain number."""
+    """The `Retry-After` header in seconds; None if it is missing or not a plain number."""
     text = headers.get("retry-after", "").strip()
     return float(text) if re.fullmatch(r"[0-9]{1,6}", text) else None
 
 
 def parse_exhausted(headers: Mapping[str, str]) -> Limit | None:
-    """The bucket that this answer says is empty now, if any."""
+    """The limit of the bucket that is empty according to this answer, if any."""
     until = _parse_reset(headers)
     if headers.get("x-ratelimit-remaining", "").strip() != "0" or until is None:
         return None
@@ -56,7 +56,7 @@ def parse_exhausted(headers: Mapping[str, str]) -> Limit | None:
 
 
 def parse_left(headers: Mapping[str, str]) -> Left | None:
-    """How much of its bucket this answer says is left, if it says so."""
+    """What is left of a bucket according to this answer; None if it does not say."""
     said = [headers.get(f"x-ratelimit-{name}", "").strip() for name in ("remaining", "limit")]
     if not all(re.fullmatch(r"[0-9]{1,9}", text) for text in said):
         return None
@@ -71,7 +71,7 @@ def _parse_reset(headers: Mapping[str, str]) -> datetime | None:
 
 
 def parse_refusal(status: int, headers: Mapping[str, str], message: str, now: datetime) -> Limit | None:
-    """The limit that a 403 or 429 stands for; None when the refusal has another reason."""
+    """The rate limit that caused a 403 or 429; None if the refusal has another cause."""
     if status not in (403, 429):
         return None
     retry_after_s = parse_retry_after_s(headers)
@@ -86,12 +86,12 @@ def parse_refusal(status: int, headers: Mapping[str, str], message: str, now: da
 
 
 class Buckets:
-    """What is left in the buckets of one installation; which are empty, and until when."""
+    """What is left in the buckets of one line, and when each empty bucket refills."""
 
     def __init__(self) -> None:
         self._until: dict[str, datetime] = {}
         self.left: dict[str, Left] = {}
-        """By bucket, as the newest answer said."""
+        """By bucket, from the latest answer about it."""
 
     def note_left(self, left: Left | None) -> None:
         """Remember what is left of a bucket."""
@@ -99,11 +99,11 @@ class Buckets:
             self.left[left.bucket] = left
 
     def note(self, limit: Limit | None, now: datetime) -> None:
-        """Remember a limit; the newest word on a bucket counts, and no word silences us for good."""
+        """Remember a limit. The latest one for a bucket counts, and none lasts longer than `LONGEST_PAUSE`."""
         if limit is not None:
             self._until[limit.bucket] = min(limit.until, now + LONGEST_PAUSE)
 
     def wait_s(self, now: datetime) -> float:
-        """Seconds until the next call may be made; 0 when it may be made now."""
+        """Seconds until the next call can be sent; 0 if it can be sent now."""
         untils = (self._until.get(bucket, now) for bucket in (EVERY_BUCKET, OUR_BUCKET))
         return max(0.0, (max(untils) - now).total_seconds())

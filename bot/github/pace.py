@@ -1,4 +1,4 @@
-"""When the writes of one installation go: one at a time, apart, and within the budget. It refuses to know requests."""
+"""Schedules the writes of one installation: one at a time, with an interval between them, and within the budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from handlers.ports import OverBudget, Worth
 
 
 class OwnBudget:
-    """`handlers.effects.rate_limit.WriteBudget` for a client that writes alone, kept in memory."""
+    """A `handlers.effects.rate_limit.WriteBudget` in memory, for the only client that writes as its App."""
 
     def __init__(self, budget: Budget, now: Callable[[], datetime]) -> None:
         self._budget = budget
@@ -22,7 +22,7 @@ class OwnBudget:
         self._counts_at: dict[Turn, float] = {}
 
     async def reserve(self, account: str, worth: Worth) -> Turn:
-        """A turn within the budget. Raises `OverBudget`."""
+        """Reserve a turn within the budget. Raises `OverBudget`."""
         now = self._now().timestamp()
         self._counts_at = {turn: at for turn, at in self._counts_at.items() if at > now - HOUR_S}
         ages_s = [now - at for turn, at in self._counts_at.items() if turn.account == account]
@@ -34,12 +34,12 @@ class OwnBudget:
         return turn
 
     async def settle(self, turn: Turn) -> None:
-        """The write has ended: it counts from now on."""
+        """Record that the write has ended. It counts as a write of this moment."""
         self._counts_at[turn] = self._now().timestamp()
 
 
 class WritePace:
-    """The turns of one installation in this process. `interval_s` passes between one write and the next."""
+    """The write turns of one installation in this process, with at least `interval_s` seconds between two writes."""
 
     def __init__(self, account: str, budget: WriteBudget, interval_s: float) -> None:
         self._account = account
@@ -50,7 +50,7 @@ class WritePace:
 
     @asynccontextmanager
     async def turn(self, worth: Worth) -> AsyncIterator[None]:
-        """Wait for a turn, write in the block. Raises `OverBudget` when the turn would be long in coming."""
+        """Wait for a turn. The block is the write. Raises `OverBudget` if the wait would be too long."""
         clock = asyncio.get_running_loop().time
         async with self._lock:
             turn = await self._budget.reserve(self._account, worth)

@@ -1,4 +1,4 @@
-"""GitHub's JSON into the port's values: pure functions, one for each shape, that read only what we use."""
+"""Parses GitHub's JSON into the port's types, and renders requests. Only fields that are used are read. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GHOST = "ghost"  # how GitHub itself shows a deleted user
 NOREPLY = "users.noreply.github.com"
 ROLES = {"read": Role.READ, "write": Role.WRITE, "admin": Role.ADMIN}
 BETWEEN = {("read", "triage"): Role.TRIAGE, ("write", "maintain"): Role.MAINTAIN}
-"""What the older `permission` folds away, by it and the newer `role_name`."""
+"""Roles that GitHub's older field `permission` does not distinguish, by `permission` and the newer `role_name`."""
 
 GRANTS = {
     "pull": Role.READ,
@@ -40,7 +40,7 @@ GRANTS = {
 
 
 def read_answer(parse: Callable[[Any], Value], answer: Any) -> Value:
-    """Parse an answer; one that lacks what GitHub documents raises `GitHubUnavailable`."""
+    """Parse an answer. Raises `GitHubUnavailable` if it does not have the documented fields."""
     try:
         return parse(answer)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -48,17 +48,17 @@ def read_answer(parse: Callable[[Any], Value], answer: Any) -> Value:
 
 
 def parse_time(text: str) -> datetime:
-    """GitHub's ISO 8601 as an aware time in UTC."""
+    """Parse GitHub's ISO 8601 text into an aware time in UTC."""
     return datetime.fromisoformat(text).astimezone(UTC)
 
 
 def render_time(moment: datetime) -> str:
-    """An aware time as GitHub takes it, in whole seconds, rounded down."""
+    """An aware time in GitHub's format, rounded down to whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parse_comment(payload: Mapping[str, Any]) -> Comment:
-    """An issue comment. `user` is null once the account is gone."""
+    """An issue comment. `user` is null if the account was deleted."""
     user = payload["user"] or {"login": GHOST, "type": "User"}
     return Comment(
         id=int(payload["id"]),
@@ -77,24 +77,24 @@ def parse_comments(payloads: Iterable[Mapping[str, Any]]) -> list[Comment]:
 
 
 def parse_own_login(payload: Mapping[str, Any]) -> str:
-    """The login under which the App writes, from what GitHub knows about the App."""
+    """The login under which the App writes, from GitHub's data about the App."""
     return f"{payload['slug']}[bot]"
 
 
 def parse_person(payload: Mapping[str, Any]) -> Author:
-    """An account as commits name it; what git does not take in a name is left out."""
+    """An account as the author of a commit. Characters that git does not allow in a name are removed."""
     login = payload["login"]
     name = " ".join(re.sub(r"[<>\x00-\x1f\x7f]", " ", payload["name"] or "").split())
     return Author(name or login, f"{int(payload['id'])}+{login}@{NOREPLY}")
 
 
 def parse_public_keys(payloads: Iterable[Mapping[str, Any]]) -> list[str]:
-    """SSH keys, the newest first: ids count up."""
+    """SSH keys, newest first. Newer keys have higher ids."""
     return [str(payload["key"]) for payload in sorted(payloads, key=lambda payload: -int(payload["id"]))]
 
 
 def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
-    """A pull request, from a list or by itself."""
+    """A pull request, from a list or from an answer with one."""
     return PullRequest(
         number=int(payload["number"]),
         url=payload["html_url"],
@@ -110,9 +110,10 @@ def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
 def choose_pull_requests(
     payloads: Iterable[Mapping[str, Any]], branch: str, *, from_fork: bool = False
 ) -> list[PullRequest]:
-    """Those whose head is `branch` of the repository itself, or of a fork: one owner may have the name in both.
+    """The pull requests whose head is `branch` of the repository itself, or of a fork; newest first.
 
-    The newest comes first. Ids are compared, for a repository may have been renamed.
+    GitHub's filter only has owner and branch, and the owner may have both the repository and a fork. Ids are compared,
+    because a repository may have been renamed.
     """
     chosen = [
         payload
@@ -125,7 +126,7 @@ def choose_pull_requests(
 
 
 def choose_labellings(events: Sequence[Mapping[str, Any]], label: str) -> list[Labelling]:
-    """The `labeled` events of that name, oldest first. Label names ignore case, as on GitHub."""
+    """The `labeled` events of a label, oldest first. Like GitHub, it ignores case in names of labels."""
     labellings = [
         Labelling(User.model_validate(event["actor"] or {}), parse_time(event["created_at"]))
         for event in events
@@ -135,24 +136,24 @@ def choose_labellings(events: Sequence[Mapping[str, Any]], label: str) -> list[L
 
 
 def choose_remover(events: Sequence[Mapping[str, Any]], label: str) -> User | None:
-    """Who took the label off, if that is the last that happened to it. Label names ignore case, as on GitHub."""
+    """Who removed the label; None if the latest event of the label is not its removal. Ignores case, like GitHub."""
     changes = [
         event
         for event in events
         if event.get("event") in ("labeled", "unlabeled") and event["label"]["name"].casefold() == label.casefold()
     ]
-    # Of those within one second, which is all that GitHub tells, the timeline has the last one last.
+    # GitHub's times have whole seconds. Within a second, the timeline has the latest event last.
     last = max(reversed(changes), key=lambda event: parse_time(event["created_at"]), default=None)
     return User.model_validate(last["actor"] or {}) if last and last["event"] == "unlabeled" else None
 
 
 def parse_issues(payloads: Iterable[Mapping[str, Any]]) -> list[Issue]:
-    """A list of issues, in the order given: GitHub shows them as it does in a webhook."""
+    """A list of issues, in the order given. Their format is the same as in a webhook."""
     return [Issue.model_validate(payload) for payload in payloads]
 
 
 def parse_repository(payload: Mapping[str, Any]) -> Repository:
-    """A repository, shown as in a webhook."""
+    """A repository. Its format is the same as in a webhook."""
     return Repository.model_validate(payload)
 
 
@@ -172,13 +173,16 @@ def parse_attempts(payloads: Iterable[Mapping[str, Any]]) -> list[DeliveryAttemp
 
 
 def parse_payload(delivery: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What a delivery carried, decoded as GitHub gives it; None when GitHub no longer has it."""
+    """The decoded payload of a delivery; None if GitHub no longer has it."""
     payload = delivery["request"]["payload"]
     return None if payload is None else dict(payload)
 
 
 def parse_role(payload: Mapping[str, Any]) -> Role:
-    """What somebody may do. A custom role counts as what it grants, or where that is not said as what it builds on."""
+    """The role of a user. A custom role counts as the highest standard role whose permission it grants.
+
+    If the answer does not list permissions, a custom role counts as the role that it is based on.
+    """
     permission = payload["permission"]
     grants = (payload.get("user") or {}).get("permissions") or {}
     granted = [role for name, role in GRANTS.items() if grants.get(name) is True]
@@ -187,7 +191,7 @@ def parse_role(payload: Mapping[str, Any]) -> Role:
 
 
 def choose_mentioning_pulls(events: Iterable[Mapping[str, Any]]) -> list[MentioningPull]:
-    """The open pull requests among what refers to an issue."""
+    """The open pull requests among the cross-references in an issue's timeline."""
     issues = [event["source"]["issue"] for event in events if event.get("event") == "cross-referenced"]
     return [
         MentioningPull(
@@ -202,7 +206,7 @@ def choose_mentioning_pulls(events: Iterable[Mapping[str, Any]]) -> list[Mention
 
 
 def parse_sha(payload: Mapping[str, Any]) -> str:
-    """The name of a git object that was just made."""
+    """The SHA of a git object."""
     return str(payload["sha"])
 
 
@@ -212,20 +216,20 @@ def parse_tree(payload: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def parse_base_files(payload: Mapping[str, Any]) -> dict[str, BaseFile] | None:
-    """What a folder holds, by name; None where GitHub leaves out some of it, as it does above 100,000 entries."""
+    """The entries of a folder, by name; None if GitHub truncates the list, as it does above 100,000 entries."""
     if payload["truncated"]:
         return None
     return {str(entry["path"]): BaseFile(str(entry["mode"]), str(entry["sha"])) for entry in payload["tree"]}
 
 
 def parse_blob(payload: Mapping[str, Any]) -> bytes:
-    """A blob's bytes. GitHub breaks the Base64 into lines."""
+    """The bytes of a blob. GitHub breaks the Base64 text into lines."""
     text = str(payload["content"])
     return base64.b64decode(text) if payload["encoding"] == "base64" else text.encode()
 
 
 def render_tree_entry(entry: TreeEntry) -> dict[str, Any]:
-    """One element of `tree` in "Create a tree": inline text, a blob's name, or `sha: null`, which deletes."""
+    """One element of `tree` in "Create a tree": inline text, the SHA of a blob, or `sha: null` to delete the path."""
     where = {"path": entry.path, "mode": entry.mode, "type": "blob"}
     return {**where, "content": entry.text} if entry.text is not None else {**where, "sha": entry.blob_sha}
 

@@ -1,7 +1,6 @@
-"""How requests leave for GitHub, and for whatever else is asked over HTTP: by which proxy, and whose word on who is at
-the other end is taken.
+"""HTTP sessions for GitHub and other services: which proxy they use, and which certificate authorities they trust.
 
-It refuses to know what is asked.
+This module does not know the requests.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from yarl import URL
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A forward proxy: by CONNECT for https, and by whole addresses for http."""
+    """A forward proxy. It gets CONNECT requests for https, and absolute URLs for http."""
 
     url: str
     credentials: str = field(default="", repr=False)
-    """As `user:password`; empty where it asks for none."""
+    """`user:password`; empty if the proxy needs none."""
     no_proxy: Sequence[str] = ()
-    """Hosts that are asked directly, each with all names below it. This host itself always is."""
+    """Hosts that are reached without the proxy, each with its subdomains. The loopback host never uses the proxy."""
 
     def leads_to(self, host: str) -> bool:
-        """Whether requests to a host go by it."""
+        """Whether requests to a host go through the proxy."""
         names = [name.lower().lstrip(".") for name in self.no_proxy]
         host = host.lower().rstrip(".")
         return not is_loopback(host) and not any(host == name or host.endswith(f".{name}") for name in names)
@@ -38,15 +37,15 @@ class Proxy:
 
 @dataclass(frozen=True, slots=True)
 class WayOut:
-    """How our requests leave."""
+    """The settings of outgoing connections."""
 
     ca_file: Path | None = None
-    """Authorities that are trusted beside the system's."""
+    """A file with certificate authorities that are trusted in addition to the system's."""
     proxy: Proxy | None = None
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this one, and nobody in between hears what is sent. Pure."""
+    """Whether a host is this machine, so that nobody on the network can read the traffic. Pure."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -54,21 +53,21 @@ def is_loopback(host: str) -> bool:
 
 
 def check_authorities(path: Path) -> Path:
-    """A file of certificates as it came. Raises `ValueError` for one that cannot be used."""
+    """Return `path` if the file has usable certificates. Raises `ValueError` otherwise."""
     try:
         _make_trust(path)
     except FileNotFoundError:
         raise ValueError(f"is not there: {path}") from None
-    except OSError:  # ssl.SSLError is one, too.
+    except OSError:  # This includes `ssl.SSLError`.
         raise ValueError("holds no certificates in PEM") from None
     return path
 
 
 def open_session(way: WayOut, *, limit: int = 100, **options: Any) -> aiohttp.ClientSession:
-    """Connections that leave so, at most `limit` of them (0: any number).
+    """Open a session with these settings and at most `limit` connections (0: no limit).
 
-    They keep no cookies: GitHub's sign-in sets some, and what it does for one person is no other's. Nor does the
-    environment count (`trust_env`): ~/.netrc would come with its proxies.
+    It keeps no cookies, because GitHub's sign-in sets cookies, and those of one person must not be sent for another.
+    It does not read proxies from the environment (`trust_env`), because aiohttp would then also read ~/.netrc.
     """
     connector = aiohttp.TCPConnector(ssl=_make_trust(way.ca_file) if way.ca_file else True, limit=limit)
     middlewares = (_lead_by(way.proxy),) if way.proxy else ()
@@ -78,7 +77,7 @@ def open_session(way: WayOut, *, limit: int = 100, **options: Any) -> aiohttp.Cl
 
 
 def describe_failure(error: Exception) -> str:
-    """What kept an answer from us, without a word of the request: some errors hold it, and with it credentials."""
+    """Why a request got no answer. It quotes nothing from the request, because some errors contain its credentials."""
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"the proxy answers {error.status}"
     if isinstance(error, aiohttp.ClientProxyConnectionError):
@@ -86,7 +85,7 @@ def describe_failure(error: Exception) -> str:
     name = type(error).__name__
     if not isinstance(error, OSError) or not error.errno:
         return name
-    # Below zero it is a name that was not found, which only the error itself has words for.
+    # A negative number means a failed DNS lookup, for which only the error itself has a text.
     return f"{name}: {os.strerror(error.errno) if error.errno > 0 else error.strerror}"
 
 
@@ -103,7 +102,7 @@ def _lead_by(proxy: Proxy) -> aiohttp.ClientMiddlewareType:
 
     async def lead(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         if proxy.leads_to(request.url.host or ""):
-            # To whoever connects us, and to nobody behind it: https goes through encrypted, http is read there.
+            # Only the proxy gets the credentials: in the CONNECT request for https, in the request itself for http.
             request.update_proxy(url, None, dict(word))
             if not request.is_ssl():
                 request.headers.update(word)

@@ -1,4 +1,4 @@
-"""How long the client waits for what: one frozen value with GitHub's own limits as defaults."""
+"""The client's timeouts, retries and limits. The defaults follow GitHub's own limits."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from handlers.effects.rate_limit import Budget
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Times in seconds; the defaults follow GitHub's "Best practices for using the REST API"."""
+    """Times are in seconds. The defaults follow GitHub's "Best practices for using the REST API"."""
 
     timeout_s: float = 30.0
-    """For one request, from the wait for a connection to the last byte of the answer."""
+    """The timeout of one request, from the wait for a connection to the last byte of the answer."""
     connect_timeout_s: float = 10.0
     attempts: int = 4
-    """How often a request that may be repeated is sent in all."""
+    """The most attempts for a request that may be repeated, including the first one."""
     backoff_s: float = 0.5
-    """Before the second attempt; it doubles with each further one."""
+    """The wait before the second attempt. It doubles with each further attempt."""
     max_wait_s: float = 10.0
-    """Longer waits are not ours: the caller gets `GitHubUnavailable` and decides."""
+    """The longest wait. Instead of a longer one, the caller gets `GitHubUnavailable` and decides."""
     write_interval_s: float = 1.0
-    """Between the end of one write and the start of the next, per installation."""
+    """The least time between the end of one write and the start of the next, per installation."""
     writes_per_minute: int = 80
     writes_per_hour: int = 500
     refresh_early_s: float = 300.0
-    """How long before its end an installation token is replaced."""
+    """The time before its expiry at which an installation token is replaced."""
     max_pages: int = 100
-    """Of 100 items each; a longer list is refused rather than cut."""
+    """The most pages of a list, with 100 items each. A longer list raises an error, and is never cut off."""
 
     def budget(self) -> Budget:
-        """What an installation may write, and how long a write takes at the very most."""
+        """The write budget of an installation, with the longest time that a write can take."""
         longest_write_s = self.write_interval_s + self.attempts * (self.timeout_s + self.max_wait_s)
         return Budget(self.writes_per_minute, self.writes_per_hour, self.max_wait_s, longest_write_s)

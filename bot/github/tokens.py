@@ -1,7 +1,7 @@
-"""Installation tokens: which the App needs for what, found, minted, kept and thrown away.
+"""Installation tokens, with the permissions for each purpose: mints, caches and drops them.
 
-A token opens one repository and only what its purpose needs, so that a leak is worth little. This file refuses to
-know what the tokens are used for in detail, and never writes one down.
+A token gives access to one repository, with only the permissions that its purpose needs, so that a leak does little
+damage. Tokens are kept only in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _INVALID = 422
 
 
 class Access(Enum):
-    """Every set of permissions that the client asks for. `app.yml` grants their union."""
+    """All sets of permissions that the client asks for. `app.yml` requests their union."""
 
     READ_ISSUES = {"metadata": "read", "issues": "read"}  # noqa: RUF012
     READ_THREADS = {"metadata": "read", "issues": "read", "pull_requests": "read"}  # noqa: RUF012
@@ -39,7 +39,7 @@ class Access(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An installation token and what it was minted for."""
+    """An installation token, with the repository and the permissions that it was minted for."""
 
     repository: str
     access: Access
@@ -52,7 +52,7 @@ Key = tuple[str, Access]
 
 
 class Tokens:
-    """Grants by repository and access. Each is minted once, however many ask at the same time."""
+    """Grants by repository and access. Concurrent calls for the same grant mint it once."""
 
     def __init__(self, line: Line, credentials: AppCredentials, timings: Timings, now: Callable[[], datetime]) -> None:
         self._line = line
@@ -66,7 +66,7 @@ class Tokens:
         self._mints = SingleFlight[Key, Grant]()
 
     async def fetch(self, repository: str, access: Access) -> Grant:
-        """A grant that stays good for a while. Raises the port's errors, `NotFound` where the App is not installed."""
+        """A grant that does not expire soon. Raises the port's errors; `NotInstalled` if the App is not installed."""
         key = (repository, access)
         kept = self._grants.get(key)
         if kept is not None and self._now() < kept.expires_at - self._refresh_early:
@@ -74,7 +74,7 @@ class Tokens:
         return await self._mints.join(key, lambda: self._renew(key))
 
     def forget(self, grant: Grant) -> None:
-        """Drop a grant that GitHub no longer takes, and the installation with it: the App may have been reinstalled."""
+        """Drop a grant that GitHub rejects, and the cached installation, because the App may have been reinstalled."""
         key = (grant.repository, grant.access)
         if self._grants.get(key) is grant:
             self._grants.pop(key, None)
@@ -97,7 +97,7 @@ class Tokens:
         except GitHubError as refusal:
             if refusal.status not in (404, _INVALID):
                 raise
-            # Said of the token; nobody is to take it for a word about an issue or a text.
+            # The status is about the token. The caller must not read it as a missing issue, or as an invalid text.
             raise NotInstalled(refusal.status, repository) from None
         self._installations[repository] = installation_id
         return grant
@@ -122,13 +122,13 @@ class Tokens:
         except GitHubError as refusal:
             if refusal.status != _INVALID:
                 raise
-            # No token is given for a name that the repository had before, though all else is redirected.
+            # GitHub mints no token for a former name of a repository, although it redirects other requests.
             found = await self._fetch_repository_id(installation_id, repository)
             answer = await self._ask_token(installation_id, {"repository_ids": [found], "permissions": access.value})
         return read_answer(parse, answer)
 
     async def _fetch_repository_id(self, installation_id: int, repository: str) -> int:
-        """The id of a repository by any name it had, asked with a token that opens nothing."""
+        """The id of a repository by its current or a former name. The token for this call reads only metadata."""
         minted = await self._ask_token(installation_id, {"permissions": {"metadata": "read"}})
         owner, _, name = repository.partition("/")
         bearer = read_answer(lambda payload: Bearer(payload["token"]), minted)

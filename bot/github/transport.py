@@ -1,7 +1,7 @@
-"""One account's line to GitHub over gidgethub: it sends, waits, retries, and says no in the port's words.
+"""One line to GitHub, over gidgethub: sends requests, waits, retries, and raises the port's errors.
 
-A line is made for the App and one for each installation, because GitHub counts per account: rate limits and the turn to
-write belong to a line. It refuses to know which calls exist and where tokens come from.
+The App has a line, and so has each installation. A line has its own rate limits and write turns, because GitHub counts
+these per account. This module does not know which calls exist, and where tokens come from.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from runner.model.back_off import BackOff
 from runner.rows.claims import require_claim
 
 USER_AGENT = "ptq-bot"
-API_VERSION = "2022-11-28"  # the one that github.com and every supported Enterprise Server speak
+API_VERSION = "2022-11-28"  # github.com and every supported Enterprise Server support it
 ACCEPT = "application/vnd.github+json"
 MAX_REDIRECTS = 3
 
 _REDIRECTS = frozenset({301, 302, 307, 308})
 _TRANSIENT = frozenset({500, 502, 503, 504})
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
-# ValueError and LookupError: gidgethub on broken JSON, an unknown charset, a status that `http.HTTPStatus` lacks.
+# gidgethub raises ValueError or LookupError for invalid JSON, an unknown charset, or a status not in `http.HTTPStatus`.
 _FAILURES = (gidgethub.HTTPException, aiohttp.ClientError, TimeoutError, ValueError, LookupError)
 
 log = structlog.get_logger(__name__)
 
 
 class Unauthorized(GitHubUnavailable):
-    """GitHub does not take our credentials (401), and so did nothing: that says nothing about what was asked."""
+    """GitHub rejected the credentials (401) and did nothing. This says nothing about the requested resource."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """What the caller gets when no further attempt is made, and whether one may be made."""
+    """The error for the caller if the call is not repeated, and whether it may be repeated."""
 
     error: GitHubError | GitHubUnavailable
     may_repeat: bool
     wait_s: float = 0.0
-    """What GitHub asked for; our own back-off may be longer."""
+    """The wait that GitHub asked for. The client's own back-off may be longer."""
 
 
 def classify_failure(method: str, path: str, error: Exception, *, is_harmless: bool = False) -> CallFailure:
-    """Put a failed request into the port's words.
+    """Translate a failed request into the port's errors.
 
-    A request that changes nothing for anybody (`is_harmless`, and every GET) may be repeated. Any other is repeated
-    only when it certainly never left.
+    A request that does no harm if it is sent twice (`is_harmless`, and every GET) may be repeated. Any other request is
+    repeated only if it was certainly never sent.
     """
     is_harmless = is_harmless or method == "GET"
     if isinstance(error, gidgethub.HTTPException):
@@ -85,7 +85,7 @@ def _classify_answer(method: str, path: str, error: gidgethub.HTTPException, *, 
 
 
 def _explains(content: bytes) -> bool:
-    """Whether a refusal is GitHub's own JSON. A proxy's page would make gidgethub lose the status over its parsing."""
+    """Whether a refusal is GitHub's own JSON. gidgethub cannot parse a proxy's page, and would lose the status."""
     try:
         return "message" in json.loads(content)
     except (ValueError, TypeError):
@@ -93,7 +93,7 @@ def _explains(content: bytes) -> bool:
 
 
 class Line(GitHubAPI):
-    """gidgethub with its gaps closed: time-outs, API version, redirects, retries, rate limits, a pace for writes."""
+    """gidgethub with what it lacks: timeouts, API version, redirects, retries, rate limits, and a pace for writes."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Line(GitHubAPI):
         now: Callable[[], datetime],
         pace: WritePace | None = None,
     ) -> None:
-        """`pace` gives the turns to write; None for the App's own line, whose calls create nothing on GitHub."""
+        """`pace` gives the write turns. It is None for the App's own line, which only reads and creates tokens."""
         super().__init__(session, USER_AGENT, base_url=api_url)
         self._origin = URL(api_url).origin()
         self._timings = timings
@@ -114,7 +114,7 @@ class Line(GitHubAPI):
 
     @property
     def left(self) -> Collection[Left]:
-        """What the newest answers say is left of GitHub's rate limits."""
+        """What is left of GitHub's rate limits, according to the latest answers."""
         return self._buckets.left.values()
 
     async def ask(
@@ -126,9 +126,10 @@ class Line(GitHubAPI):
         data: Any = b"",
         worth: Worth = Worth.REPORT,
     ) -> tuple[Any, str | None]:
-        """Send one request; returns the decoded answer and the address of the next page.
+        """Send one request. Returns the decoded answer, and the URL of the next page (None without one).
 
-        `url` is a URI template (RFC 6570) below `api_url`. Raises `GitHubError`, `NotFound` or `GitHubUnavailable`.
+        `url` is a URI template (RFC 6570) relative to `api_url`. Raises `GitHubError`, `NotFound` or
+        `GitHubUnavailable`.
         """
         if method == "GET" or self._pace is None:
             return await self._try(method, url, url_vars, bearer, data)
@@ -143,22 +144,22 @@ class Line(GitHubAPI):
         while True:
             attempt += 1
             try:
-                # `jwt` is gidgethub's name for what follows `bearer`; GitHub takes installation tokens there, too.
+                # gidgethub sends `jwt` after `bearer`, where GitHub also accepts installation tokens.
                 answer, more, _ = await self._make_request(method, url, url_vars, data, ACCEPT, jwt=bearer.secret)
                 return answer, more
             except (GitHubError, GitHubUnavailable) as error:
                 failure = CallFailure(error, may_repeat=False)
             except _FAILURES as error:
                 GITHUB_ERRORS.count(find_kind(error))
-                # On the App's own line nothing is created but tokens, and one too many does no harm.
+                # The App's own line only creates tokens, and an extra token does no harm.
                 failure = classify_failure(method, path, error, is_harmless=self._pace is None)
             await self._pause_or_raise(failure, attempt)
 
     async def _pause_or_raise(self, failure: CallFailure, attempt: int) -> None:
-        jitter = random.random()  # noqa: S311 - spreads load, guards nothing
+        jitter = random.random()  # noqa: S311 - spreads load, protects nothing
         wait_s = BackOff(self._timings.backoff_s).after(attempt, asked_s=failure.wait_s, chance=jitter)
         if not failure.may_repeat or attempt >= self._timings.attempts or wait_s > self._timings.max_wait_s:
-            # Without its past: the frames of the request hold the token.
+            # No traceback and no context, because the frames of the request contain the token.
             raise failure.error.with_traceback(None) from None
         log.info("github.retry", reason=str(failure.error), attempt=attempt, wait_s=round(wait_s, 2))
         await self.sleep(wait_s)
@@ -170,15 +171,16 @@ class Line(GitHubAPI):
             await self.sleep(wait_s)
 
     async def manage_rate_limit(self, *, method: str, url: str) -> None:
-        """gidgethub's hook before each request: do not even ask while the bucket is empty."""
+        """gidgethub's hook before each request. Waits while a bucket is empty, or raises if that takes too long."""
         await self._wait(self._buckets.wait_s(self._now()), "GitHub's rate limit")
 
     async def handle_rate_limit_error(
         self, *, method: str, url: str, exception: gidgethub.HTTPException, attempt: int
     ) -> bool:
-        """gidgethub's hook after a refusal: repeat one that was a rate limit, reads and writes alike.
+        """gidgethub's hook after a refusal. Returns whether to repeat the request: only after a rate limit.
 
-        GitHub did not act on it. `manage_rate_limit` does the waiting, or gives up when it would be long.
+        Writes are repeated as well, because GitHub did not act on them. `manage_rate_limit` waits before that. Raises
+        `GitHubUnavailable` after the last attempt.
         """
         limit = parse_refusal(int(exception.status_code), exception.headers, str(exception), self._now())
         self._buckets.note(limit, self._now())
@@ -194,10 +196,10 @@ class Line(GitHubAPI):
     async def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send, and follow redirects within GitHub's own origin: a renamed repository answers 301.
+        """Send a request, and follow redirects within GitHub's own origin. A renamed repository answers 301.
 
-        What is sent again is the same request, as GitHub asks: a write that became a GET would "succeed" and do
-        nothing. https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api
+        The same request is sent again, as GitHub asks. A write that became a GET would seem to succeed, and do nothing.
+        https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api
         """
         self._require_ours(url)
         answer = await self._send(method, url, headers, body)
@@ -235,9 +237,9 @@ class Line(GitHubAPI):
         return URL(url).origin() == self._origin
 
     def _require_ours(self, url: str) -> None:
-        """Keep the token at home: no other host (a Link header could name one), no path that climbs."""
+        """Send the token to no other host, which a `Link` header could name, and to no path with `.` or `..`."""
         if not self._is_ours(url):
             raise GitHubUnavailable(f"GitHub points to another host: {urlsplit(url).netloc}")
-        # An HTTP client would walk up, and ask for something else.
+        # An HTTP client would resolve such a path, and ask for something else.
         if {".", ".."} & set(urlsplit(url).path.split("/")):
             raise NotFound(404, "a path with dots for names")

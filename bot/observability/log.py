@@ -1,4 +1,4 @@
-"""Logs: one JSON line for each step, or readable lines in a terminal; ids on every line, secrets on none."""
+"""Logs: JSON lines, or readable lines in a terminal. Every line has the ids of its context, and no line has secrets."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from handlers.text.sanitize import redact
 from runner.characters import show_for_terminal
 
 MIN_LINE = 16
-"""Characters of a secret's line that are hidden also when they stand alone: a key is a secret line by line, while a
-shorter line would be found in innocent words."""
+"""Characters. A line of a secret that is at least this long is also hidden when it appears alone, because a key has
+several lines. A shorter line could be part of ordinary text."""
 
 
 def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
-    """Set up structlog and the standard library's logging alike."""
+    """Set up structlog and the standard library's logging in the same way."""
     as_json = structlog.processors.JSONRenderer(default=str)
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -33,7 +33,7 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
     ]
     last: list[Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        # Tracebacks become text first, so that what they quote is redacted like everything else.
+        # Tracebacks become text first, so that secrets in them are redacted.
         structlog.processors.format_exc_info,
         partial(_redact_event, spell_out(secrets)),
         *([_show_event, structlog.dev.ConsoleRenderer()] if sys.stderr.isatty() else [as_json]),
@@ -57,13 +57,14 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
 
 
 def _report_unraisable(report: Callable[[Any], None], unraisable: Any) -> None:
-    """Report an error that nobody can catch, but no server name that `ssl` cannot read: an agent can send many."""
+    """Report an error that no code can catch. Skip server names that `ssl` cannot decode: an agent can send many."""
     if not (isinstance(unraisable.object, bytes) and isinstance(unraisable.exc_value, UnicodeDecodeError)):
         report(unraisable)
 
 
 def _shorten_bad_request(record: logging.LogRecord) -> bool:
-    """One line for a request that cannot be read: anybody can send many, and a traceback says nothing of them."""
+    """Shorten the record of a request that cannot be parsed to one line. Anybody can send many such requests, and their
+    tracebacks do not help. It is a filter that keeps every record."""
     error = record.exc_info[1] if record.exc_info else None
     if isinstance(error, HttpProcessingError):
         record.exc_info = None
@@ -73,10 +74,9 @@ def _shorten_bad_request(record: logging.LogRecord) -> bool:
 
 
 def spell_out(secrets: Collection[str]) -> frozenset[str]:
-    """Each secret and its lines as they may stand in the log: as they are, and as Python and JSON quote them.
+    """Each secret and its long lines in all forms that the log can have: plain, and as Python and JSON quote them.
 
-    Tracebacks and messages quote what they stumbled over, and quoting changes quotes, backslashes, line ends and
-    letters beyond ASCII.
+    Tracebacks and messages quote values. That escapes quotation marks, backslashes, line ends and non-ASCII letters.
     """
     lines = (line for secret in secrets for line in secret.splitlines() if len(line) >= MIN_LINE)
     plain = {form for text in (*secrets, *lines) for form in (text, text.strip())}
@@ -89,24 +89,26 @@ def _redact_event(secrets: frozenset[str], _logger: WrappedLogger, _name: str, e
 
 
 TRACEBACKS = ("exception", "stack")
-"""What has several lines in a terminal; any other value stays in its line, so that it cannot look like another one."""
+"""Keys whose values may have several lines in a terminal. Any other value is shown in one line, so that it cannot look
+like another log line."""
 
 
 def _show_event(_logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:
-    """An event that is fit for a terminal. JSON needs none of this: it writes such characters out itself."""
+    """An event that is safe to show in a terminal. JSON lines are safe, because JSON escapes control characters."""
     return {_show(name): _show(value, lines=name in TRACEBACKS) for name, value in event.items()}
 
 
 def _show(value: Any, *, lines: bool = False) -> Any:
     if value is None or isinstance(value, bool | int | float):
         return value
-    # What is made of several values is written as Python writes it, which leaves some invisible characters.
+    # `str` leaves some invisible characters in lists and other containers.
     text = show_for_terminal(str(value))
     return text if lines else text.replace("\n", "⟨U+000A⟩")
 
 
 MAX_KEPT = 80
-"""Characters of a text whose redacted form is kept: names, ids and repositories come in line after line."""
+"""Characters. The redacted form of texts up to this length is cached, because many lines have the same names and
+ids."""
 
 
 def _redact_text(secrets: frozenset[str], text: str) -> str:
@@ -119,7 +121,7 @@ def _redact_short(secrets: frozenset[str], text: str) -> str:
 
 
 def _redact(secrets: frozenset[str], value: Any) -> Any:
-    """The value without secrets, whatever it is made of."""
+    """The value without secrets, including the values in containers."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, dict):

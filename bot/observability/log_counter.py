@@ -1,4 +1,4 @@
-"""Counts what happens by the events in the log: whoever logs need not know that somebody counts."""
+"""Counts log events for the metrics. The code that logs them does not know about it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from structlog.typing import EventDict, WrappedLogger
 
 EVENT = re.compile(r"[a-z_]+\.[a-z_]+")
-"""What names an event in our own log. Libraries write sentences, of which there is no end."""
+"""The form of this service's own event names. Libraries log sentences, which could create any number of counters."""
 
 
 DOCUMENTED = (
@@ -43,19 +43,20 @@ DOCUMENTED = (
     ("ssh.machine_sends_too_much", "warning"),
     ("sweep.unknown_folders", "warning"),
 )
-"""What the documents name. Each is counted from 0, for Prometheus sees no increase in a series that begins with 1."""
+"""The events that the documents name. Their counters start at 0. If a counter first appeared with 1, Prometheus would
+not see that as an increase."""
 
 
 class LogCounter:
-    """Counts the events of the log by name and level: a processor for structlog."""
+    """A structlog processor that counts events by name and level."""
 
     def __init__(self, known: Iterable[tuple[str, str]] = ()) -> None:
-        """Events that are `known`, with their levels, are told of before they come."""
+        """Each event in `known`, with its level, has a counter of 0 before it is first logged."""
         self._lock = threading.Lock()
         self._counted: Counter[tuple[str, str]] = Counter(dict.fromkeys(known, 0))
 
     def __call__(self, _logger: WrappedLogger, level: str, event: EventDict) -> EventDict:
-        """Count one event, and leave it as it is."""
+        """Count one event, and return it unchanged."""
         name = event.get("event")
         if isinstance(name, str) and EVENT.fullmatch(name):
             with self._lock:
@@ -63,10 +64,10 @@ class LogCounter:
         return event
 
     def read(self) -> Mapping[tuple[str, str], int]:
-        """How often each event came, by name and level."""
+        """The number of times that each event was logged, by name and level."""
         with self._lock:
             return dict(self._counted)
 
 
 COUNTED = LogCounter(DOCUMENTED)
-"""Of this process."""
+"""The counter of this process."""

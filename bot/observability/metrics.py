@@ -1,6 +1,6 @@
-"""What Prometheus reads: numbers from the database, and how often each event stood in this replica's log.
+"""The metrics for Prometheus: numbers from the database, and this replica's counters of log events, GitHub and SSH.
 
-They are for the operator alone, and so have a listener of their own. It refuses to know what becomes of them.
+They are only for the operator, so they have a separate listener.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ QUANTILES = (0.5, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """Everything that is shown, as of one moment."""
+    """The data for all metrics, at one moment."""
 
     now: datetime
     readings: Readings
@@ -57,12 +57,12 @@ class MetricsSnapshot:
 
     @property
     def age_queued(self) -> float:
-        """How long the job that waits longest has waited, in seconds."""
+        """The seconds that the oldest queued job has waited."""
         return self._age(self.readings.oldest_queued_at)
 
     @property
     def age_pending(self) -> float:
-        """How long the oldest delivery has waited, in seconds."""
+        """The seconds that the oldest pending delivery has waited."""
         return self._age(self.readings.oldest_pending_at)
 
     def _age(self, since: datetime | None) -> float:
@@ -75,21 +75,21 @@ class Metrics:
     def __init__(
         self, context: Context, slots: Mapping[str, int], count_held: Callable[[], int], list_left: ListLeft
     ) -> None:
-        """`slots` are those of each configured machine, `count_held` says how many missed labels wait, and `list_left`
-        what is left of GitHub's rate limits."""
+        """`slots` are the slots of each configured machine. `count_held` counts the missed labels that wait for the
+        operator. `list_left` lists what is left of GitHub's rate limits."""
         self._list_left = list_left
         self._context = context
         self._slots = slots
         self._count_held = count_held
 
     def make_application(self) -> web.Application:
-        """What is listened with."""
+        """The web application of the metrics listener."""
         application = web.Application()
         application.router.add_get("/metrics", self.show)
         return application
 
     async def show(self, request: web.Request) -> web.Response:
-        """The numbers of this moment, in Prometheus's text format."""
+        """The current metrics in Prometheus's text format."""
         async with self._context.db.read() as connection:
             now = self._context.now()
             readings = await take_readings(connection, now)
@@ -107,25 +107,25 @@ class Metrics:
 
 
 class _Once:
-    """A collector of numbers that are known already."""
+    """A collector that returns given metrics."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
 
     def collect(self) -> list[Metric]:
-        """All of them."""
+        """The given metrics."""
         return self._metrics
 
 
 def render(snapshot: MetricsSnapshot) -> bytes:
-    """The numbers as text. Pure."""
+    """The metrics in Prometheus's text format. Pure."""
     registry = CollectorRegistry()
     registry.register(_Once(collect(snapshot)))
     return generate_latest(registry)
 
 
 def collect(snapshot: MetricsSnapshot) -> list[Metric]:
-    """All that there is, also where it has no number yet. Pure."""
+    """All metrics, including those without a value yet. Pure."""
     families = (_list_work, _list_taken, _list_machines, _list_waiting, _list_traffic)
     return [metric for family in families for metric in family(snapshot)]
 
@@ -215,7 +215,7 @@ def _list_waiting(snapshot: MetricsSnapshot) -> Iterator[Metric]:
 
 
 def _list_traffic(snapshot: MetricsSnapshot) -> Iterator[Metric]:
-    """What this replica has seen of GitHub and of machines since it started."""
+    """The metrics about GitHub and machines, from this replica's own data since it started."""
     labels = ["account", "bucket"]
     left = {(account, left.bucket): left for account, left in snapshot.left}
     calls: dict[tuple[str, ...], float] = {key: one.calls for key, one in left.items()}
@@ -266,7 +266,7 @@ def _by_one(values: Mapping[str, float]) -> Mapping[tuple[str, ...], float]:
 
 
 def find_quantiles(values: Sequence[float]) -> list[float]:
-    """The values below which these shares of them lie. Pure."""
+    """The quantiles of the values for each share in `QUANTILES`. Pure."""
     if len(values) < 2:
         return [*values] * len(QUANTILES)
     cuts = quantiles(values, n=100, method="inclusive")

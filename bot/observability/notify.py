@@ -1,7 +1,7 @@
-"""Tells the operator, over HTTP, what they must know. Level-triggered: what failed is tried again.
+"""Sends notifications to the operator's URL over HTTP. It is level-triggered: a failed one is sent again.
 
-A repeat after a crash tells them twice rather than not at all: HTTP has no better word for it. The address is a secret
-(whoever knows it can write there), so no message of the HTTP client reaches the log.
+After a crash, a notification may be sent twice, because the service cannot know whether the first request arrived. The
+URL is a secret, because anyone who knows it can post there. So no message of the HTTP client reaches the log.
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ TIMEOUT_S = 10.0
 WAITS = BackOff(2.0, 900.0)
 
 
-class NotTaken(Exception):  # noqa: N818 - what is the case
-    """The operator's address did not take a notification. The message says why, without a word of the address."""
+class NotTaken(Exception):  # noqa: N818 - an outcome
+    """The operator's URL did not accept a notification. The message says why, without the URL."""
 
 
 class Notifier(Effect[Due[Notification]]):
-    """`step` is one pass; without an address the log has it all, and each confidential report once a start."""
+    """`step` is one pass. Without a URL, notifications go to the log.
+
+    For a confidential one, the log only has the command that shows it, once after each start.
+    """
 
     waits = "notification.waits"
     store = staticmethod(change_notification)
@@ -50,7 +53,7 @@ class Notifier(Effect[Due[Notification]]):
         self._complained: set[str] = set()
 
     async def step(self) -> None:
-        """Find out what is news, then deliver what is due."""
+        """Create new notifications, then send those that are due."""
         await self._alerts.step()
         if self._url:
             await drain(self)
@@ -61,7 +64,7 @@ class Notifier(Effect[Due[Notification]]):
             await self._complain(notification)
 
     async def _complain(self, notification: Notification) -> None:
-        """Without an address: confidential words stay out of the log and wait; all else has been said there."""
+        """Log a notification, because there is no URL. Confidential text is not logged, and its notification waits."""
         payload = render_payload(notification, self.context.secrets)
         if notification.kind is not NotificationKind.CONCERN:
             async with self.context.db.write() as connection:
@@ -88,19 +91,19 @@ class Notifier(Effect[Due[Notification]]):
         log.info("notification.delivered", about=due.key)
 
     def judge(self, due: Due[Notification], attempts: int, error: Exception) -> Verdict:
-        """See `Effect`. No answer is final: an operator may repair what is at the address."""
+        """See `Effect`. No answer of the URL is final, because the operator may repair the receiver."""
         if isinstance(error, NotTaken):
             return Verdict(str(error), WAITS.after(attempts), due.row.refusals, due.row.absences)
         return judge(error, attempts=attempts, refusals=due.row.refusals, absences=due.row.absences)
 
     async def _post(self, payload: Mapping[str, Any]) -> None:
-        """Raises `NotTaken`."""
+        """Send a payload. Raises `NotTaken`."""
         try:
             async with self._session.post(
                 self._url,
                 json=payload,
                 timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
-                # A redirect would carry what only the operator may hear to a place that they have not named.
+                # A redirect could send confidential text to a URL that the operator has not configured.
                 allow_redirects=False,
             ) as answer:
                 if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
