@@ -1,4 +1,4 @@
-"""The composition root: makes every part once, joins them, and runs the loops. Nothing is decided here."""
+"""The composition root: creates all parts, connects them, and runs the loops. It contains no policy."""
 
 from __future__ import annotations
 
@@ -62,28 +62,28 @@ from runner.transport.hosts import HostOpener, open_host
 log = structlog.get_logger()
 
 DATABASE_WAITS = BackOff(0.5, 15.0)
-"""Before a database that is blocked or out of reach is tried again."""
+"""The waits between attempts to open a database that is locked or unreachable."""
 
 BEAT_S = 60.0
-"""How often the service writes down that it is alive, in seconds."""
+"""How often the service stores that it is alive, in seconds."""
 
 REFRESH_S = 300.0
-"""How often it is looked whether a base of environments is due, in seconds."""
+"""How often the service checks whether a base of environments is due for a refresh, in seconds."""
 
 CHECKPOINT_S = 5.0
-"""How often the log of SQLite is looked at, in seconds."""
+"""How often SQLite's log is copied into its file, in seconds."""
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
-"""The signals that end the service."""
+"""The signals that stop the service."""
 
 
 def now() -> datetime:
-    """The service's clock."""
+    """The service's clock, in UTC."""
     return datetime.now(UTC)
 
 
 class Service:
-    """The running service: `async with Service(...)` starts it, leaving the block stops it; agents go on."""
+    """`async with Service(...)` runs the service inside the block. Agents keep running after it."""
 
     def __init__(self, settings: Settings, pace: Pace | None = None, opens: HostOpener = open_host) -> None:
         self._settings = settings
@@ -93,20 +93,20 @@ class Service:
         self._prices = settings.price_list()
         self._database = Database(settings.server.database_url)
         self._intake = Wakeup(self._database.notify)
-        """For deliveries alone: they come more often than any other loop should look."""
+        """Only for deliveries, because they arrive more often than the other loops should run."""
         self._wakeup = Wakeup(self._database.notify, narrower=self._intake)
         self._reloaded = Wakeup()
         self._stack = AsyncExitStack()
         self.url = ""
-        """Where it listens, known once it has started."""
+        """The address that it listens on; empty before the start."""
         self.metrics_url = ""
-        """The same for metrics; empty where nobody reads them."""
+        """The same for metrics; also empty if no `metrics_port` is configured."""
 
     async def __aenter__(self) -> Service:
-        """Open the database, join the parts, listen, and start the loops.
+        """Open the database, connect the parts, listen, and start the loops.
 
-        Waits for as long as the database is blocked or out of reach. Raises another `DatabaseError` where waiting would
-        not help.
+        While the database is locked or unreachable, this retries. Raises `DatabaseError` for problems that waiting does
+        not solve.
         """
         for failures in count(1):
             try:
@@ -120,17 +120,17 @@ class Service:
             await asyncio.sleep(wait_s)
         log.info("service.started", url=self.url, repositories=len(self.context.repositories))
         if exposed := [name for name, spec in self.context.agents.items() if spec.key_on_machines]:
-            # Whoever may read there can take it: see docs/security.md.
+            # Jobs on the machines can read these keys: see docs/security.md.
             log.warning("agents.keys_are_on_machines", agents=", ".join(exposed))
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Take no more deliveries, finish those in hand, close what is open."""
+        """Stop accepting deliveries, finish those in progress, and close all parts."""
         await self._stack.aclose()
         log.info("service.stopped")
 
     def reload(self, read: Callable[[], Settings]) -> None:
-        """Take over the machines and repositories of the configuration as it now is, if it can be used."""
+        """Use the machines and repositories of the configuration from `read`. An invalid one is logged and ignored."""
         self._roster.reload(read)
         self._wakeup.notify()
         self._reloaded.notify_here()
@@ -184,7 +184,7 @@ class Service:
         stack.push_async_callback(self._finish, listener, inbox, loops)
 
     def _clean_up(self, database: Database, inbox: Inbox, claims: Claims, spool: Spool) -> list[Loop]:
-        """The loops that keep the database small and fast. Nothing notifies them."""
+        """The loops for the maintenance of the database and the spool. They only run at their intervals."""
         retention, unheard = self._settings.retention.make(Retention), Wakeup()
         clean = claims.keeping("retention", lambda: clean_database(database, retention, now))
 
@@ -195,12 +195,12 @@ class Service:
         return [
             Loop("checkpoint", checkpoint, unheard, CHECKPOINT_S),
             Loop("retention", clean, unheard, self._pace.clean_s),
-            # Each replica has live logs of its own.
+            # Each replica has its own live logs.
             Loop("spool", lambda: clean_spool(database, spool), unheard, self._pace.clean_s),
         ]
 
     def _look_back(self, claims: Claims, recovery: Recovery) -> list[Loop]:
-        """The loops that find what never arrived. Only a new configuration notifies them."""
+        """The loops that find deliveries which never arrived. A reload wakes the recovery early."""
         return [
             Loop("heartbeat", recovery.beat, Wakeup(), BEAT_S),
             Loop("recovery", claims.keeping("recovery", recovery.step), self._reloaded, self._pace.recover_s),
@@ -221,7 +221,7 @@ class Service:
         return recovery
 
     async def _beat_once_more(self, recovery: Recovery) -> None:
-        """Write down when the service ended. Without that it counts as away for a little longer, which does no harm."""
+        """Store when the service ended. If that fails, it counts as offline a little longer, which does no harm."""
         try:
             with self._database.explaining():
                 await recovery.beat()
@@ -248,7 +248,7 @@ class Service:
         claims = Claims(database, self._pace.claim_s)
         if database.is_embedded:
             with database.explaining():
-                await claims.clear()  # No other service has this file: whoever held them is dead.
+                await claims.clear()  # No other service uses this file, so the former holders are dead.
         stack.push_async_callback(claims.close)
         renewing = asyncio.create_task(claims.run(), name="claims")
         stack.push_async_callback(_cancel, renewing)
@@ -316,7 +316,7 @@ class Service:
         return listener
 
     async def _finish(self, listener: HttpListener, inbox: Inbox, loops: Sequence[Loop]) -> None:
-        """Take no more deliveries, and bring to its end what is in hand, for as long as the grace lasts."""
+        """Stop accepting deliveries, and finish those in progress, for at most the grace period."""
         log.info("service.stopping", grace_s=self._pace.grace_s)
         await asyncio.gather(listener.close(), self._drain(inbox, loops))
 
@@ -336,9 +336,9 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 async def serve(settings: Settings, read: Callable[[], Settings], pace: Pace | None = None) -> None:
-    """Run the service until SIGTERM or SIGINT; SIGHUP lets it `read` its configuration again.
+    """Run the service until SIGTERM or SIGINT. SIGHUP loads the configuration again, with `read`.
 
-    A second SIGTERM or SIGINT ends the process as a kill does: what must not be lost is in the database.
+    A second SIGTERM or SIGINT ends the process at once. This is safe, because all durable state is in the database.
     """
     raise_file_limit()
     stop = asyncio.Event()
@@ -356,14 +356,15 @@ async def serve(settings: Settings, read: Callable[[], Settings], pace: Pace | N
         loop.add_signal_handler(number, begin_to_stop)
     async with AsyncExitStack() as stack:
         if await _unless(stop, stack.enter_async_context(service)):
-            # What is there by now stays. To look through all of it for garbage would hold up everything for 100 ms.
+            # The objects that exist now stay until the end. A garbage collection of all of them would pause the service
+            # for 100 ms.
             gc.collect()
             gc.freeze()
             await stop.wait()
 
 
 async def _unless(stop: asyncio.Event, work: Coroutine[Any, Any, object]) -> bool:
-    """Do something, or break it off when `stop` is set before its end: whether it was done. Raises what it raises."""
+    """Await `work`, and cancel it if `stop` is set first. Returns whether it finished. Raises what `work` raises."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -1,6 +1,6 @@
-"""Where requests come in: it listens, bounds connections, and closes without losing one that was just being taken.
+"""The HTTP server: accepts connections, limits their number and their waiting times, and closes without a leak.
 
-It refuses to know what is answered.
+It does not know how requests are answered.
 """
 
 from __future__ import annotations
@@ -17,31 +17,34 @@ from aiohttp import web
 log = structlog.get_logger()
 
 BACKLOG = 128
-"""Connections that may wait to be taken; aiohttp's own number."""
+"""Connections that the kernel queues until they are accepted. This is also aiohttp's default."""
 
 MAX_CONNECTIONS = 4_000
-"""Open at once. Where the process can have fewer than twice as many files open, half of those."""
+"""The most open connections. If half of the process's limit of open files is lower, that is used instead."""
 
 HEAD_S = 10.0
-"""Seconds that the first head of a connection may take to arrive. GitHub waits no longer for a whole answer."""
+"""How long the head of a connection's first request may take to arrive, in seconds.
+
+GitHub waits no longer than this for a complete response.
+"""
 
 MAX_HEAD = 65_536
-"""Bytes of a head after which aiohttp judges it: it refuses longer lines and fields by itself."""
+"""After this many bytes, aiohttp gets an incomplete head, and rejects its lines and fields if they are too long."""
 
 IDLE_S = 75.0
-"""Seconds that a connection may wait for its next request: longer than the proxies in front usually keep one."""
+"""How long a connection may wait for its next request, in seconds: longer than most proxies keep a connection."""
 
 STALL_S = 30.0
-"""Seconds in which a client that is sent something has to take any of it; the live logs' own number."""
+"""The time in which a client must receive some of the data sent to it, in seconds. Live logs use the same value."""
 
 SETTLED_S = 0.1
-"""Seconds after which a connection may have to give way that has no request in hand, or has not sent all of it."""
+"""The age in seconds after which an idle connection, or one with an incomplete request, may be closed for a new one."""
 
 MAX_WAITING = 2
-"""Requests that may wait on one connection. aiohttp keeps up to 32, with 2 MB of headers each."""
+"""The most queued requests of one connection. aiohttp would keep up to 32, with 2 MB of headers each."""
 
 WARN_S = 60.0
-"""Between two warnings that connections are turned away."""
+"""The shortest time between two warnings about rejected connections, in seconds."""
 
 _TURNED_AWAY = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Type: text/plain\r\n"
@@ -50,7 +53,10 @@ _TURNED_AWAY = (
 
 
 def raise_file_limit() -> None:
-    """Let the process open as many files as it is allowed to: each connection is one, and so is each SSH connection."""
+    """Raise the process's limit of open files as far as allowed, but not above four times `MAX_CONNECTIONS`.
+
+    Each HTTP or SSH connection needs an open file.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * MAX_CONNECTIONS if hard == resource.RLIM_INFINITY else min(hard, 4 * MAX_CONNECTIONS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -63,7 +69,7 @@ def _count_allowed() -> int:
 
 
 class HttpListener:
-    """Listens from `open` on; `close` may be called again."""
+    """Listens after `open`. `close` may be called more than once."""
 
     def __init__(
         self,
@@ -83,13 +89,13 @@ class HttpListener:
         self._server: asyncio.Server | None = None
         self._arriving: set[_Arriving] = set()
         self._idle: dict[web.RequestHandler, float] = {}
-        """Connections without a request in hand, and when each last sent or got something; the longest idle first."""
+        """Idle connection -> time of the last received data or sent response; the longest idle first."""
         self._unfinished: dict[_Arriving | web.RequestHandler, float] = {}
-        """Connections whose request has not arrived as a whole, and since when it arrives; the slowest first."""
+        """Connection with an incomplete request -> time when the request began; the oldest first."""
         self._warned_at = float("-inf")
 
     async def open(self, host: str, port: int) -> str:
-        """The address that it listens at. Raises `OSError` when it is not to be had."""
+        """Start to listen, and return the address as a URL. Raises `OSError` if the address is not available."""
         await self._runner.setup()
         assert self._runner.server is not None
         self._answer = self._runner.server.request_handler
@@ -100,10 +106,10 @@ class HttpListener:
         return f"http://{f'[{name}]' if ':' in name else name}:{number}"
 
     async def close(self) -> None:
-        """Take no more connections, let requests in hand be answered for as long as the grace lasts, end the rest."""
+        """Stop accepting connections, finish current requests within the grace period, and close the rest."""
         if self._server is not None:
-            # A connection whose server is closed between its accept and the next turn is leaked by asyncio (3.11:
-            # `Server._attach` asserts); so nothing more is accepted for one turn before.
+            # asyncio leaks a connection if its server is closed between the accept and the loop's next pass (3.11:
+            # `Server._attach` asserts). So stop accepting one pass before closing.
             for listening in self._server.sockets:
                 asyncio.get_running_loop().remove_reader(listening)
             await asyncio.sleep(0)
@@ -113,18 +119,18 @@ class HttpListener:
         await self._runner.cleanup()
 
     def _bound_stalls(self, transport: asyncio.BaseTransport) -> None:
-        """Let the kernel end a connection whose client takes none of the bytes that are sent to it.
+        """Make the kernel close a connection whose client receives none of the data sent to it.
 
-        Only Linux can do this. On other systems the client keeps its place.
+        Only Linux can do this. On other systems the connection stays open.
         """
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             milliseconds = int(self._stall_s * 1000)
             transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
     def _admit(self, arriving: _Arriving) -> float | None:
-        """How many seconds a new connection has for its head; None where all places are taken.
+        """The seconds that a new connection has for its first head; None if it must be rejected.
 
-        A connection that waits for its client gives its place up: its client opens another one.
+        At the limit, a connection that waits for its client is closed instead. Its client can open a new one.
         """
         assert self._runner.server is not None
         count = len(self._arriving) + len(self._runner.server.connections)
@@ -146,9 +152,9 @@ class HttpListener:
         self._unfinished.pop(connection, None)
 
     def _make_room(self) -> bool:
-        """End the connection that has been idle for the longest, or else the one whose request arrives the slowest.
+        """Close the connection that has been idle for the longest, or else the one with the oldest incomplete request.
 
-        False where every connection is busy or new.
+        Returns False if every connection is busy or newer than `settled_s`.
         """
         now = asyncio.get_running_loop().time()
         waits: list[dict[Any, float]] = [self._idle, self._unfinished]
@@ -157,7 +163,7 @@ class HttpListener:
             if connection is not None and now - since >= self._settled_s:
                 del waiting[connection]
                 if connection.transport is not None:
-                    connection.transport.abort()  # Certain, also where the client does not read what it was sent.
+                    connection.transport.abort()  # `close` would wait until the client has received everything.
                 return True
         return False
 
@@ -178,9 +184,9 @@ class HttpListener:
 
 
 class _Arriving(asyncio.Protocol):
-    """A connection until the head of its first request is there; from then on it is aiohttp's.
+    """A connection before the head of its first request is complete. Then aiohttp takes over.
 
-    aiohttp bounds the time between two requests (`keepalive_timeout`), but not the time before the first one.
+    aiohttp limits the time between two requests (`keepalive_timeout`), but not the time before the first one.
     """
 
     def __init__(self, listener: HttpListener) -> None:
@@ -202,7 +208,7 @@ class _Arriving(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._timer is None or self.transport is None:
             return
-        # The end of the head may be in two parts.
+        # The blank line after the head may arrive in two parts.
         searched = max(len(self._head) - 3, 0)
         self._head += data
         if self._head.find(b"\r\n\r\n", searched) < 0 and len(self._head) < MAX_HEAD:
@@ -217,7 +223,7 @@ class _Arriving(asyncio.Protocol):
         self._end()
 
     def abort(self) -> None:
-        """End it without an answer: nobody has asked anything."""
+        """Close the connection without a response, because it has no complete request."""
         self._end()
         if self.transport is not None:
             self.transport.abort()
@@ -230,15 +236,15 @@ class _Arriving(asyncio.Protocol):
 
 
 class _Connection(web.RequestHandler):
-    """aiohttp's part of a connection; it writes down since when it has had no request in hand."""
+    """aiohttp's protocol for a connection. It also stores since when the connection is idle."""
 
     def __init__(self, server: web.Server, idle: dict[web.RequestHandler, float]) -> None:
-        # Compressed bodies are refused by their header; nothing may be unpacked before that.
+        # Compressed bodies are rejected because of their header, so do not decompress them before.
         loop = asyncio.get_running_loop()
         super().__init__(
             server,
             loop=loop,
-            access_log=None,  # type: ignore[arg-type]  # aiohttp's own runner takes it, and passes it on.
+            access_log=None,  # type: ignore[arg-type]  # aiohttp's own runner accepts None, and passes it on.
             auto_decompress=False,
             keepalive_timeout=IDLE_S,
         )
@@ -247,7 +253,7 @@ class _Connection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # Empty lines may have been all that came: there is a request only when it is handled.
+        # Idle until a request is handled, because the data so far may be only empty lines.
         self._idle[self] = self._now()
 
     def data_received(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
-"""The demo's agent: a script, not a model. It knows one bug, but does by hand all that an agent does.
+"""The demo's agent: a script, not a model. It can only fix one bug, but really does every step of an agent.
 
-It takes the repro out of its brief, runs it, edits the code, runs it again with the tests, and writes what the
-contract of agents of kind `command` asks for. It runs on the machine, with the standard library alone.
+It reads the repro from its brief, runs it, edits the code, runs the repro and the tests, and writes the files that the
+contract for agents of kind `command` requires. It runs on the machine, and only needs the standard library.
 """
 
 import os
@@ -54,26 +54,29 @@ safe. Lengths that are a multiple of the size give the same chunks as before.
 
 
 def say(text: str) -> None:
-    """Log a step, and keep it in the worklog."""
+    """Print a step to the log, and add it to the worklog."""
     print(text, flush=True)
     with (OUTPUT / "worklog.md").open("a") as worklog:
         worklog.write(f"- {text}\n")
 
 
 def run(*command: str) -> tuple[int, str]:
-    """Run a command in the worktree and return its exit status and what it printed."""
+    """Run a command in the worktree. Returns its exit status, and its output with the errors."""
     environment = {**os.environ, "PYTHONPATH": "."}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, (done.stdout + done.stderr).strip()
 
 
 def last_lines(text: str, count: int = 4) -> str:
-    """The end of what a command printed, without paths of the machine."""
+    """The end of a command's output, without the machine's paths."""
     return re.sub(r'File ".*?/(\w+\.py)"', r'File "\1"', "\n".join(text.splitlines()[-count:]))
 
 
 def reproduce() -> str:
-    """Run the repro that stands in the brief; the exception that it must end with is the evidence."""
+    """Run the repro from the brief, and return its output, which ends with the exception.
+
+    If there is no repro, or it does not fail, write the report and exit.
+    """
     brief = Path(os.environ["PTQ_PROMPT_FILE"]).read_text()
     blocks = re.findall(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1", brief, flags=re.DOTALL | re.MULTILINE)
     scripts = [text for _, text in blocks if "from widgets import" in text]
@@ -91,7 +94,7 @@ def reproduce() -> str:
 
 
 def fix() -> str:
-    """Mend the bug, add the regression test, and show that both runs turned."""
+    """Add the regression test, fix the bug, and run the repro and the tests again. Returns the output of the tests."""
     source = SOURCE.read_text()
     tests = Path("tests/test_chunks.py")
     tests.write_text(tests.read_text() + TEST)
@@ -107,7 +110,7 @@ def fix() -> str:
 
 
 def main() -> None:
-    """Reproduce; and where the preset asks for it, fix."""
+    """Reproduce the bug, and with the preset `fix` also fix it."""
     before = last_lines(reproduce())
     say(f"Found the cause in {SOURCE}: {BUG} leaves out the start of a shorter last chunk")
     if os.environ.get("PTQ_PRESET") == "fix":

@@ -1,4 +1,4 @@
-"""Where everything of a demo listens: on this host alone."""
+"""The address and the ports on which all parts of a demo listen. Only this host can reach them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from itertools import chain
 ADDRESS = "127.0.0.1"
 
 PORTS = range(20_000, 32_000)
-"""Below what Linux gives to outgoing connections (ip(7), ip_local_port_range), and what IANA leaves to them."""
+"""Ports that are lower than the ranges for outgoing connections of Linux (ip(7), `ip_local_port_range`) and IANA."""
 
 
 def find_free_port() -> int:
-    """A port that nobody listens on, for what must know its own address before it starts.
+    """A free port, for a server that must know its address before it starts.
 
-    It is none that the system gives to whoever asks for any, so that who stops finds it free again. Raises `OSError`
-    where all are taken.
+    The system does not use it for outgoing connections, so a server finds its port free after a restart. Raises
+    `OSError` if all ports are in use.
     """
     first = random.SystemRandom().randrange(len(PORTS))
     for port in chain(PORTS[first:], PORTS[:first]):

@@ -1,7 +1,7 @@
-"""A whole installation on loopback: GitHub's stand-in, a repository, a machine behind SSH, and the service.
+"""A complete installation on loopback: the GitHub stand-in, a repository, a machine with SSH, and the service.
 
-The demo tells a story on it, and the tests break it. It wires the parts exactly as an operator does: through a
-`ptq.toml` on disk. It refuses to know the story.
+The demo plays its story on it, and tests make its parts fail. Like an operator's service, this one is configured with a
+`ptq.toml` on disk. This module does not know the story.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STRANGER = "drive-by"
 DIAGNOSE_LABEL = "ptq"
 LABEL = "ptq:fix"
 APP_ID = "4711"
-SECRET = "a secret of this playground only"  # noqa: S105 - it guards nothing beyond loopback
+SECRET = "a secret of this playground only"  # noqa: S105 - only used on loopback
 
 PACE = Pace(
     poll_s=0.2,
@@ -46,7 +46,7 @@ PACE = Pace(
 
 
 class SshServer(Protocol):
-    """A running SSH server, by which a folder of this host is a machine."""
+    """A running SSH server that makes a folder of this host usable as a machine."""
 
     user: str
     port: int
@@ -74,9 +74,10 @@ class Playground:
         opens: HostOpener = open_host,
         app_key: tuple[str, str] | None = None,
     ) -> None:
-        """A `private` repository is cloned by the service's gateway; a public one from its folder.
+        """Machines clone a `private` repository through the service's gateway, and a public one from its folder.
 
-        The App gets a new key, unless `app_key` is one, with its public half. `opens` is how machines are reached.
+        `app_key` is the App's private and public key; by default a new pair is generated. `opens` opens connections to
+        machines.
         """
         self._opens, self._app_key = opens, app_key
         self._private = private
@@ -92,13 +93,13 @@ class Playground:
         self._repository_toml = repository_toml
         self._verify_runs = verify_runs
         self.pace = pace
-        """Of the service, the next time that it starts."""
+        """The pace of the service, from its next start."""
         self._database_url = database_url
         self.service_port = find_free_port()
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start the stand-in, the machine and the service, in this order."""
+        """Start the GitHub stand-in, the machine and the service, in this order."""
         async with AsyncExitStack() as stack:
             private_key, public_key = self._app_key or make_key()
             self.base_commit = make_repository(self.git_dir)
@@ -120,13 +121,13 @@ class Playground:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop everything, in the reverse order; then what runs on the machine, which outlives its connections."""
+        """Stop everything in the reverse order, and kill the jobs' processes, which survive SSH connections."""
         await self._stack.aclose()
         for job in (self.folder / "machine" / "workspace" / "jobs").glob("*"):
             await asyncio.to_thread(kill_processes, job.name)
 
     async def start_service(self) -> None:
-        """Start the service anew, from the configuration as it now is."""
+        """Start the service with the current content of `ptq.toml`."""
         settings = load_settings(self.config)
         self.service = Service(settings, self.pace, self._opens)
         await self.service.__aenter__()
@@ -134,7 +135,7 @@ class Playground:
         self.github.webhook_url = settings.server.webhook_url or f"{self.service.url}/webhook"
 
     async def stop_service(self) -> None:
-        """Stop the service; agents go on."""
+        """Stop the service; agents keep running."""
         if self.running:
             self.running = False
             await self.service.__aexit__(None, None, None)
@@ -159,9 +160,9 @@ class Playground:
         return github
 
     def _render_config(self) -> str:
-        # A JSON string is a TOML string.
+        # The JSON form of these strings and lists is also valid TOML.
         quote = json.dumps
-        # Nobody else sees this service, and what its agent says is part of the show.
+        # Only this host can reach the service, and the log of its agent is part of the demo.
         dashboard = "" if "[dashboard]" in self._more_toml else "[dashboard]\npublic_logs = true"
         clone_url = "" if self._private else f"clone_url = {quote(self.git_dir.resolve().as_uri())}"
         return f"""\

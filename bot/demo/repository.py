@@ -1,4 +1,4 @@
-"""The demo's repository: a small real Python package with a real bug, and the issue that somebody filed about it."""
+"""The demo's repository: a small Python package with a real bug, and the issue that reports it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ChunkedTest(unittest.TestCase):
 
 
 def make_repository(git_dir: Path) -> str:
-    """Make a bare repository with one commit on `main`, and return the commit's SHA."""
+    """Create a bare repository with one commit on `BRANCH`, and return the commit's SHA."""
     work = git_dir.with_suffix(".work")
     for name, text in FILES.items():
         path = work / name

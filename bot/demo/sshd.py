@@ -1,9 +1,8 @@
-"""An SSH server inside the process: the demo's machine, and a second opinion beside OpenSSH in the tests.
+"""An SSH server in this process: the demo's machine, and in tests a second server besides OpenSSH.
 
-It really runs commands, as the user who started it, the way sshd does: through a shell, in a session of their own,
-with a clean environment. It lets in one generated key, forwards Unix sockets, and offers no terminals, no other
-forwarding and no file transfer.
-It refuses to know what the commands are for.
+It runs commands like sshd, but as the user of this process: through a shell, in a new session, with a clean
+environment. It accepts one generated key, and forwards Unix sockets. It offers no terminals, no other forwarding and no
+file transfer.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from bot.demo.loopback import ADDRESS, find_free_port
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
 
 END_PATIENCE_S = 5.0
-"""How long a stop waits to hear that what it killed has ended."""
+"""How long `stop` waits for the end of killed commands, in seconds."""
 
 
 def write_keys(folder: Path) -> asyncssh.SSHKey:
-    """Make what both sides need in `folder`, once, and return the host key."""
+    """Generate the keys of server and client in `folder`, unless they exist. Returns the host key."""
     host_key = folder / "host_key"
     if not host_key.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -39,7 +38,7 @@ def write_keys(folder: Path) -> asyncssh.SSHKey:
 
 
 def write_known_hosts(path: Path, port: int, host_key: asyncssh.SSHKey) -> None:
-    """Write the line by which a client knows this server."""
+    """Write a known_hosts file with the key of this server."""
     path.write_bytes(f"[{ADDRESS}]:{port} ".encode() + host_key.export_public_key())
 
 
@@ -49,7 +48,7 @@ def _write_private(path: Path, key: asyncssh.SSHKey) -> None:
 
 
 class EmbeddedSshServer:
-    """One server on a free loopback port, with its keys in `folder`. A second start takes the same port and keys."""
+    """A server on a free loopback port, with its keys in `folder`. Another start uses the same port and keys."""
 
     def __init__(self, folder: Path) -> None:
         self.client_key_file = folder / "client_key"
@@ -62,9 +61,9 @@ class EmbeddedSshServer:
         self._commands: set[_Command] = set()
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen, and write the known_hosts file."""
         host_key = write_keys(self._folder)
-        asyncssh.set_log_level("WARNING")  # At INFO it writes every command.
+        asyncssh.set_log_level("WARNING")  # At INFO, it logs every command.
         self._acceptor = await asyncssh.listen(
             ADDRESS,
             self.port,
@@ -84,20 +83,20 @@ class EmbeddedSshServer:
         write_known_hosts(self.known_hosts_file, self.port, host_key)
 
     async def stop(self) -> None:
-        """Stop listening, end every connection and what runs in it. What has detached itself lives on."""
+        """Stop listening, close all connections, and kill their commands. Detached processes keep running."""
         if self._acceptor:
             self._acceptor.close()
             await self._acceptor.wait_closed()
         await self.cut_connections()
         deadline = asyncio.get_running_loop().time() + END_PATIENCE_S
         await asyncio.sleep(0)
-        # One may have begun just now; and killed they are: who waits for this server need not wait for ever.
+        # Repeat, because a command may have just started. The deadline makes sure that `stop` returns.
         while self._commands and asyncio.get_running_loop().time() < deadline:
             ends = [asyncio.create_task(command.kill()) for command in self._commands]
             await asyncio.wait(ends, timeout=END_PATIENCE_S)
 
     async def cut_connections(self) -> None:
-        """Break every connection off without a word, as a dying network does."""
+        """Abort all connections without a disconnect message, as if the network failed."""
         connections = list(self._connections)
         for connection in connections:
             connection.abort()
@@ -106,7 +105,7 @@ class EmbeddedSshServer:
 
 
 class _Server(asyncssh.SSHServer):
-    """One connection: keeps the server's list of them, and opens its sessions."""
+    """One connection: adds itself to the server's set of connections, and opens sessions."""
 
     def __init__(self, connections: set[asyncssh.SSHServerConnection], commands: set[_Command]) -> None:
         self._connections = connections
@@ -129,9 +128,9 @@ class _Server(asyncssh.SSHServer):
 
 
 class _Command(asyncssh.SSHServerSession[bytes]):
-    """One session: a command, and the way of bytes from the client to it.
+    """One session: runs a command, and passes the client's data to it.
 
-    When the connection goes, the command's streams close and nobody is killed, as with sshd.
+    As with sshd, the loss of the connection closes the command's streams, but does not kill the command.
     """
 
     def __init__(self, commands: set[_Command]) -> None:
@@ -156,7 +155,7 @@ class _Command(asyncssh.SSHServerSession[bytes]):
         self._running = asyncio.create_task(self._run())
 
     async def kill(self) -> None:
-        """Kill the command, if it still runs, and wait for its end. It may be at work before we hear of its start."""
+        """Kill the command if it is running, and wait for its end. If it is being started, wait for that first."""
         await self._started.wait()
         if self._process and self._process.get_returncode() is None:
             with suppress(ProcessLookupError):
@@ -184,7 +183,7 @@ class _Command(asyncssh.SSHServerSession[bytes]):
             self._commands.discard(self)
 
     def _catch_up(self) -> None:
-        """Pass on what came while the command was being started."""
+        """Pass on the data and events that arrived while the command was being started."""
         self.data_received(bytes(self._early), None)
         if self._at_eof:
             self.eof_received()
@@ -229,21 +228,22 @@ class _Command(asyncssh.SSHServerSession[bytes]):
 
 
 class _Process(asyncio.SubprocessProtocol):
-    """The way of bytes from a command to the client."""
+    """Passes the output of a command to the client."""
 
     def __init__(self, channel: asyncssh.SSHServerChannel[bytes], ended: asyncio.Future[None]) -> None:
         self._channel = channel
         self._ended = ended
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        with suppress(BrokenPipeError):  # The client has gone; so will the pipe.
+        with suppress(BrokenPipeError):  # The client has disconnected, so the pipe will soon be closed.
             self._channel.write(data, asyncssh.EXTENDED_DATA_STDERR if fd == 2 else None)
 
     def pause_writing(self) -> None:
         self._channel.pause_reading()
 
     def resume_writing(self) -> None:
-        # Later: it delivers at once, and asyncio calls us amid a write to the very pipe that would be written to.
+        # Not at once: asyncio calls this during a write to the command's stdin, and `resume_reading` would write
+        # to it again.
         asyncio.get_running_loop().call_soon(self._channel.resume_reading)
 
     def connection_lost(self, exc: Exception | None) -> None:

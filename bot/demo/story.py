@@ -1,4 +1,4 @@
-"""`ptq-bot demo`: tells the main story in the terminal, while it really happens on a playground."""
+"""`ptq-bot demo`: plays the main story on a playground, and shows each step in the terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from runner.rows import job_rows
 Value = TypeVar("Value")
 
 PATIENCE_S = 60.0
-"""How long any step of the story may take."""
+"""How long the story waits for an expected result, in seconds."""
 
 NOTE = """\
 The range stopped at the last start of a full chunk, so a shorter last chunk was never reached and its items were lost \
@@ -39,11 +39,11 @@ new test fails without the change."""
 
 
 class DemoFailed(Exception):  # noqa: N818
-    """The story did not go on; the message says where it stopped."""
+    """The story did not continue; the message says where it stopped."""
 
 
 class Story:
-    """The acts of the demo, in their order."""
+    """The steps of the demo."""
 
     def __init__(self, playground: Playground, console: Console) -> None:
         self._playground = playground
@@ -53,7 +53,7 @@ class Story:
         self._number = 0
 
     async def tell(self) -> None:
-        """Everything from the issue to the draft pull request."""
+        """Play all steps, from the issue to the draft pull request. Raises `DemoFailed`."""
         await self._file_the_issue()
         job = await self._follow_the_job()
         digest = await self._read_the_report(job)
@@ -72,7 +72,7 @@ class Story:
         self._say(f"delivery {delivery.guid} ({delivery.name}), signed: the service answered {delivery.status_code}")
 
     async def _follow_the_job(self) -> Job:
-        """Show each move of the job as it happens, and the agent's log."""
+        """Show each event of the job when it happens, and then the logs."""
         self._act("A machine takes the job", "over SSH; the agent is a script, and really does what it says")
         job = await wait_for(self._last_job, "a job")
         shown = 0
@@ -94,7 +94,7 @@ class Story:
         return log.decode(errors="replace").strip()
 
     def _pick_commands(self, log: str) -> str:
-        """The commands that made the environment, without git's many options and the folder of the demo."""
+        """The commands that built the environment, without git's `-c` options and the path of the demo's folder."""
         commands = [line for line in log.splitlines() if line.startswith("$ ")]
         return re.sub(r" -c \S+", "", "\n".join(commands)).replace(str(self._playground.folder), "…")
 
@@ -134,7 +134,7 @@ class Story:
         done = subprocess.run(command, cwd=self._playground.git_dir, capture_output=True, text=True, check=True)
         return done.stdout
 
-    # What a reader of the thread would see
+    # The thread, and its display in the terminal
 
     def _comments(self) -> list[str]:
         return [comment.body for comment in self._github.issue(NAME, self._number).comments]
@@ -157,7 +157,7 @@ class Story:
         self._console.print(Panel(Text(text), title=title, title_align="left"))
 
     def _show_comment(self, body: str) -> None:
-        """A comment as GitHub would show it, as far as a terminal can: markers hidden, folded parts opened."""
+        """Show a comment similar to GitHub's display: without HTML comments, and with folded parts open."""
         body = re.sub(r"<!--.*?-->\n?", "", body, flags=re.DOTALL)
         body = re.sub(r"<summary>(.*?)</summary>", r"**▸ \1**", body)
         body = re.sub(r"</?(details|sub)>", "", body)
@@ -165,7 +165,7 @@ class Story:
 
 
 async def wait_for(look: Callable[[], Awaitable[Value | None]], what: str) -> Value:
-    """What `look` finds, as soon as it finds it. Raises `DemoFailed` when it never does."""
+    """Call `look` until it finds something, and return that. Raises `DemoFailed` after `PATIENCE_S` seconds."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if (found := await look()) is not None:
@@ -175,7 +175,7 @@ async def wait_for(look: Callable[[], Awaitable[Value | None]], what: str) -> Va
 
 
 async def run_demo(*, keep: bool, console: Console) -> None:
-    """Tell the story on a playground; with `keep` leave everything running afterwards."""
+    """Play the story on a playground. With `keep`, leave everything running until Ctrl-C."""
     async with _open_playground() as playground:
         await Story(playground, console).tell()
         if keep:
@@ -185,7 +185,7 @@ async def run_demo(*, keep: bool, console: Console) -> None:
 
 
 async def play_demo(console: Console) -> None:
-    """Start a playground with an issue on it, and leave the story to whoever opens its page in a browser."""
+    """Start a playground with an issue, for a person who plays the story in a browser. Runs until Ctrl-C."""
     async with _open_playground() as playground:
         await playground.github.open_issue(NAME, ISSUE_TITLE, ISSUE_BODY, STRANGER)
         console.print(_HOW_TO_PLAY, highlight=False)
@@ -194,7 +194,7 @@ async def play_demo(console: Console) -> None:
 
 
 async def set_up_demo(console: Console) -> None:
-    """Play all but ptq-bot, for somebody who sets that up."""
+    """Run everything except ptq-bot, for a person who tries its set-up. Runs until Ctrl-C."""
     async with _open_folder() as folder:
         await run_tryout(folder, console)
 
@@ -207,9 +207,10 @@ async def _open_playground() -> AsyncIterator[Playground]:
 
 @asynccontextmanager
 async def _open_folder() -> AsyncIterator[Path]:
-    """A folder for all of it.
+    """A temporary folder for the demo.
 
-    SIGINT and SIGTERM end it with `asyncio.CancelledError`, once everything is stopped and removed.
+    SIGINT and SIGTERM cancel the current task. `asyncio.CancelledError` is raised after everything is stopped and
+    removed.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,7 +1,7 @@
-"""`ptq-bot demo --setup`: everything but ptq-bot itself, for a newcomer who sets it up against the stand-in.
+"""`ptq-bot demo --setup`: runs everything except ptq-bot, so that a new user can try its set-up.
 
-It plays GitHub, a machine, and the people: a stranger files an issue, and a maintainer labels it as soon as the service
-that was set up answers. It refuses to know how that is set up.
+It runs the GitHub stand-in and a machine. It also acts for two people: a stranger files an issue, and a maintainer
+labels it as soon as the user's service is ready. It does not know how the set-up works.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ AGENT = Path(__file__).with_name("agent.py")
 
 
 class Tryout:
-    """`async with Tryout(folder)` starts the stand-in, without any App, and a machine behind SSH."""
+    """`async with Tryout(folder)` starts the GitHub stand-in, without an App, and a machine with SSH."""
 
     def __init__(self, folder: Path) -> None:
         self.workspace = folder / "machine" / "workspace"
         self.ssh = EmbeddedSshServer(folder / "machine" / "ssh")
         self.github = StandIn.without_app()
         self.number = 0
-        """The number of the issue."""
+        """The issue's number."""
         self._git_dir = folder / "octo" / "widgets.git"
 
     async def __aenter__(self) -> Tryout:
-        """Start everything, and file the issue."""
+        """Create the repository and its issue, and start the servers."""
         make_repository(self._git_dir)
         for login in ("octo", MAINTAINER, STRANGER):
             self.github.add_user(login)
@@ -52,15 +52,15 @@ class Tryout:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Stop everything, also the processes on the machine, which outlive their connections."""
+        """Stop everything, and kill the jobs' processes, which survive SSH connections."""
         await self.ssh.stop()
         await self.github.stop()
         for job in (self.workspace / "jobs").glob("*"):
             await asyncio.to_thread(kill_processes, job.name)
 
     def describe(self) -> str:
-        """What to type into the set-up pages, step by step."""
-        # The absolute path, because another terminal may not have the virtual environment.
+        """The input for the set-up pages, step by step."""
+        # Absolute, because the virtual environment may not be active in another terminal.
         program = shlex.quote(str(Path(sys.argv[0]).absolute()))
         return f"""\
 In another terminal, in an empty folder:  {program} setup
@@ -81,9 +81,9 @@ A maintainer labels the issue as soon as the service answers: {self.github.url}/
 """
 
     async def label_once_it_answers(self) -> None:
-        """Put the label on the issue as soon as the App is installed and the service accepts deliveries."""
+        """Add the label to the issue as soon as the App is installed and the service is ready."""
         async with aiohttp.ClientSession() as session:
-            while not await self._answers(session):  # noqa: ASYNC110 - another process
+            while not await self._answers(session):  # noqa: ASYNC110 - polls another process
                 await asyncio.sleep(LOOK_S)
         await self.github.label_issue(NAME, self.number, LABEL, MAINTAINER)
 
@@ -98,7 +98,7 @@ A maintainer labels the issue as soon as the service answers: {self.github.url}/
             return False
 
     async def wait_for_report(self) -> str:
-        """The address of the report."""
+        """Wait for the report, and return its URL."""
         while True:
             for comment in self.github.issue(NAME, self.number).comments:
                 if "ptq:report" in comment.body:
@@ -107,7 +107,7 @@ A maintainer labels the issue as soon as the service answers: {self.github.url}/
 
 
 async def run_tryout(folder: Path, console: Console) -> None:
-    """Run until it is cancelled, and print what happens."""
+    """Run a try-out until cancelled, and print its progress."""
     async with Tryout(folder) as tryout:
         began = time.monotonic()
         console.print(tryout.describe(), highlight=False, soft_wrap=True, markup=False)

@@ -1,4 +1,4 @@
-"""`ptq-bot machines prepare`: makes the bases of a machine's environments now, and shows how it goes."""
+"""`ptq-bot machines prepare`: builds or updates a machine's base environments now, and shows the log."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from runner.transport.jobd_client import JobdClient
 POLL_S = 1.0
 
 IN_THE_CLOUD = re.compile(r"api\.(github\.com|[a-z0-9-]+\.ghe\.com)")
-"""Hosts of the API where GitHub runs it itself; elsewhere it is a folder of the server."""
+"""API hosts of GitHub's cloud. GitHub Enterprise Server has its API under a path of the web host instead."""
 
 NEWEST = "HEAD"
-"""What git calls the newest commit of a repository's default branch."""
+"""Git's name for the newest commit of the default branch."""
 
 WANTS_LOGIN = "could not read Username"
-"""What git says of a repository that a server gives to nobody without a name."""
+"""Git prints this if the server requires a login for a repository."""
 
 WHERE_PRIVATE = (
     "\nWhere this repository is private: machines fetch such by the gateway, which only the running service has. "
@@ -44,9 +44,9 @@ WHERE_PRIVATE = (
 
 
 async def prepare_bases(settings: Settings, name: str, repository: str | None, show: Callable[[str], None]) -> bool:
-    """Make or refresh the bases on a machine: of one repository, or of all that may run there. Whether all are made.
+    """Build or update the bases of one repository, or of all that may run on the machine. Returns whether all worked.
 
-    Raises `UnknownMachine`, also when the machine is not for that repository, and `DatabaseError`.
+    Raises `DatabaseError`, and `UnknownMachine`, also if the machine may not run jobs of the repository.
     """
     machine = find_machine(settings, name)
     wanted = [profile for profile in settings.profiles() if repository in (None, profile.repository)]
@@ -67,9 +67,9 @@ async def prepare_bases(settings: Settings, name: str, repository: str | None, s
 
 
 async def _choose_profiles(settings: Settings, machine: Machine, profiles: Sequence[Profile]) -> list[Profile]:
-    """Those of repositories whose jobs may run on the machine."""
+    """The profiles of repositories whose jobs may run on the machine."""
     kinds: dict[str, bool] = {}
-    with suppress(NoDatabase):  # Bases may be made before the service is first started.
+    with suppress(NoDatabase):  # Before the first start of the service there is no database.
         async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
             kinds = {
                 profile.repository: await find_kind(connection, profile.repository, machine) for profile in profiles
@@ -83,7 +83,10 @@ async def _choose_profiles(settings: Settings, machine: Machine, profiles: Seque
 
 
 async def find_kind(connection: AsyncConnection, repository: str, machine: Machine) -> bool:
-    """Whether a repository is private: as it was for its newest job, or else as the machine's usual ones are."""
+    """Whether a repository is private, according to its newest job on an issue.
+
+    Without one, it counts as private if the machine does not run jobs of public repositories.
+    """
     newest = await job_rows.fetch_newest_job(connection, repository, datetime.now(UTC))
     return newest.private if newest else _guess_kind(machine)
 
@@ -104,7 +107,7 @@ async def _prepare(settings: Settings, client: JobdClient, profile: Profile, sho
     else:
         words += WHERE_PRIVATE if WANTS_LOGIN in words and not table.clone_url else ""
     finally:
-        # Also when somebody loses patience: what is done by then is gone on with the next time.
+        # Also after Ctrl-C. The next build skips the steps that are done.
         await asyncio.shield(_clean(client, job_id))
     show(f"{profile.repository}: {words}\n")
     return made
@@ -134,12 +137,12 @@ async def _clean(client: JobdClient, job_id: str) -> None:
 
 
 def find_clone_url(settings: Settings, repository: str) -> str:
-    """Where machines fetch a configured repository from."""
+    """The URL from which machines fetch a configured repository."""
     return settings.repos[repository].clone_url or f"{find_web_url(settings.github.api_url)}/{repository}.git"
 
 
 def find_web_url(api_url: str) -> str:
-    """Where repositories are cloned from, by the address of the API (docs.github.com, "Getting started with REST")."""
+    """The root of clone URLs, derived from the API's address (docs.github.com, "Getting started with the REST API")."""
     parts = urlsplit(api_url)
     host = parts.netloc.removeprefix("api.") if IN_THE_CLOUD.fullmatch(parts.netloc) else parts.netloc
     return f"{parts.scheme}://{host}"

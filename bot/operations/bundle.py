@@ -1,6 +1,6 @@
-"""`ptq-bot bundle`: what somebody needs who looks into what went wrong with a job, as one archive without secrets.
+"""`ptq-bot bundle`: collects a job's history, logs and settings for debugging in one archive, without secrets.
 
-The brief and the results are not in it. The logs are: what agents and strangers wrote there is for its receiver to see.
+The brief and the results are left out. The logs can contain text from agents and strangers, which the recipient sees.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runner.steps.spool import STAGES
 PROGRAMS = ("ptq-bot", "aiohttp", "asyncssh", "gidgethub", "SQLAlchemy", "aiosqlite", "asyncpg", "uvloop")
 
 COMMANDS = frozenset({"args", "command", "setup", "lint", "rebuild", "test_command"})
-"""Keys under which operators write what is run."""
+"""Keys of the configuration whose values are commands."""
 
 MASK = "**********"
 
@@ -41,16 +41,17 @@ _NAMED = re.compile(
     rf"(?<![\w-])((?:--?[\w-]{{0,60}}{_WORD}[\w-]{{0,60}}[=\s]|\w{{0,60}}{_WORD}\w{{0,60}}=(?!=))\s*+)\S+",
     re.IGNORECASE,
 )
-"""An option or a variable of that name, and what follows it."""
+"""An option or a variable with one of these words in its name, and its value."""
 
 
 class NotBundled(Exception):  # noqa: N818
-    """There is no archive; the message says why, as a sentence without its end."""
+    """No archive was written; the message says why, without a final period."""
 
 
 async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
-    """Write the archive of a job to a file that is not there yet. Raises `NotBundled`, `UnknownJob` and
-    `DatabaseError`.
+    """Write the archive of a job to a new file. Returns the text for the operator.
+
+    Raises `NotBundled` if the file exists or the report is confidential, `UnknownJob` and `DatabaseError`.
     """
     files = {"job.txt": await show_job(settings, job_id)}
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
@@ -72,7 +73,7 @@ async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
 
 
 def describe_configuration(settings: Settings) -> str:
-    """The configuration as JSON: secrets are stars, and whatever else holds one is redacted."""
+    """The configuration as JSON. Secret values are masked, and secrets inside other values are redacted."""
     database = make_url(settings.server.database_url).render_as_string(hide_password=True)
     server = settings.server.model_copy(update={"database_url": database})
     shown = settings.model_copy(update={"server": server})
@@ -81,7 +82,7 @@ def describe_configuration(settings: Settings) -> str:
 
 
 def _mask_named(value: Any, *, is_command: bool = False) -> Any:
-    """The configuration, with stars for what its commands call a key, a token, a secret or a password."""
+    """Mask the values of options and variables in commands that are named after a key, token, secret or password."""
     if isinstance(value, dict):
         return {key: _mask_named(inner, is_command=key in COMMANDS) for key, inner in value.items()}
     if isinstance(value, list):
@@ -92,7 +93,7 @@ def _mask_named(value: Any, *, is_command: bool = False) -> Any:
 
 
 def describe_program() -> str:
-    """What runs here: versions, a line each."""
+    """The versions of Python and of `PROGRAMS`, one per line."""
     lines = [f"Python {platform.python_version()} on {platform.platform()}"]
     for name in PROGRAMS:
         try:

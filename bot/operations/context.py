@@ -1,6 +1,6 @@
-"""What commands need beside a running service: who is at the terminal, and the handlers' context as the service has it.
+"""The basis of commands that run beside the service: the person at the terminal, and a context for the handlers.
 
-They speak with the service through the database alone; it sees within seconds what they wrote there.
+Commands and the service communicate only through the database. The service sees changes there within seconds.
 """
 
 from __future__ import annotations
@@ -24,23 +24,26 @@ from runner.db.database import Database, open_existing_database
 
 
 def find_login() -> str:
-    """Who sits at the terminal, as far as the system knows: a container may have nobody."""
+    """The login of this process's account. An account in a container may have none."""
     with suppress(OSError, KeyError):
         return getpass.getuser()
     return "an operator"
 
 
 def find_operator(by: str = "") -> Person:
-    """The same as a person, or the one `by` whose name they act: who can read the configuration may do everything."""
+    """The person at the terminal, under their login or the name `by`.
+
+    They are an operator, because they can read the configuration.
+    """
     return Person(by or find_login(), Surface.TERMINAL, is_operator=True)
 
 
 class UnknownRepository(Exception):  # noqa: N818
-    """The configuration has no such repository; the message names those that it has."""
+    """The configuration has no such repository; the message lists the configured ones."""
 
 
 def find_repository(settings: Settings, repository: str) -> str:
-    """The repository as it is named in the configuration: GitHub's names do not tell cases apart.
+    """The name as the configuration spells it. GitHub ignores upper and lower case in names.
 
     Raises `UnknownRepository`.
     """
@@ -53,7 +56,7 @@ def find_repository(settings: Settings, repository: str) -> str:
 
 @asynccontextmanager
 async def open_context(settings: Settings) -> AsyncIterator[Context]:
-    """A context as the service has one. Raises `DatabaseError` where there is no database."""
+    """A context for the handlers in a command. Raises `DatabaseError` if there is no database."""
     async with (
         open_session(settings.way_out()) as session,
         open_existing_database(settings.server.database_url) as database,
@@ -75,7 +78,7 @@ def build_context(
     now: Callable[[], datetime],
     notify: Callable[[], None],
 ) -> Context:
-    """The handlers' context by the configuration, for the service and for commands beside it."""
+    """The handlers' context from the configuration, for the service and for commands."""
     return Context(
         github=github,
         db=database,
@@ -98,13 +101,14 @@ def _now() -> datetime:
 
 
 def _leave() -> None:
-    """The service looks often enough by itself."""
+    """Notify nobody: the service polls the database."""
 
 
 async def ask_about(context: Context, settings: Settings, person: Person, name: str) -> tuple[Person, Repository]:
-    """A person at the terminal, with the rules of a configured repository and its own; and what GitHub says of it.
+    """The person, with the rules of a configured repository, and the repository from GitHub.
 
-    Raises `UnknownRepository`, `Refused`, and what `handlers.ports.GitHub` raises.
+    The rules include those of its `.github/ptq.toml`. Raises `UnknownRepository`, `Refused` if that file is invalid,
+    and the errors of `handlers.ports.GitHub`.
     """
     rules = context.repositories[find_repository(settings, name).lower()]
     repository = await context.github.fetch_repository(rules.name)

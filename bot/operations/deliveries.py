@@ -1,4 +1,4 @@
-"""What the operator sees of deliveries, and sets to work again, on the service's own machine and beside it."""
+"""Lists webhook deliveries, and replays one, for operators at a terminal or on a page."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from runner.db.database import open_existing_database
 from runner.db.schema import deliveries
 
 LISTED = 100
-"""Deliveries that are listed, the newest."""
+"""The most deliveries in a list."""
 
 SHOWN_ERROR = 200
-"""Characters of an error that are listed."""
+"""The most characters of an error in a list."""
 
 
-class NotReplayed(Exception):  # noqa: N818 - what is the case
-    """The delivery stays as it is; the message says why."""
+class NotReplayed(Exception):  # noqa: N818
+    """The delivery is not changed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListedDelivery:
-    """A delivery as the operator sees it; never its body, which holds private data."""
+    """A delivery without its body, which contains private data."""
 
     id: str
     event: str
@@ -44,14 +44,14 @@ class ListedDelivery:
 
 
 async def read_deliveries(settings: Settings, *, failed: bool) -> str:
-    """The newest deliveries as a table, or of these the failed ones. Raises `DatabaseError`."""
+    """The newest deliveries, or the newest failed ones, as a table. Raises `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         rows = await fetch_deliveries(connection, failed=failed)
     return redact(render_deliveries(rows), settings.secret_values(), shapes=())
 
 
 async def fetch_deliveries(connection: AsyncConnection, *, failed: bool) -> list[ListedDelivery]:
-    """The newest deliveries, newest first; with `failed`, those of them that were set aside."""
+    """The newest deliveries, or the newest failed ones, newest first."""
     columns = [deliveries.c[name] for name in ListedDelivery.__dataclass_fields__]
     query = select(*columns).order_by(deliveries.c.sequence.desc()).limit(LISTED)
     found = await connection.execute(query.where(deliveries.c.state == "failed") if failed else query)
@@ -73,14 +73,14 @@ def _cells(row: ListedDelivery) -> tuple[str, ...]:
 
 
 async def replay_delivery(settings: Settings, delivery_id: str, *, force: bool) -> str:
-    """Let a delivery be worked again. What to tell the operator. Raises `NotReplayed` and `DatabaseError`."""
+    """Replay a delivery. Returns the text for the operator. Raises `NotReplayed` and `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         await replay(connection, find_operator(), delivery_id, force=force)
     return f"Delivery {delivery_id} will be worked again within seconds, where a service is running.\n"
 
 
 async def replay(connection: AsyncConnection, person: Person, delivery_id: str, *, force: bool) -> None:
-    """Put a delivery among those that wait. Raises `NotPermitted` and `NotReplayed`."""
+    """Put a delivery back in the queue. Raises `NotPermitted` and `NotReplayed`."""
     person.require(Operation.REPLAY)
     query = select(deliveries.c.state, deliveries.c.lane).where(deliveries.c.id == delivery_id)
     found = (await connection.execute(query)).one_or_none()
@@ -92,10 +92,10 @@ async def replay(connection: AsyncConnection, person: Person, delivery_id: str, 
 
 
 def find_refusal(state: str | None, lane: str | None, *, force: bool) -> str | None:
-    """Why a delivery is not replayed, as the end of a sentence; None when it may be. Pure.
+    """Why a delivery cannot be replayed, as the end of a sentence; None if it can. Pure.
 
-    What makes a job or a reply is harmless a second time, for their ids come from what asked for them. A cancel is not:
-    it ends whatever runs now.
+    A replay creates no second job or reply, because their ids are derived from the request. A cancel cannot be
+    replayed, because it could end a later job.
     """
     if state is None or lane is None:
         return "is not here: it never came, or is older than [retention] deliveries_days"

@@ -1,7 +1,6 @@
-"""What people say on the command line about environments of jobs, beside a running service: take over, release, list.
+"""`ptq-bot takeover`, `release` and `holds`: people's SSH access to the environments of jobs.
 
-It speaks with the service through the database alone. The service, which alone speaks with machines, follows within
-seconds.
+The commands only change the database. Within seconds, the service does the work on the machines.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from runner.rows.holds import Hold, fetch_hold, fetch_holds
 
 MAX_HOURS = 168
 WAIT_S = 60.0
-"""How long somebody who takes a job over waits at the terminal for its machine to let them in."""
+"""How long a takeover waits at the terminal until the machine gives access, in seconds."""
 LOOK_EVERY_S = 0.5
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
@@ -43,9 +42,10 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 async def take_over(
     settings: Settings, job_id: str, key_file: Path, *, hours: float, by: str, wait_s: float = WAIT_S
 ) -> str:
-    """End a job, unless it has ended, and keep its environment for a person; or keep for longer what is kept.
+    """End a job, unless it has ended, and hold its environment for a person. This can also extend a hold.
 
-    The text, for a terminal, says how to enter it. Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
+    An environment that was removed is rebuilt. Returns the SSH command, as text for a terminal. Raises `HoldRefused`,
+    `UnknownJob` and `DatabaseError`.
     """
     guest = read_guest(key_file, hours=hours, by=by)
     async with open_existing_database(settings.server.database_url) as database:
@@ -59,7 +59,7 @@ async def take_over(
 
 
 def read_guest(key_file: Path, *, hours: float, by: str) -> KeyHolder:
-    """Who is to be let in. Raises `HoldRefused`."""
+    """The person who gets access. Raises `HoldRefused` if their name, key or time is invalid."""
     name, key = by or find_login(), read_public_key(key_file)
     if not NAME.fullmatch(name):
         raise HoldRefused("a person's name has letters, digits, dots, dashes and underscores")
@@ -69,7 +69,7 @@ def read_guest(key_file: Path, *, hours: float, by: str) -> KeyHolder:
 
 
 def read_public_key(file: Path) -> str:
-    """The key in a file such as `id_ed25519.pub`. Raises `HoldRefused`."""
+    """Read a public key from a file such as `id_ed25519.pub`. Raises `HoldRefused`."""
     try:
         return read_key(file.read_text())
     except (OSError, UnicodeDecodeError):
@@ -79,7 +79,7 @@ def read_public_key(file: Path) -> str:
 
 
 async def find_job(connection: AsyncConnection, named: str) -> Job:
-    """The job of an id, or the one that somebody holds under this name. Raises `UnknownJob`."""
+    """The job with this id, or the held job with this name. Raises `UnknownJob`."""
     job = await takeover.find_job(connection, named)
     if job is None:
         raise UnknownJob(f"there is no job {show_for_terminal(named)!r}")
@@ -89,7 +89,10 @@ async def find_job(connection: AsyncConnection, named: str) -> Job:
 async def wait_for_way_in(
     settings: Settings, database: Database, hold: Hold, key_file: Path, wait_s: float = WAIT_S
 ) -> str:
-    """Wait until a person is let in, for so long. How they enter, for a terminal. Raises `HoldRefused`."""
+    """Wait until the machine gives access or reports a problem, up to `wait_s` seconds.
+
+    Returns the state and the SSH command, as text for a terminal. Raises `HoldRefused` if the hold ends meanwhile.
+    """
     deadline, now = time.monotonic() + wait_s, hold
     while not now.admitted_at and not now.trouble and time.monotonic() < deadline:
         await asyncio.sleep(LOOK_EVERY_S)
@@ -127,9 +130,9 @@ def _describe_success(hold: Hold, job: Job | None, machines: Mapping[str, Machin
 
 
 def describe_way_in(machine: Machine, key_file: Path | None = None) -> list[str]:
-    """The command by which the person enters, on a host that reaches the machine as the service does.
+    """The SSH command with which a person enters. It works on hosts with the same network access as the service.
 
-    Without a `key_file` ssh offers what keys the person has.
+    Without `key_file`, ssh offers the person's default keys.
     """
     words = ["ssh", "-t"]
     if key_file:
@@ -144,9 +147,9 @@ def describe_way_in(machine: Machine, key_file: Path | None = None) -> list[str]
 
 
 async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str:
-    """End a hold, and have what the person changed collected by a new attempt, or dropped.
+    """End a hold. A new attempt collects the person's changes; with `drop`, they are discarded.
 
-    Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
+    Returns the text for the terminal. Raises `HoldRefused`, `UnknownJob` and `DatabaseError`.
     """
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         held, now = await find_job(connection, job_id), datetime.now(UTC)
@@ -164,7 +167,7 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
 
 
 async def list_holds(settings: Settings) -> str:
-    """Every hold, with the way in, for a terminal. Raises `DatabaseError`."""
+    """All holds with their SSH commands, for a terminal. Raises `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         holds = await fetch_holds(connection)
         jobs = {hold.job_id: await find_job(connection, hold.job_id) for hold in holds}
@@ -173,7 +176,7 @@ async def list_holds(settings: Settings) -> str:
 
 
 def render_holds(holds: Iterable[Hold], jobs: Mapping[str, Job], machines: Mapping[str, Machine]) -> str:
-    """Job, machine, issue, person and state of each hold, and below them the way in. Pure."""
+    """Job, machine, issue, person and state of each hold, followed by a line with the SSH command. Pure."""
     lines = []
     for hold in holds:
         job = jobs[hold.job_id]

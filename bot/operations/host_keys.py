@@ -1,6 +1,6 @@
-"""The key that a host shows over SSH: fetched, compared with what is known of it, and written down.
+"""Fetches a machine's SSH host key, compares it with a known_hosts file, and adds it there.
 
-A key that is fetched is not trusted yet: somebody has to compare its fingerprint with what the machine itself says.
+A fetched key is not trusted yet. A person first has to compare its fingerprint with the one on the machine itself.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from runner.transport.host_errors import HostError
 from runner.transport.ssh import DEFAULT_PORT
 
 FETCH_S = 15.0
-"""How long a host may take to show its key, in seconds."""
+"""How long a host may take to send its key, in seconds."""
 
 
 class NoHostKey(Exception):  # noqa: N818
-    """No key was to be had, or not the one that is known; the message is for whoever asked."""
+    """The host sent no key, or one that contradicts the known_hosts file. The message is for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostKey:
-    """What a host has shown."""
+    """The key that a host sent."""
 
     host: str
     port: int
     public: str
-    """The key as one line, without a comment: its kind and base64."""
+    """The public key on one line, without a comment: its type and the base64 text."""
     fingerprint: str
-    """As `ssh-keygen -l` prints it: `SHA256:...`."""
+    """In the format of `ssh-keygen -l`: `SHA256:...`."""
 
     @property
     def line(self) -> str:
-        """The line of a known_hosts file."""
+        """The line for a known_hosts file."""
         name = self.host if self.port == DEFAULT_PORT else f"[{self.host}]:{self.port}"
         return f"{name} {self.public}\n"
 
 
 async def fetch_host_key(host: str, port: int = DEFAULT_PORT) -> HostKey:
-    """Ask a host for its key, without logging in. Raises `NoHostKey`."""
+    """Get a host's key without logging in. Raises `NoHostKey`."""
     try:
         key = await ssh.fetch_host_key(ssh.Hop(host, port), FETCH_S)
     except HostError as error:
@@ -52,7 +52,10 @@ async def fetch_host_key(host: str, port: int = DEFAULT_PORT) -> HostKey:
 
 
 def is_known(path: Path, key: HostKey) -> bool:
-    """Whether a known_hosts file has this key of the host. Raises `NoHostKey` for another one, or a broken file."""
+    """Whether a known_hosts file trusts this key for the host.
+
+    Raises `NoHostKey` if the file only trusts other keys for it, revokes this key, or cannot be read.
+    """
     if not path.exists():
         return False
     try:
@@ -67,7 +70,7 @@ def is_known(path: Path, key: HostKey) -> bool:
 
 
 def _match(path: Path, key: HostKey) -> tuple[set[str], set[str]]:
-    """The keys that are trusted of the host, and those that are revoked."""
+    """The trusted and the revoked keys of the host."""
     matched = asyncssh.read_known_hosts(str(path)).match(key.host, "", key.port)
     trusted, _, revoked = matched[:3]
     return _spell(trusted), _spell(revoked)
@@ -79,7 +82,7 @@ def _spell(keys: object) -> set[str]:
 
 
 def remember(path: Path, key: HostKey) -> None:
-    """Add the key to a known_hosts file, once."""
+    """Add the key to a known_hosts file, unless it is there. Raises `NoHostKey` like `is_known`."""
     if is_known(path, key):
         return
     before = path.read_text() if path.exists() else ""

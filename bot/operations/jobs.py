@@ -1,7 +1,7 @@
-"""What an operator asks about jobs, and says to them, on the command line beside a running service.
+"""`ptq-bot jobs`: operators list, show, cancel, rename and clean jobs, and read their logs.
 
-It reads the database, and for a job that is under way the live logs of the service's own folder. What agents and
-strangers wrote is shown so that a terminal does nothing of it.
+Most data is from the database. The logs of a running stage are from the service's data folder. Control characters in
+text from agents and strangers are made visible, so that a terminal does not execute them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from runner.rows.holds import Hold, fetch_hold
 from runner.steps.spool import STAGES, Spool
 
 MAX_TROUBLE = 100
-"""Characters of what holds a job up, in a list."""
+"""The most characters of a job's `trouble` in a list."""
 
 NO_LOG = "There is no such log: that stage has not begun, or its log was deleted ([retention] logs_days).\n"
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs are listed."""
+    """The filter of a job list."""
 
     repository: str | None = None
     state: JobState | None = None
@@ -54,7 +54,7 @@ class JobFilter:
     limit: int = 50
 
     def conditions(self) -> list[ColumnElement[bool]]:
-        """What holds for those that fit: there may be more jobs, with their briefs, than anybody wants to read."""
+        """The filter in SQL, because there may be too many jobs, with their long briefs, to fetch all of them."""
         conditions: list[ColumnElement[bool]] = []
         if self.only_active:
             conditions.append(jobs.c.state.in_(sorted(map(str, ACTIVE))))
@@ -66,7 +66,7 @@ class JobFilter:
 
 
 async def list_jobs(settings: Settings, wanted: JobFilter, *, as_json: bool = False) -> str:
-    """The newest jobs, as a table or as JSON. Raises `DatabaseError`."""
+    """The newest jobs that match, as a table or as JSON. Raises `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         found = await job_rows.fetch_recent_jobs(connection, wanted.limit, *wanted.conditions())
     secrets, now = settings.secret_values(), datetime.now(UTC)
@@ -84,7 +84,7 @@ def _describe(job: Job) -> dict[str, Any]:
 
 
 def render_jobs(found: Sequence[Job], now: datetime) -> str:
-    """Jobs as a table, the newest first. Pure."""
+    """Jobs as a table, in the given order. Pure."""
     if not found:
         return "There are none.\n"
     head = ("job", "about", "preset", "state", "for", "machine", "asked by", "held up")
@@ -98,7 +98,7 @@ def _cells(job: Job, now: datetime) -> tuple[str, ...]:
 
 
 def render_span(seconds: float) -> str:
-    """How long something took, in its two largest units: `2 d 3 h`, `4 min 10 s`. Pure."""
+    """A duration in its two largest units: `2 d 3 h`, `4 min 10 s`. Pure."""
     left, parts = max(int(seconds), 0), list[str]()
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         count, left = divmod(left, length)
@@ -108,7 +108,7 @@ def render_span(seconds: float) -> str:
 
 
 async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
-    """Ask jobs to end, as `/ptq cancel` does; a running service follows. Raises `UnknownJob`, and then asks none."""
+    """Request the cancellation of jobs, like `/ptq cancel`. Raises `UnknownJob`, and then cancels none of them."""
     said, person, now = [], find_operator(), datetime.now(UTC)
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         for job in [await _fetch(connection, job_id) for job_id in job_ids]:
@@ -119,11 +119,11 @@ async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
 
 
 class NotDone(Exception):  # noqa: N818
-    """What was asked of a job does not fit it; the message says why."""
+    """The request is not possible for this job or name; the message says why."""
 
 
 async def rename_job(settings: Settings, job_id: str, name: str) -> str:
-    """Call a worktree or a task otherwise, wherever it goes by its name. Raises `UnknownJob` and `NotDone`."""
+    """Rename a worktree or a task. Returns the text for the terminal. Raises `UnknownJob` and `NotDone`."""
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         job = await _fetch(connection, job_id)
         await rename(connection, find_operator(), job, name, datetime.now(UTC))
@@ -131,9 +131,9 @@ async def rename_job(settings: Settings, job_id: str, name: str) -> str:
 
 
 async def rename(connection: AsyncConnection, person: Person, job: Job, name: str, now: datetime) -> None:
-    """Give all attempts of a worktree or a task another name. Raises `NotPermitted` and `NotDone`.
+    """Rename all attempts of a worktree or a task. Raises `NotPermitted` and `NotDone`.
 
-    A job of an issue goes by its issue, and has no name of its own.
+    A job on an issue cannot be renamed, because it is named after its issue.
     """
     person.require(Operation.RENAME)
     if not NAME.fullmatch(name) or JOB_ID.fullmatch(name):
@@ -149,7 +149,7 @@ async def rename(connection: AsyncConnection, person: Person, job: Job, name: st
 
 
 async def clean_job(settings: Settings, job_id: str) -> str:
-    """Delete the logs of a job that has ended, long before `[retention]` would. Raises `UnknownJob` and `NotDone`."""
+    """Delete the logs of an ended job, earlier than `[retention]` does. Raises `UnknownJob` and `NotDone`."""
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         job = await _fetch(connection, job_id)
         await clean(connection, find_operator(), job, datetime.now(UTC))
@@ -157,10 +157,9 @@ async def clean_job(settings: Settings, job_id: str) -> str:
 
 
 async def clean(connection: AsyncConnection, person: Person, job: Job, now: datetime) -> None:
-    """Delete the logs of a job that has ended. Its report, diff, costs and history stay. Raises `NotPermitted` and
-    `NotDone`.
+    """Delete the logs and model calls of an ended job. Its report, diff, costs and history stay.
 
-    Its environment goes by itself once nobody holds it.
+    The service removes the environment separately. Raises `NotPermitted` and `NotDone`.
     """
     person.require(Operation.CLEAN)
     if job.active:
@@ -172,7 +171,7 @@ async def clean(connection: AsyncConnection, person: Person, job: Job, now: date
 
 
 async def show_job(settings: Settings, job_id: str) -> str:
-    """All that is known of how a job went, but for its results (`ptq-bot report`). Raises `UnknownJob`."""
+    """Everything about a job except its results, which `ptq-bot report` shows. Raises `UnknownJob`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await _fetch(connection, job_id)
         events, meter = await job_rows.fetch_events(connection, job.id), await job_rows.fetch_meter(connection, job.id)
@@ -191,7 +190,7 @@ async def _fetch(connection: AsyncConnection, job_id: str) -> Job:
 def render_job(
     job: Job, events: Sequence[tuple[datetime, str]], meter: Meter | None, hold: Hold | None, page: str
 ) -> str:
-    """A job, its history with the time that each step took, and what it has cost. Pure."""
+    """A job, its cost, and its history with the time between steps. Pure."""
     facts = {
         "about": f"{job.case_key}, {job.preset}, attempt {job.attempt}, requested by {job.requested_by}",
         "state": f"{job.state}{f': {one_line(job.failure, 500)}' if job.failure else ''}",
@@ -214,9 +213,9 @@ def render_job(
 
 
 async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = False) -> str:
-    """The log of a stage: what an agent said and did as people read it, or as it stands there with `raw`.
+    """The log of a stage, without secrets. An agent's log becomes a readable transcript, except with `raw`.
 
-    Raises `UnknownJob` and `DatabaseError`.
+    Raises `UnknownJob`, also for an unknown stage, and `DatabaseError`.
     """
     if stage not in STAGES:
         raise UnknownJob(f"there is no stage {show_for_terminal(stage)!r}; there are {', '.join(STAGES)}")

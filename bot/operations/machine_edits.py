@@ -1,6 +1,6 @@
-"""`ptq-bot machines add` and `remove`: changes to `ptq.toml` that are whole, or none.
+"""`ptq-bot machines add` and `remove`: edit `ptq.toml` atomically.
 
-The new file is read as the service reads it before it takes the old one's place; the service hears of it by SIGHUP.
+The new file replaces the old one only if the service could load it. A running service loads it after SIGHUP.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ RELOAD = "A running service takes it over by SIGHUP: `systemctl reload ptq-bot`,
 
 
 class NotChanged(Exception):  # noqa: N818
-    """The configuration stays as it was; the message says why."""
+    """The configuration is not changed; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMachine:
-    """What an operator says of a machine. What is left out is as with the last machine of the file."""
+    """A machine to add. Missing paths are copied from the last SSH machine in the file."""
 
     target: str
-    """`user@host`, perhaps with `:port`."""
+    """`user@host` or `user@host:port`."""
     name: str
     slots: int = 1
     labels: tuple[str, ...] = ()
@@ -53,9 +53,10 @@ Confirm = Callable[[HostKey], bool]
 
 
 async def add_machine(config: Path, settings: Settings, new: NewMachine, confirm: Confirm) -> str:
-    """Fetch the host's key, have it confirmed, and put the machine into the file. Raises `NotChanged`.
+    """Fetch the host's key, ask `confirm` about it, and add the machine to the file. Returns the text for the terminal.
 
-    A key that the known_hosts file has already needs no confirmation.
+    A key that is already in the known_hosts file needs no confirmation. Raises `NotChanged`, and `UnknownMachine` if
+    `new.target` is invalid.
     """
     path, (user, host, port) = config.resolve(), _read_target(new.target)
     values, known_hosts = _fill_in(path.parent, settings, new, user, host, port)
@@ -73,7 +74,7 @@ async def add_machine(config: Path, settings: Settings, new: NewMachine, confirm
     except (NotEdited, NoHostKey) as error:
         raise NotChanged(f"{show_for_terminal(new.target)}: {error}") from None
     with suppress(NoDatabase):
-        # Another machine had the name before, and nothing of what was said of that holds.
+        # A machine that was removed may have had this name. Forget its drain and its failures.
         async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
             await resume(connection, new.name)
     look = f"Look whether jobs can run there: ptq-bot machines check --config {config}\n"
@@ -81,7 +82,10 @@ async def add_machine(config: Path, settings: Settings, new: NewMachine, confirm
 
 
 async def remove_machine(config: Path, settings: Settings, name: str) -> str:
-    """Take a machine out of the file, unless jobs are there and it has not been drained. Raises `NotChanged`."""
+    """Remove a machine from the file. Returns the text for the terminal.
+
+    Raises `UnknownMachine`, and `NotChanged` if the machine has jobs and is not drained.
+    """
     machine = find_machine(settings, name)
     leased: list[str] = []
     state = USABLE
@@ -118,7 +122,7 @@ def _read_target(target: str) -> tuple[str, str, int]:
 def _fill_in(
     folder: Path, settings: Settings, new: NewMachine, user: str, host: str, port: int
 ) -> tuple[dict[str, str | int | list[str]], Path]:
-    """The keys of the new table, and the known_hosts file among them. Raises `NotChanged`."""
+    """The values of the new table, and the path of the known_hosts file. Raises `NotChanged`."""
     like: MachineTable | None = next((table for table in reversed(settings.machines) if table.kind == "ssh"), None)
     key_file = new.key_file.absolute() if new.key_file else like and like.client_key_file
     known_hosts = new.known_hosts_file.absolute() if new.known_hosts_file else like and like.known_hosts_file
@@ -134,7 +138,7 @@ def _fill_in(
 
 
 def _shorten(path: Path, folder: Path) -> str:
-    """A path as the file has it: relative ones start where the file is."""
+    """The text for a path in the configuration: relative if the path is inside the configuration's folder."""
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
 
@@ -144,7 +148,7 @@ def _read(path: Path) -> str:
 
 @contextmanager
 def _restoring(path: Path) -> Iterator[None]:
-    """Put a file back as it was when the block fails."""
+    """Restore a file if the block fails."""
     before = path.read_bytes() if path.exists() else None
     try:
         yield
@@ -157,7 +161,10 @@ def _restoring(path: Path) -> Iterator[None]:
 
 
 def _replace(path: Path, before: str, text: str) -> None:
-    """Put a configuration into the place of the one that was read before, if it can be used. Raises `NotChanged`."""
+    """Replace the content of a configuration file with `text`.
+
+    Raises `NotChanged` if `text` is invalid, if the file no longer contains `before`, or if its folder is not writable.
+    """
     try:
         number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""The tables of machines in the text of `ptq.toml`: added and taken out, while every other byte stays. Pure.
+"""Adds and removes the tables of machines in the text of `ptq.toml`, and leaves all other text unchanged. Pure.
 
-tomlkit finds a table in the text and writes a new one. The result is parsed and compared with what was meant.
+tomlkit finds a table in the text, and writes a new one. Then the result is parsed, and must have the expected values.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ Tables = list[dict[str, Any]]
 
 
 class NotEdited(Exception):  # noqa: N818
-    """The text is not one that can be edited for somebody; the message says what to do by hand."""
+    """The text cannot be edited automatically; the message says what to do by hand."""
 
 
 class _Found(NamedTuple):
-    """The text of a file, cut at one of its tables."""
+    """The text of a file, split around one of its tables."""
 
     before: str
     table: str
-    """From the header to the end of the last key."""
+    """From the header to the end of the last value."""
     after: str
-    """It begins with the comments below the last key: they are about what follows."""
+    """Starts with the comments after the last value, because they are about the next table."""
 
 
 def add_table(text: str, values: Mapping[str, Value], comment: str) -> str:
-    """The text with one more machine behind the last one, and a comment in its table. Raises `NotEdited`."""
+    """Add a machine after the last one, with a comment inside its table. Returns the new text. Raises `NotEdited`."""
     table = tomlkit.table()
     table.add(tomlkit.comment(comment))
     table.update(values)
@@ -50,14 +50,14 @@ def add_table(text: str, values: Mapping[str, Value], comment: str) -> str:
 
 
 def remove_table(text: str, name: str) -> str:
-    """The text without the machine of this name and without the comments in its table. Raises `NotEdited`."""
+    """Remove a machine and the comments inside its table. Returns the new text. Raises `NotEdited`."""
     what = f"take the table of {name} out"
     names = [table.get("name") for table in _parse(text).get("machines", [])]
     if name not in names:
         raise NotEdited(f"no table has the name {name}: {what} by hand")
     place = names.index(name)
     before, _, after = _find(text, place, what)
-    # The blank lines in front of a table go with it.
+    # Also remove the blank lines before the table.
     kept = before.rstrip("\r\n")
     newline = "".join(before[len(kept) :].splitlines(keepends=True)[:1])
     edited = f"{kept}{newline}{after}" if kept else after.lstrip("\r\n")
@@ -66,7 +66,7 @@ def remove_table(text: str, name: str) -> str:
 
 
 def _find(text: str, place: int, what: str) -> _Found:
-    """Where the table at this place among the machines is. Raises `NotEdited`."""
+    """Split the text around the table of the machine with index `place`. Raises `NotEdited`."""
     try:
         machines = tomlkit.parse(text).get("machines")
     except TOMLKitError:
@@ -84,7 +84,7 @@ def _find(text: str, place: int, what: str) -> _Found:
 
 
 def _check(before: str, after: str, change: Callable[[Tables], Tables], what: str) -> None:
-    """Whether the machines are changed so, and nothing else is. Raises `NotEdited`."""
+    """Raise `NotEdited` unless the values of both texts are the same, except for the `change` of the machines."""
     wanted = _parse(before)
     wanted["machines"] = change(wanted.get("machines", []))
     if not wanted["machines"]:

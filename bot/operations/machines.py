@@ -1,6 +1,6 @@
-"""What the operator says about machines on the command line, beside a running service: list, drain, resume.
+"""`ptq-bot machines list`, `check`, `drain` and `resume`, beside a running service.
 
-It speaks with the service through the database alone; the service sees it within seconds.
+Only `check` connects to machines. The other commands use the database, and the service sees changes within seconds.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from runner.transport.jobd_client import JobdClient
 
 
 class UnknownMachine(Exception):  # noqa: N818
-    """The configuration has no machine of this name; the message names those that it has."""
+    """The configuration has no such machine; the message says which names are possible."""
 
 
 async def list_machines(settings: Settings, *, as_json: bool = False) -> str:
-    """How every configured machine stands and what it has, for a terminal or a program. Raises `DatabaseError`."""
+    """State and inventory of every configured machine, as text or as JSON. Raises `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         states = await fetch_machine_states(connection)
         leases = await job_rows.fetch_leases(connection)
@@ -46,7 +46,7 @@ async def list_machines(settings: Settings, *, as_json: bool = False) -> str:
 
 
 async def check_machines(settings: Settings) -> str:
-    """What each machine says when it is asked now, for a terminal: if it can seal jobs, and what it leaves open."""
+    """Ask every machine whether it can isolate jobs, and what jobs can still reach. Returns text for a terminal."""
     lines = [line for machine in settings.machine_list() for line in await _check(machine)]
     return show_for_terminal(redact("".join(f"{line}\n" for line in lines), settings.secret_values()))
 
@@ -64,7 +64,7 @@ async def _check(machine: Machine) -> list[str]:
 
 
 async def drain_machine(settings: Settings, name: str) -> str:
-    """Let a machine have no new jobs. Raises `UnknownMachine` and `DatabaseError`."""
+    """Stop scheduling jobs on a machine; running jobs finish. Raises `UnknownMachine` and `DatabaseError`."""
     find_machine(settings, name)
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         await drain(connection, find_operator(), name, datetime.now(UTC))
@@ -72,7 +72,7 @@ async def drain_machine(settings: Settings, name: str) -> str:
 
 
 async def resume_machine(settings: Settings, name: str) -> str:
-    """Let a machine have jobs again, and forget what was wrong with it. Raises `UnknownMachine` and `DatabaseError`."""
+    """Put a machine back in service, and clear its failures. Raises `UnknownMachine` and `DatabaseError`."""
     find_machine(settings, name)
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         await resume(connection, find_operator(), name)
@@ -80,13 +80,13 @@ async def resume_machine(settings: Settings, name: str) -> str:
 
 
 async def drain(connection: AsyncConnection, person: Person, name: str, now: datetime) -> None:
-    """Let a machine have no new jobs. Raises `NotPermitted`."""
+    """Stop scheduling jobs on a machine. Raises `NotPermitted`."""
     person.require(Operation.DRAIN_MACHINE)
     await machine_states.drain(connection, name, person.name, now)
 
 
 async def resume(connection: AsyncConnection, person: Person, name: str) -> None:
-    """Let a machine have jobs again, and forget what was wrong with it. Raises `NotPermitted`."""
+    """Put a machine back in service, and clear its failures. Raises `NotPermitted`."""
     person.require(Operation.RESUME_MACHINE)
     await machine_states.resume(connection, name)
 
@@ -105,7 +105,7 @@ def render_machines(
     leases: Sequence[Lease],
     sightings: Mapping[str, Sighting],
 ) -> str:
-    """Name, taken slots and state of each machine, in columns, and below them what was last seen there. Pure."""
+    """Name, used slots and state of each machine in columns, followed by its jobs and its last inventory. Pure."""
     held = {machine.name: [lease.job_id for lease in leases if lease.machine == machine.name] for machine in machines}
     rows = [
         (machine, f"{len(held[machine.name])}/{machine.slots} slots", _describe(states.get(machine.name, USABLE)))
@@ -128,7 +128,7 @@ def render_machines_json(
     leases: Sequence[Lease],
     sightings: Mapping[str, Sighting],
 ) -> str:
-    """The same for programs: a list of objects. Pure."""
+    """The same as `render_machines`, as a JSON list of objects. Pure."""
     listed = [
         {
             "name": machine.name,
@@ -149,7 +149,7 @@ def _spell_time(value: object) -> str:
 
 
 def _describe_sighting(machine: Machine, sighting: Sighting) -> Iterator[str]:
-    """What a machine has, a line for each kind of thing."""
+    """The inventory of a machine: one line each for GPUs, disk and unknown folders."""
     inventory = sighting.inventory
     if inventory.gpus:
         shares = describe_shares(inventory.gpus, machine.slots, machine.gpus_per_slot)

@@ -1,4 +1,4 @@
-"""`ptq-bot pause` and `resume`: the operator's kill switch. A running service sees it before it begins anything new."""
+"""`ptq-bot pause` and `resume`: the operator's kill switch. The service checks for pauses before it starts a job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.rows.pauses import EVERYWHERE, fetch_pauses
 
 
 async def pause(settings: Settings, repository: str | None) -> str:
-    """Let no new job begin, anywhere or in one repository. Raises `UnknownRepository` and `DatabaseError`."""
+    """Stop starting new jobs, in all repositories or in one. Raises `UnknownRepository` and `DatabaseError`."""
     where, now = _find(settings, repository), datetime.now(UTC).replace(microsecond=0)
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         await pauses.pause(connection, find_operator(), where, now)
@@ -21,7 +21,11 @@ async def pause(settings: Settings, repository: str | None) -> str:
 
 
 async def resume(settings: Settings, repository: str | None) -> str:
-    """Let new jobs begin again, whoever had paused them. Raises `UnknownRepository` and `DatabaseError`."""
+    """End all pauses of one repository, or all pauses that apply to every repository.
+
+    It does not matter who paused. The text also lists the remaining pauses. Raises `UnknownRepository` and
+    `DatabaseError`.
+    """
     where = _find(settings, repository)
     async with open_existing_database(settings.server.database_url) as database:
         async with database.write() as connection:

@@ -1,6 +1,6 @@
-"""What the operator asks for on the service's own machine: one job's result, and what all of them cost. Reads only.
+"""`ptq-bot report` and `costs`: one job's result, and the costs of all jobs. They only read the database.
 
-Both work beside a running service. What agents wrote is shown so that a terminal and a spreadsheet do nothing of it.
+Both work beside a running service. Text from agents is escaped, so that no terminal or spreadsheet executes it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from runner.rows.check_rows import fetch_checks
 
 
 class UnknownJob(Exception):  # noqa: N818
-    """There is no job with this id; the message says so."""
+    """There is no such job, or no such stage of a job; the message says which."""
 
 
 async def read_report(settings: Settings, job_id: str) -> str:
-    """Everything that came out of a job, as text for a terminal. Raises `UnknownJob` and `DatabaseError`."""
+    """All results of a job, as text for a terminal. Raises `UnknownJob` and `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await job_rows.fetch_job(connection, job_id)
         report, checks = await job_rows.fetch_report(connection, job_id), await fetch_checks(connection, job_id)
     if job is None:
         raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
-    # Its own secrets stay hidden; what only looks like one may be the very thing that the report is about.
+    # Only redact the configured secrets. A report may be about text that looks like a secret.
     secrets = settings.secret_values()
     seen = render_checks(job, checks, report, settings.server.public_url, secrets)
     return show_for_terminal(render_report(job, report, seen, secrets=secrets))
 
 
 def render_report(job: Job, report: Report | None, seen: str = "", *, secrets: Collection[str] = ()) -> str:
-    """A job, what the service saw itself, and its texts, each below its title, without the `secrets`. Pure."""
+    """A job, the service's own checks (`seen`), and the titled texts of the report, without the `secrets`. Pure."""
     head = f"{job.case_key} · {job.preset} attempt {job.attempt}, requested by @{job.requested_by} · {job.state}"
     failure = [job.failure] if job.failure else []
     texts = [(title, text) for title, text in (report.texts() if report else ()) if text.strip()]
@@ -57,14 +57,14 @@ def _show(title: str, text: str, secrets: Collection[str]) -> str:
 
 
 def render_table(rows: Sequence[Sequence[str]]) -> str:
-    """Cells that are fit for a terminal, in columns; the first row is the head. Pure."""
+    """A table for a terminal. The cells must be safe for one, and the first row is the head. Pure."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
 async def read_costs(settings: Settings, since: date | None, until: date | None) -> str:
-    """What each job took, as CSV, of those created on these days (UTC, both included). Raises `DatabaseError`."""
+    """The costs as CSV, of jobs created from `since` to `until` (UTC, both included). Raises `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         after = _begin(until + timedelta(days=1)) if until else None
         bill = await job_rows.fetch_bill(connection, _begin(since) if since else None, after)
@@ -77,7 +77,7 @@ def _begin(day: date) -> datetime:
 
 
 def render_costs(bill: list[Mapping[str, Any]]) -> str:
-    """Rows as CSV with a header. Pure."""
+    """The costs as CSV with a header. Pure."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")
     names = [column.name for column in job_rows.BILL]
@@ -87,7 +87,7 @@ def render_costs(bill: list[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A cell in which a spreadsheet sees no formula: model and requester are other people's words."""
+    """A CSV cell that no spreadsheet reads as a formula. Other people choose the model and the requester's name."""
     if value is None:
         return ""
     if isinstance(value, bool):

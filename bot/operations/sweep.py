@@ -1,7 +1,8 @@
-"""`ptq-bot sweep`: whether the issues of a backlog still reproduce, one after the other, by the service's own look.
+"""`ptq-bot sweep`: checks which issues of a backlog still reproduce. The service runs their scripts, without an agent.
 
-It asks GitHub for the issues, and has the service verify a few at a time, so that nobody else waits behind a backlog.
-Everything it knows is in the database, by the names of its jobs: whoever runs it again goes on where it stood.
+The command reads the issues from GitHub, and starts only a few jobs at a time, so that other jobs need not wait.
+Its state is in the database: the ids of its jobs are derived from the sweep's name and the issues. So the same command
+continues an interrupted sweep.
 """
 
 from __future__ import annotations
@@ -44,34 +45,34 @@ from runner.rows.pauses import fetch_pauses, find_pause
 LOOK_EVERY_S = 1.0
 
 EVER = datetime(1970, 1, 1, tzinfo=UTC)
-"""Since when issues are listed."""
+"""The lower limit for the last update of a listed issue. It includes all issues."""
 
 ANOTHER = "another job on it is under way"
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What an operator asks for."""
+    """The options of a sweep."""
 
     repository: str
     label: str
     limit: int
-    """Issues, the oldest first."""
+    """The most issues; the oldest come first."""
     at_once: int
-    """Jobs of it that are under way at the same time, at most."""
+    """The most jobs of the sweep that are active at the same time."""
     name: str
-    """What names its jobs, with the issue: none of one name runs twice on an issue."""
+    """The name of the sweep. Sweeps with the same name check each issue only once."""
     comments: bool
-    """Whether an issue gets the report, where that says how it stands."""
+    """Whether the report is posted in the issue, if it says whether the issue still reproduces."""
 
     @property
     def posts(self) -> Posts:
-        """What the threads get."""
+        """What the jobs post in their issues."""
         return Posts.FINDING if self.comments else Posts.NOTHING
 
 
 def name_sweep(label: str) -> str:
-    """What a sweep is called that nobody gave a name: by its label, and the day (UTC)."""
+    """The default name of a sweep: its label and the date (UTC)."""
     return f"{label} {datetime.now(UTC):%Y-%m-%d}"
 
 
@@ -83,9 +84,9 @@ async def sweep(
     dry: bool = False,
     look_every_s: float = LOOK_EVERY_S,
 ) -> Summary:
-    """Verify issues, and `show` a line as each is done; with `dry` only say what would be done.
+    """Verify issues, and `show` a line when each is done. With `dry`, only find out what a sweep would do.
 
-    What is cancelled leaves under way what is under way. Raises `Refused`, `UnknownRepository`, `GitHubError`,
+    If this is cancelled, active jobs continue. Raises `Refused`, `UnknownRepository`, `GitHubError`,
     `GitHubUnavailable` and `DatabaseError`.
     """
     async with open_context(settings) as context:
@@ -106,7 +107,7 @@ def _require_verifiable(settings: Settings, rules: RepositoryRules) -> None:
 
 
 class _Sweep:
-    """One run of the command. What has come of each issue is read from rows, again and again."""
+    """One run of the command. It polls the database for the state of each issue's job."""
 
     def __init__(
         self,
@@ -127,7 +128,10 @@ class _Sweep:
         self._stopped: str | None = None
 
     async def run(self, look_every_s: float) -> Summary:
-        """Begin what is not begun, a few at a time, until all has ended or nothing more may begin."""
+        """Start the missing jobs, a few at a time, and return when all have ended.
+
+        If a pause, a used-up cap or GitHub stops the sweep, return as soon as its active jobs are only queued ones.
+        """
         self._say(f"Sweep {self._wish.name!r} of {self._rules.name}: {len(self._issues)} open issue(s)\n")
         while True:
             await self._look()
@@ -137,7 +141,7 @@ class _Sweep:
             await asyncio.sleep(look_every_s)
 
     async def foresee(self) -> Summary:
-        """What a run would do. Nothing is begun."""
+        """What a run would do. This starts no jobs."""
         await self._look()
         try:
             async with self._context.db.read() as connection:
@@ -148,7 +152,7 @@ class _Sweep:
         return self._sum_up({row.issue: row for row in rows})
 
     async def _look(self) -> None:
-        """Read how things stand: what has ended since, what is under way, and whether somebody has paused it all."""
+        """Read from the database which jobs have ended, which are active, and whether a pause stops the sweep."""
         context, left = self._context, [number for number in self._names if number not in self._done]
         under_way = {}
         with context.db.explaining():
@@ -167,7 +171,7 @@ class _Sweep:
             self._stopped = f"{pause.describe()}; ptq-bot resume takes that back."
 
     async def _has_ended(self, connection: AsyncConnection, job: Job) -> bool:
-        """Also for its issue: a lost job may be started again in the moment in which that is told."""
+        """Whether a job has ended and its case is updated, too. Until then, a lost job may still be restarted."""
         case = None if job.active else await casebook.fetch_case(connection, job.case_key)
         return not job.active and (case is None or case.active_job_id != job.id)
 
@@ -186,13 +190,13 @@ class _Sweep:
         self._stopped = str(error).removeprefix("No job was started: ")
 
     def _goes_on(self) -> bool:
-        """Whether there is anything to wait for: once it is stopped, what waits in line is left to itself."""
+        """Whether to wait for any job. After a stop, queued jobs do not count."""
         if not self._stopped:
             return bool(self._under_way)
         return any(job.state is not JobState.QUEUED for job in self._under_way.values())
 
     async def _check_all(self, connection: AsyncConnection) -> None:
-        """Raise `NotStarted` for what stands in the way of every job."""
+        """Raise `NotStarted` if a pause, or a cap of the repository or the person, blocks all jobs."""
         await check_not_paused(connection, self._rules.name)
         await check_caps(connection, self._context, self._rules, None, self._person.name)
 
@@ -220,14 +224,14 @@ class _Sweep:
         )
 
     async def _read(self, connection: AsyncConnection, job: Job) -> Row:
-        """What a job that has ended says of its issue."""
+        """The result of an ended job for its issue."""
         title = next(issue.title for issue in self._issues if issue.number == job.thread)
         checks, page = await fetch_checks(connection, job.id), self._context.find_page(job)
         why = explain_outcome(job, checks, self._context.secrets)
         return Row(job.issue_number, title, find_outcome(job, checks), why, job.base_commit, job.id, page)
 
     def _list_waiting(self) -> list[Issue]:
-        """The issues of which nothing has come yet, and nothing is under way."""
+        """The issues without a result and without an active job."""
         return [issue for issue in self._issues if issue.number not in {**self._done, **self._under_way}]
 
     def _settle(self, row: Row) -> None:

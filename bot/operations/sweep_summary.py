@@ -1,6 +1,6 @@
-"""What a sweep over a backlog has come to: a row for each issue, as a table for a terminal or as JSON. Pure.
+"""The result of a sweep: a row for each issue, as a table for a terminal or as JSON. Pure.
 
-Titles, and why something failed, are other people's words: in a table they are fit for a terminal, in JSON as they are.
+Titles and reasons contain other people's text. It is escaped in the table, and unchanged in JSON.
 """
 
 from __future__ import annotations
@@ -20,75 +20,75 @@ LEFT_OUT = "left out"
 UNDER_WAY = "under way"
 NOT_BEGUN = "not begun"
 WANTED = "to be looked at"
-"""What has come of an issue, beside what a job can come to."""
+"""Outcomes of an issue in a sweep, in addition to the outcomes of a job."""
 
 ORDER = (*map(str, Outcome), NO_SCRIPT, LEFT_OUT, UNDER_WAY, WANTED, NOT_BEGUN)
-"""In which they are counted."""
+"""The order of outcomes in the counts."""
 
 MAX_TITLE = 50
 MAX_WHY = 120
-"""Characters that a table shows."""
+"""The most characters in a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One issue."""
+    """The result of one issue."""
 
     issue: int
     title: str
     outcome: str
     why: str = ""
-    """A clause; empty where the outcome says it all."""
+    """The reason as a clause; empty if the outcome is enough."""
     commit: str | None = None
     job: str | None = None
     page: str | None = None
-    """Where the job shows what ran."""
+    """The URL of the job's page."""
     scripts: int | None = None
-    """How many would be run; known beforehand alone."""
+    """The number of scripts that would run. Only known in a dry run."""
 
     def describe(self) -> str:
-        """It on a line, for a terminal."""
+        """The row as one line, for a terminal."""
         at = f" at {self.commit[:10]}" if self.commit else ""
         return f"#{self.issue}  {self.outcome}{at}{_explain(self)}  {self.page or one_line(self.title, MAX_TITLE)}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """All of them, in the order in which they are looked at."""
+    """The results of a sweep. The rows are in the order of the issue numbers."""
 
     name: str
     repository: str
     label: str
     rows: Sequence[Row]
     stopped: str | None = None
-    """Why nothing more of it begins, as a clause or more."""
+    """Why no more jobs start; None if the sweep was not stopped."""
 
     def count(self) -> dict[str, int]:
-        """How many issues came to what."""
+        """Outcome -> number of issues. Outcomes without issues are left out."""
         counted = Counter(row.outcome for row in self.rows)
         return {outcome: counted[outcome] for outcome in ORDER if counted[outcome]}
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to be waited for, or begun."""
+        """Whether the sweep was not stopped, no job is active, and none is left to start."""
         return not self.stopped and not {UNDER_WAY, NOT_BEGUN} & self.count().keys()
 
 
 def render_text(summary: Summary) -> str:
-    """The counts, and a table, for a terminal."""
+    """The counts and a table, for a terminal."""
     about = f"{summary.repository}, label {summary.label}"
     if not summary.rows:
         return show_for_terminal(f"No open issue of {about}.\n")
     counts = ", ".join(f"{count} {outcome}" for outcome, count in summary.count().items())
     table = render_table([("issue", "outcome", "commit", "see", "title"), *map(_cells, summary.rows)])
-    # The names of labels may be anything; those of outcomes are ours.
+    # Label names can contain any text, and are escaped. Outcomes are our own constants.
     head = show_for_terminal(f"Sweep {summary.name} of {about}: ") + f"{counts}.\n\n"
     stopped = show_for_terminal(f"\nNothing more begins: {summary.stopped}\n") if summary.stopped else ""
     return f"{head}{table}{stopped}"
 
 
 def render_json(summary: Summary) -> str:
-    """The same for programs, on one page."""
+    """The counts and all rows as one JSON object."""
     rows = [asdict(row) for row in summary.rows]
     values = {"sweep": summary.name, "repository": summary.repository, "label": summary.label}
     return (

@@ -1,4 +1,4 @@
-"""`ptq-bot run`: a task for an agent that belongs to no issue, by the operator's own words, and what comes of it."""
+"""`ptq-bot run`: gives an agent a task without an issue, and follows the job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.rows import job_rows
 
 
 async def give_order(settings: Settings, repository: str, order: TaskRequest, by: str = "") -> Job:
-    """Have an agent work by somebody's words. Raises `Refused`, `NotStarted`, `UnknownRepository`, `GitHubError`,
+    """Create the job of a task. Raises `Refused`, `NotStarted`, `UnknownRepository`, `GitHubError`,
     `GitHubUnavailable` and `DatabaseError`.
     """
     person = find_operator(by)
@@ -30,14 +30,14 @@ async def give_order(settings: Settings, repository: str, order: TaskRequest, by
 
 
 def describe_order(settings: Settings, job: Job) -> str:
-    """Where what comes of it is read, for a terminal."""
+    """The text for a terminal after the start: the agent, the job's page, and the command that shows the result."""
     page = settings.find_page(job)
     where = f": {page}" if page else ""
     return f"Job {job.id} is given to {job.agent}{where}\nSee what came of it by: ptq-bot report {job.id}\n"
 
 
 async def follow(settings: Settings, job: Job, show: Callable[[str], None]) -> tuple[str, bool]:
-    """Wait for a job, and `show` how it stands. Its report, and whether it did what it was there for.
+    """Wait until a job has ended, and `show` each change of its state. Returns its report, and whether it succeeded.
 
     Raises `DatabaseError`.
     """

@@ -1,7 +1,7 @@
-"""`ptq-bot worktree`: an environment for a person, without an agent, until one is given to it.
+"""`ptq-bot worktree` and `assign`: build an environment for a person, and later hand it over to an agent.
 
-It speaks with the service through the database alone, as `bot.operations.holds` does. Those commands then
-list, enter and release the worktree.
+The commands only change the database, and the service does the work. The commands in `bot.operations.holds` list, enter
+and release worktrees.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ async def make_worktree(
     by: str,
     wait_s: float = WAIT_S,
 ) -> str:
-    """Have an environment made on a machine, at a ref or the newest commit, and let its person in.
+    """Build an environment on a machine, at a ref or the newest commit, and give its person access.
 
-    The text, for a terminal, says how to enter it. Raises `HoldRefused`, `UnknownMachine` and `DatabaseError`.
+    Returns the SSH command, as text for a terminal. Raises `HoldRefused`, `UnknownMachine` and `DatabaseError`.
     """
     guest = read_guest(key_file, hours=hours, by=by)
     where = find_machine(settings, machine)
@@ -75,7 +75,7 @@ async def begin_worktree(
     secret: bytes,
     now: datetime,
 ) -> Job:
-    """Create the job that makes an environment for a guest, and their hold. Raises `NotPermitted` and `HoldRefused`."""
+    """Create the job that builds a guest's environment, and their hold. Raises `NotPermitted` and `HoldRefused`."""
     person.require(Operation.MAKE_WORKTREE)
     if not NAME.fullmatch(name):
         raise HoldRefused("a worktree's name has letters, digits, dots, dashes and underscores, at most 50")
@@ -110,7 +110,7 @@ async def _require_unused(connection: AsyncConnection, name: str) -> None:
 
 
 async def give_task(settings: Settings, name: str, task: str, *, agent: str | None, model: str | None) -> str:
-    """Let an agent go on in a worktree, whose person leaves it. Raises `HoldRefused`, `UnknownJob`, `DatabaseError`."""
+    """Hand a worktree over from its person to an agent. Raises `HoldRefused`, `UnknownJob` and `DatabaseError`."""
     options, agents = Options(agent=agent, model=model), {spec.name: spec for spec in settings.agent_specs()}
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         held, now = await find_job(connection, name), datetime.now(UTC)
@@ -133,7 +133,7 @@ async def assign(
     secret: bytes,
     now: datetime,
 ) -> Job:
-    """Create the job in which an agent goes on in a held worktree. Raises `NotPermitted` and `HoldRefused`."""
+    """Create the job in which an agent continues in a held worktree. Raises `NotPermitted` and `HoldRefused`."""
     person.require(Operation.ASSIGN)
     if not task.strip() or len(task) > MAX_TASK:
         raise HoldRefused(f"a task has 1 to {MAX_TASK:,} characters")
@@ -148,7 +148,10 @@ async def assign(
 
 
 async def _require_assignable(connection: AsyncConnection, held: Job) -> None:
-    """Raise `HoldRefused` where an issue has commands of its own, or where an agent may have left its configuration."""
+    """Raise `HoldRefused` unless the environment is a worktree without an issue.
+
+    An issue has its own commands for this. In other environments, an earlier agent may have left configuration files.
+    """
     followed = await job_rows.fetch_job(connection, held.follows) if held.follows else None
     if held.thread is not None or (followed and followed.thread is not None):
         raise HoldRefused("this environment is an issue's: release it, and comment /ptq retry with your advice")
