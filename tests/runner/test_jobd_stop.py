@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import struct
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -160,3 +164,66 @@ def test_a_setup_whose_time_is_over_is_ended_in_the_same_way(jobd: Jobd) -> None
     poll = jobd.prepare(setup=[setup], base_timeout_s=3)
     assert (poll["error"], poll["log"].splitlines()[-1]) == ("timed_out", b"bye")
     assert poll["message"] == f"the setup command `{setup}` failed: it was stopped after 3 seconds"
+
+
+FUSE_LOOKUP, FUSE_INIT, FUSE_INTERRUPT, MNT_DETACH = 1, 26, 36, 2
+
+
+def serve(device: int, asked: int) -> None:
+    """Answer for a FUSE file system (fuse(4)), except when a file is looked up."""
+    while True:
+        _, operation, unique = struct.unpack_from("IIQ", os.read(device, 2**20))
+        if operation == FUSE_LOOKUP:
+            os.write(asked, b"x")
+        elif operation == FUSE_INIT:
+            os.write(device, struct.pack("IiQ IIII48x", 80, 0, unique, 7, 19, 0, 0))
+        elif operation != FUSE_INTERRUPT:
+            os.write(device, struct.pack("IiQ", 16, -38, unique))
+
+
+class Hanging(NamedTuple):
+    """A file system in which a process that looks up a file hangs in the kernel."""
+
+    folder: Path
+    asked: int
+    """A pipe with a byte for each such process."""
+    server: int
+    """When this process ends, so do those."""
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[Hanging]:
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"this account cannot make a FUSE file system: {error}")
+    folder, (reader, writer), libc = tmp_path / "hanging", os.pipe(), ctypes.CDLL(None)
+    folder.mkdir()
+    options = f"fd={device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
+    if libc.mount(b"none", bytes(folder), b"fuse", ctypes.c_ulong(0), options.encode()):
+        os.close(device)
+        pytest.skip("this account cannot mount a file system")
+    server = os.fork()
+    if not server:
+        with suppress(BaseException):
+            serve(device, writer)
+        os._exit(1)
+    os.close(device)
+    os.close(writer)
+    yield Hanging(folder, reader, server)
+    os.kill(server, signal.SIGKILL)
+    os.waitpid(server, 0)
+    libc.umount2(bytes(folder), MNT_DETACH)
+    os.close(reader)
+
+
+def test_an_agent_that_hangs_in_the_kernel_does_not_keep_its_stage(unsealed: Jobd, hanging: Hanging) -> None:
+    unsealed.prepare()
+    unsealed.start(f"echo at work; exec cat {hanging.folder}/file", timeout_s=1)
+    os.read(hanging.asked, 1)
+    ended = unsealed.wait("agent", 120)
+    assert (ended["state"], ended["error"], ended["log"]) == ("failed", "still_alive", b"at work\n")
+    assert ended["message"] == "a process of the job cannot be killed"
+    os.kill(hanging.server, signal.SIGKILL)
+    wait_until(lambda: unsealed.call("kill")["alive"] == 0)
+    assert unsealed.call("clean") == {"ok": True}

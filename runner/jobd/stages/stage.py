@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,9 @@ from .tail import TailReader
 
 GRACE_S = 5.0
 """How long an operator's command may take to end before it is killed."""
+
+KILLED_S = 5.0
+"""How long a command may take to end after it was killed. One that hangs in the kernel takes longer."""
 
 TAIL_LINES = 20
 PR_SET_CHILD_SUBREAPER = 36
@@ -81,7 +85,7 @@ class Stage:
         Its standard input is the file `stdin`, or empty. After it is told to end, it may take `grace_s`. Its output
         goes to the log, without lines that begin with one of `drop_lines`, and with the lines of `tail`. A command that
         is jobd's own, not the job's, is not `in_sandbox`. `start_beside` starts a process beside the command, in the
-        same namespaces. Raises `NotRunnable` if it cannot be started, and `Failure`.
+        same namespaces. Raises `NotRunnable` if it cannot be started, and `Failure`, also if it cannot be killed.
         """
         self.log.last_words = b""
         sandbox = open_sandbox(self.job, self.request, start_beside) if in_sandbox else None
@@ -95,9 +99,12 @@ class Stage:
         output = PipeOutput(process.stdout.fileno(), self.log, drop_lines, tail)
         reason = follow(process, output, StopConditions(self.deadline, stop, grace_s, self.job.watcher_stop))
         kill_processes(self.job.id)
-        status = process.wait()
         output.finish()
         process.stdout.close()
+        try:
+            status = process.wait(KILLED_S)
+        except subprocess.TimeoutExpired:
+            raise Failure("still_alive", "a process of the job cannot be killed") from None
         found = read_json(self.job.watcher_stop) if reason == "ended_by_watcher" else {}
         return CommandResult(128 - status if status < 0 else status, reason, found.get("reason"))
 
