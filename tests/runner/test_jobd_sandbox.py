@@ -23,6 +23,7 @@ import pytest
 from runner.jobd.sandbox import namespaces, sandbox
 from runner.jobd.sandbox.processes import find_processes
 from runner.jobd.sandbox.tools import find_tools
+from tests.support import no_namespaces, refused_calls
 from tests.support.jobd import Jobd, Repository, find_first, processes_with, wait_until
 from tests.support.made_base import MadeBase
 
@@ -259,6 +260,52 @@ def test_a_job_reaches_no_key_in_the_keyring_of_its_machines_session(jobd: Jobd)
     for one in (jobd, jobd.beside()):
         one.prepare()
         assert one.agent(f'{sys.executable} - {name} < "$PTQ_PROMPT_FILE"', prompt=KEYRING)["log"] == b"nothing\n"
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="its system calls have other numbers")
+def test_the_kernel_itself_finds_no_key_of_the_login_for_a_job() -> None:
+    """Some file systems look in a process's session keyring, whatever its system calls are."""
+    name, libc = b"key-of-the-login", ctypes.CDLL(None)
+    if libc.syscall(250, 1, None) < 0 or libc.syscall(248, b"user", name, b"secret", 6, -3) < 0:
+        pytest.skip("this machine has no keyrings for us")
+    search = (250, 10, -3, b"user", name, 0)
+    assert libc.syscall(*search) > 0
+    if not (child := os.fork()):
+        with suppress(BaseException):
+            namespaces.leave_session_keyring()
+            os._exit(libc.syscall(*search) > 0)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@needs_cells
+@pytest.mark.parametrize("kind", [os.uname().machine, "i386"])
+def test_a_job_makes_no_keys_and_holds_up_nobody_who_opens_a_file(jobd: Jobd, kind: str) -> None:
+    if kind not in refused_calls.ANSWERS or (kind == "i386" and os.uname().machine != "x86_64"):
+        pytest.skip("this machine makes no such calls")
+    jobd.prepare()
+    program = refused_calls.PROGRAM
+    log = jobd.agent(f'{sys.executable} - {kind} < "$PTQ_PROMPT_FILE" || echo ended', prompt=program)["log"].decode()
+    if kind == "i386" and log.endswith("ended\n"):
+        pytest.skip("this machine runs no programs of i386")
+    assert log == refused_calls.ANSWERS[kind]
+
+
+@needs_cells
+def test_debuggers_namespaces_and_filters_of_a_jobs_own_work(jobd: Jobd) -> None:
+    jobd.prepare()
+    tries = {
+        "strace": "strace -f -o $TMPDIR/trace sh -c true",
+        "gdb": "gdb -batch -ex run -ex 'p $_exitcode' $(command -v sh) < /dev/null | grep -F '= 0'",
+        "unshare": "unshare -Um --fork --pid sh -c true",
+        sys.executable: f"{sys.executable} $PTQ_PROMPT_FILE -c 'print()'",
+    }
+    script = "".join(
+        f'if command -v {program} > /dev/null; then ( {words} ) > "$TMPDIR/log" 2>&1 || cat "$TMPDIR/log"; fi\n'
+        for program, words in tries.items()
+    )
+    filtered = Path(no_namespaces.__file__).read_text()
+    assert jobd.agent(f"{script}echo done", prompt=filtered)["log"].decode() == "done\n"
 
 
 @needs_cells

@@ -20,6 +20,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from .syscalls import can_filter, filter_calls
+
 CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000}
 """The namespaces of a sandbox, each with its flag. A sandbox needs all of them."""
 
@@ -173,6 +175,7 @@ def enter_namespaces(
     if command:
         _be_first(command)
     os.setsid()
+    filter_calls()
     give_up_capabilities()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -186,12 +189,14 @@ def keep_ids(user: int, group: int) -> None:
 def leave_session_keyring() -> None:
     """Give this process an empty session keyring: the login's, from `pam_keyinit(8)`, may hold keys. Raises `OSError`.
 
-    Where a container forbids `keyctl(2)`, or the kernel lacks it, the job's programs cannot read a keyring either.
+    Some file systems look for keys there themselves (AFS, encrypted folders). All others need `keyctl(2)`, which the
+    job's commands do not have. So the login's keyring may stay where a container forbids `keyctl(2)`, where the kernel
+    lacks it, and where the account has used up its quota of keys: other jobs can never end this one with theirs.
     """
     number = KEYCTL.get(os.uname().machine)
     if number and _libc.syscall(number, KEYCTL_JOIN_SESSION_KEYRING, None) < 0:
         error = ctypes.get_errno()
-        if error not in (errno.EPERM, errno.ENOSYS, errno.EACCES):
+        if error not in (errno.EPERM, errno.ENOSYS, errno.EACCES, errno.EDQUOT):
             raise OSError(error, os.strerror(error), "session keyring")
 
 
@@ -233,7 +238,8 @@ def describe_sandbox(missing: Mapping[str, str]) -> str:
     if reasons:
         return f"not sealed: {reasons[0]}"
     own = f"; /proc is the machine's: {missing['proc']}" if "proc" in missing else ""
-    return f"sealed: {', '.join(CLONE)}{own}"
+    calls = "" if can_filter() else "; system calls are not filtered on this kind of machine"
+    return f"sealed: {', '.join(CLONE)}{own}{calls}"
 
 
 def can_sandbox(missing: Mapping[str, str]) -> bool:

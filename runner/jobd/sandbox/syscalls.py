@@ -1,0 +1,121 @@
+"""A filter for the system calls of a job's commands (seccomp(2), linux/filter.h). It refuses what no namespace
+seals:
+
+- keys: their quota is one for all processes of an account, so that a job could use up its neighbours';
+- leases and delegations of files (`F_SETLEASE`): anyone who opens such a file waits until its holder answers, for up to
+  45 seconds, and a job can get one for each file of its account that it can read.
+
+The answer is EPERM, as in containers. A program cannot remove the filter, and its children inherit it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+SECCOMP = {"x86_64": 317, "aarch64": 277}
+"""The number of `seccomp(2)`, for which libc has no function, on each kind of processor that has a filter."""
+SET_MODE_FILTER, SPEC_ALLOW = 1, 4
+"""Without the flag, kernels before 5.16 make all programs with a filter slower, against attacks on their own memory."""
+
+F_SETLEASE, F_SETDELEG = 1024, 1040
+
+LOAD, EQUALS, HAS_BIT, ANSWER = 0x20, 0x15, 0x45, 0x06
+"""Instructions: load a word of the call, compare it, and return."""
+NUMBER, ARCHITECTURE, SECOND_ARGUMENT = 0, 4, 24
+"""Offsets in `struct seccomp_data`. A kernel reads only the lower half of fcntl's second argument."""
+ALLOW, ERROR = 0x7FFF0000, 0x00050000
+X32 = 0x40000000
+"""The bit in the numbers of calls that x86-64 has a second time, for programs with short pointers."""
+SKIPPED = 0xFFFFFFFF
+"""The number of a call that a debugger has cancelled."""
+
+
+class CallNumbers(NamedTuple):
+    """The numbers of the calls that one kind of program makes."""
+
+    architecture: int
+    """As `linux/audit.h` numbers it."""
+    keys: tuple[int, ...]
+    """`add_key`, `request_key` and `keyctl`."""
+    fcntl: tuple[int, ...]
+    """`fcntl`, and `fcntl64` of programs with 32 bits."""
+
+
+KINDS = (
+    CallNumbers(0xC000003E, (248, 249, 250), (72,)),  # x86-64
+    CallNumbers(0xC00000B7, (217, 218, 219), (25,)),  # AArch64
+    CallNumbers(0x40000003, (286, 287, 288), (55, 221)),  # i386, also on x86-64
+    CallNumbers(0x40000028, (309, 310, 311), (55, 221)),  # Arm, also on AArch64
+)
+
+Instruction = tuple[int, int, int, int]
+"""Code, how many instructions to skip if a comparison holds and if it does not, and a number (`struct sock_filter`)."""
+
+
+class Filter(ctypes.Structure):
+    """`struct sock_fprog`."""
+
+    _fields_ = (("length", ctypes.c_ushort), ("program", ctypes.c_char_p))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def can_filter() -> bool:
+    """Whether there is a filter for this machine, and for this Python on it."""
+    return os.uname().machine in SECCOMP and sys.maxsize > 2**32
+
+
+def filter_calls() -> None:
+    """Refuse the calls from here on, in this process and its children. Raises `OSError`.
+
+    A process may do this because it has CAP_SYS_ADMIN in its user namespace. Others would need `no_new_privs`.
+    """
+    if not can_filter():
+        return
+    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in make_filter(KINDS))
+    loaded = Filter(len(program) // 8, program)
+    if _libc.syscall(SECCOMP[os.uname().machine], SET_MODE_FILTER, SPEC_ALLOW, ctypes.byref(loaded)):
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error), "system call filter")
+
+
+def make_filter(kinds: Iterable[CallNumbers]) -> Iterator[Instruction]:
+    """The filter's instructions. They allow all calls of programs of another kind."""
+    for kind in kinds:
+        yield load(ARCHITECTURE)
+        yield from when(EQUALS, kind.architecture, [*_judge(kind)])
+    yield answer(ALLOW)
+
+
+def _judge(kind: CallNumbers) -> Iterator[Instruction]:
+    yield load(NUMBER)
+    yield from when(EQUALS, SKIPPED, [answer(ALLOW)])
+    yield from when(HAS_BIT, X32, [answer(ERROR | errno.ENOSYS)])
+    for number in kind.keys:
+        yield from when(EQUALS, number, [answer(ERROR | errno.EPERM)])
+    lease, delegation = (when(EQUALS, command, [answer(ERROR | errno.EPERM)]) for command in (F_SETLEASE, F_SETDELEG))
+    for number in kind.fcntl:
+        yield from when(EQUALS, number, [load(SECOND_ARGUMENT), *lease, *delegation, answer(ALLOW)])
+    yield answer(ALLOW)
+
+
+def load(offset: int) -> Instruction:
+    """Look at a word of the call."""
+    return LOAD, 0, 0, offset
+
+
+def when(comparison: int, number: int, then: list[Instruction]) -> list[Instruction]:
+    """Instructions that run only if the comparison holds."""
+    return [(comparison, 0, len(then), number), *then]
+
+
+def answer(action: int) -> Instruction:
+    """End with this action."""
+    return ANSWER, 0, 0, action
