@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import shutil
 import tempfile
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.jobd.sandbox import namespaces
+from tests.support import refused_calls
 from tests.support.jobd import Jobd, Repository, wait_until
 
 MISSING = namespaces.find_missing(Path("/var/tmp"))
@@ -84,6 +87,61 @@ def test_it_has_no_right_over_its_cell(account: Jobd) -> None:
     log = account.agent("grep CapEff /proc/self/status; umount -l /tmp || echo refused")["log"].decode()
     assert "CapEff:\t0000000000000000\n" in log
     assert log.endswith("refused\n")
+
+
+@needs_root
+@needs_overlay
+def test_its_job_makes_no_keys_holds_up_nobody_and_changes_nothing_in_sys(account: Jobd) -> None:
+    kind = os.uname().machine
+    if kind not in refused_calls.ANSWERS:
+        pytest.skip("this kind of machine has no filter")
+    account.prepare()
+    log = account.agent(f'{PYTHON} - {kind} < "$PTQ_PROMPT_FILE"', prompt=refused_calls.PROGRAM)["log"].decode()
+    assert log == refused_calls.ANSWERS[kind]
+    other = account.beside()
+    other.prepare()
+    writable = "awk '$5 ~ \"^/sys(/|$)\" && $6 !~ /^ro/ { print $5 }' /proc/self/mountinfo"
+    again = "unshare -Urm sh -ec 'echo inside; mount -o remount,bind,rw /sys 2> /dev/null; echo again' || true"
+    assert other.agent(f"{writable}; {again}")["log"] == b"inside\n"
+
+
+@pytest.fixture
+def used_up() -> Iterator[None]:
+    """The account is logged in, and has as many keys as it may have."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall(250, 1, None)  # A session keyring, as from pam_keyinit(8). A process without one gets it beyond quota.
+    (reader, ready), (end, writer) = os.pipe(), os.pipe()
+    child = os.fork()
+    if not child:
+        os.setgid(ACCOUNT)
+        os.setuid(ACCOUNT)
+        number = 0
+        while libc.syscall(248, b"user", f"key-{number}".encode(), b"x", 1, -2) > 0:  # In the process's own keyring.
+            number += 1
+        os.write(ready, bytes([ctypes.get_errno()]))
+        os.close(writer)
+        os.read(end, 1)
+        os._exit(0)
+    os.close(end)
+    try:
+        if os.read(reader, 1) != bytes([errno.EDQUOT]):
+            pytest.skip("this machine has no keyrings for us")
+        yield
+    finally:
+        os.close(writer)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(ready)
+
+
+@needs_root
+@needs_overlay
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="its system calls have other numbers")
+@pytest.mark.usefixtures("used_up")
+def test_a_job_runs_although_the_account_has_used_up_its_keys(account: Jobd) -> None:
+    prepared = account.prepare(setup=["echo set up"])
+    assert prepared["state"] == "done", prepared["message"]
+    assert account.agent("echo at work")["log"] == b"at work\n"
 
 
 @needs_root

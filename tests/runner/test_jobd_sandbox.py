@@ -533,6 +533,20 @@ def test_no_command_changes_a_setting_of_the_kernel(jobd: Jobd) -> None:
 
 
 @needs_cells
+def test_no_command_changes_what_the_kernel_shows_in_sys(jobd: Jobd) -> None:
+    jobd.prepare()
+    writable = "awk '$5 ~ \"^/sys(/|$)\" && $6 !~ /^ro/ { print $5 }' /proc/self/mountinfo"
+    assert jobd.agent(writable)["log"] == b""
+
+
+@needs_cells
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="this account cannot open it, nor does it exist here")
+def test_a_job_makes_no_fuse_file_system(jobd: Jobd) -> None:
+    jobd.prepare()
+    assert b"opened" not in jobd.agent("true 3<> /dev/fuse && echo opened; true")["log"]
+
+
+@needs_cells
 def test_a_command_whose_starter_was_killed_before_it_could_look_does_not_run(tmp_path: Path) -> None:
     ran, never = tmp_path / "ran", 2**22  # The largest process id is one less: proc_pid_max(5).
     if not (child := os.fork()):

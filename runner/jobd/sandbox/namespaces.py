@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -70,9 +71,7 @@ def bind(source: Path, target: Path, *, writable: bool) -> None:
     """Mount a file or folder at a second path. Raises `OSError`."""
     mount(source, target, flags=BIND | RECURSIVE)
     if not writable:
-        about = os.statvfs(target).f_flag
-        relative = RELATIVE_ATIME if about & 4096 else 0
-        mount("", target, flags=REMOUNT | BIND | READ_ONLY | relative | about & KEPT)
+        make_read_only(target)
 
 
 def close_device(device: Path) -> None:
@@ -87,8 +86,17 @@ def mount_empty(target: Path, options: str = "mode=0755") -> None:
 
 
 def make_read_only(target: Path) -> None:
-    """Forbid writing to a folder that `mount_empty` made. Raises `OSError`."""
-    mount("", target, flags=REMOUNT | BIND | READ_ONLY | NO_SUID | NO_DEVICES)
+    """Forbid writing to a mount. Those inside it stay as they are. Raises `OSError`."""
+    about = os.statvfs(target).f_flag
+    relative = RELATIVE_ATIME if about & 4096 else 0
+    mount("", target, flags=REMOUNT | BIND | READ_ONLY | relative | about & KEPT)
+
+
+def find_mounts(folder: Path) -> list[Path]:
+    """The mounts at a folder and inside it (proc_pid_mountinfo(5))."""
+    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
+    plain = [re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), place) for place in places]
+    return [path for path in map(Path, map(os.fsdecode, plain)) if path.is_relative_to(folder)]
 
 
 def mount_overlay(target: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:

@@ -3,12 +3,14 @@
 - the job's folder, with an empty `control` folder; its environment at its place;
 - its own /tmp and /var/tmp (one folder of the job), /dev/shm, /dev/pts and /proc; only the GPUs of its slot, if the
   slot has any; empty folders in place of the system's other world-writable ones (`/var/crash`);
+- /sys and /proc/sys, read-only;
 - no network except its own loopback, if its repository's table says so;
 - nothing in the account's home, in /run, in the workspace (other jobs, other repositories), or in the service's own
   folders if the service runs on this machine. Exceptions, read-only: programs that PATH or an operator's command
   refers to, and the clone that the worktree's git needs.
 
-Everything else on the machine is visible as it is.
+Everything else on the machine is visible as it is. The commands cannot open /dev/fuse, and `syscalls` says which system
+calls are refused.
 """
 
 from __future__ import annotations
@@ -24,7 +26,17 @@ from typing import Any
 
 from ..files import JobPaths, read_json
 from ..git import find_own_clone, find_recipe
-from .namespaces import NO_EXEC, NO_SUID, bind, close_device, enter_namespaces, make_read_only, mount, mount_empty
+from .namespaces import (
+    NO_EXEC,
+    NO_SUID,
+    bind,
+    close_device,
+    enter_namespaces,
+    find_mounts,
+    make_read_only,
+    mount,
+    mount_empty,
+)
 from .tools import find_tools, is_inside, is_there
 
 SCRATCH, SHARED_MEMORY = (Path("/tmp"), Path("/var/tmp")), Path("/dev/shm")  # noqa: S108 - the system's standard paths
@@ -32,7 +44,10 @@ SHARED = (Path("/var"), Path("/var/spool"), Path("/dev"))
 """Folders of the system that may contain world-writable ones. A job's files there would outlive it and be visible."""
 
 TERMINALS = Path("/dev/pts")
-KERNEL_SETTINGS = (Path("/proc/sys"), Path("/proc/sysrq-trigger"))
+KERNEL_SETTINGS, SYSTEM = (Path("/proc/sys"), Path("/proc/sysrq-trigger")), Path("/sys")
+FUSE = Path("/dev/fuse")
+"""A process that waits for a FUSE file system cannot be killed until that answers, and a job can make one."""
+
 OPEN_TO_ALL = "mode=1777"
 NOTHING = Path(os.devnull)
 """What the sandbox shows in place of a hidden file."""
@@ -107,6 +122,8 @@ class Sandbox:
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
         for device in find_devices(self._gpus):
             close_device(device)
+        if FUSE.exists():
+            close_device(FUSE)
         with suppress(OSError):  # If refused, terminals of the account's other sessions stay visible.
             mount("devpts", TERMINALS, "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=0620")
         with suppress(OSError):  # Some containers refuse: /proc then shows others' names (docs/machines.md).
@@ -114,6 +131,9 @@ class Sandbox:
         for path in filter(Path.exists, KERNEL_SETTINGS):
             with suppress(OSError):  # If refused, only an account that is root can write there.
                 bind(path, path, writable=False)
+        for place in find_mounts(SYSTEM):  # With control groups, which may belong to the account.
+            with suppress(OSError):
+                make_read_only(place)
 
 
 def find_homes() -> Iterator[str]:
