@@ -26,8 +26,10 @@ Both match at every place and give nothing back, so they are linear. No match is
 
 
 def parse_bounded(text: bytes) -> Any:
-    """What some JSON says. Raises `ValueError` for what is no JSON, is nested too deep, or has too many parts or too long
-    integers."""
+    """What some JSON says.
+
+    Raises `ValueError` for what is no JSON, is nested too deep, or has too many parts or too long integers.
+    """
     if len(text) > SURELY_SMALL and not _is_small(text):
         raise ValueError("too many parts")
     try:
