@@ -22,6 +22,7 @@ from handlers.events import find_lane, find_time
 from handlers.inbox.inbox import Inbox
 from handlers.inbox.receiving import NotStored
 from handlers.recovery.missed import KEPT
+from runner.line_limit import LineLimit
 from runner.steps.loops import Wakeup
 
 log = structlog.get_logger()
@@ -74,6 +75,7 @@ class Webhook:
         self._wakeup = wakeup
         self._body_s = body_s
         self._places = [(size, asyncio.Semaphore(count)) for size, count in PLACES]
+        self._refusals = LineLimit(_note_left_out)
 
     async def handle(self, request: web.Request) -> web.Response:
         """Answer 202 for a delivery that is now stored, 200 for one that was or that no handler works, and 4xx with the
@@ -81,13 +83,15 @@ class Webhook:
 
         503 is the answer to one that could not be stored: GitHub shows it as failed, and it can be sent again.
         """
+        self._refusals.end_minute()
         try:
             event, delivery_id, signature = read_headers(request)
             body = await self._read_signed(request, signature)
             subject = read_subject(body)
             check_age(subject, self._now())
         except DeliveryRefused as refusal:
-            log.warning("delivery.refused", status=refusal.status, reason=str(refusal))
+            if self._refusals.admit():
+                log.warning("delivery.refused", status=refusal.status, reason=str(refusal))
             return _answer(refusal.status, error=str(refusal))
         if event == "ping":
             return _answer(200, message="pong")
@@ -125,6 +129,10 @@ class Webhook:
         body = await _read_body(request, self._body_s)
         check_signature(body, signature, self._secrets)
         return body
+
+
+def _note_left_out(count: int) -> None:
+    log.warning("delivery.lines_left_out", count=count)
 
 
 def _answer(status: int, **words: str) -> web.Response:

@@ -9,6 +9,9 @@ from typing import Any
 MAX_TOKENS = 200_000
 """Texts, lists, objects and commas. A list of a million empty lists would take 100 MB once it is parsed."""
 
+MAX_DIGITS = 40
+"""Digits of an integer: converting one takes time that grows with their square, and no other thread runs meanwhile."""
+
 SURELY_SMALL = 10_000
 """Bytes that need no counting."""
 
@@ -23,11 +26,14 @@ Both match at every place and give nothing back, so they are linear. No match is
 
 
 def parse_bounded(text: bytes) -> Any:
-    """What some JSON says. Raises `ValueError` for what is no JSON, is nested too deep or has too many parts."""
+    """What some JSON says.
+
+    Raises `ValueError` for what is no JSON, is nested too deep, or has too many parts or too long integers.
+    """
     if len(text) > SURELY_SMALL and not _is_small(text):
         raise ValueError("too many parts")
     try:
-        return json.loads(text.decode(), parse_constant=_refuse_constant)
+        return json.loads(text.decode(), parse_int=_read_integer, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("nested too deep") from None
 
@@ -42,6 +48,12 @@ def _is_small(text: bytes) -> bool:
         tokens += not is_inside and bool(found[1])
         is_inside = is_inside != (found[1] == b'"')
     return tokens <= MAX_TOKENS
+
+
+def _read_integer(digits: str) -> int:
+    if len(digits.lstrip("-")) > MAX_DIGITS:
+        raise ValueError("too many digits")
+    return int(digits)
 
 
 def _refuse_constant(name: str) -> Any:

@@ -176,7 +176,7 @@ class ModelGateway:
             endpoint.break_off()
             if endpoint.answering:
                 await asyncio.wait([*endpoint.answering], timeout=SETTLE_S)
-            endpoint.note_left_out()
+            endpoint.lines.end()
 
     def forget(self, job_id: str) -> None:
         """See `runner.steps.gateway.Gateway`."""
@@ -271,7 +271,7 @@ class ModelGateway:
             else:
                 await self._serve(endpoint, task, begun)
         except Exception as error:  # asyncssh would close the SSH connection to the machine after any error here.
-            if endpoint.admit_line():
+            if endpoint.lines.admit():
                 log.warning("gateway.not_accepted", **endpoint.context, reason=type(error).__name__)
             stream.abort()
         finally:
@@ -310,7 +310,7 @@ class _JobConnection(web.RequestHandler):
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):
-    """aiohttp's own log lines about a job's connections. `JobEndpoint.admit_line` limits their number."""
+    """aiohttp's own log lines about a job's connections. `JobEndpoint.lines` limits their number."""
 
     def __init__(self, endpoint: JobEndpoint) -> None:
         super().__init__(logging.getLogger("aiohttp.server"), {})
@@ -318,5 +318,5 @@ class _JobLogger(logging.LoggerAdapter[logging.Logger]):
 
     def log(self, level: int, msg: object, *args: object, **named: Any) -> None:
         """See `logging.LoggerAdapter`."""
-        if self.isEnabledFor(level) and self._endpoint.admit_line():
+        if self.isEnabledFor(level) and self._endpoint.lines.admit():
             super().log(level, msg, *args, **named)

@@ -29,6 +29,7 @@ from bot.gateway.threads import run_in_turn
 from bot.gateway.usage import AnswerReader
 from bot.github.session import describe_failure
 from runner.agents.prices import Price, find_price
+from runner.line_limit import LineLimit
 from runner.model.job import Job
 from runner.model.usage import NOTHING
 from runner.rows.calls import Account, AtCap, Ledger
@@ -73,9 +74,6 @@ MAX_LOOKUPS = 2
 
 MAX_FETCHES = 8
 """Requests from git for one job at the same time. Further ones wait."""
-
-MAX_LINES, MINUTE_S = 20, 60.0
-"""The number of log lines in each period of `MINUTE_S` seconds about one job's broken connections and requests."""
 
 MAX_REFUSALS, PENALTY_S = 100, 1.0
 """After `MAX_REFUSALS` refusals, each further refusal to the job is delayed by `PENALTY_S` seconds. Agents end after
@@ -152,9 +150,8 @@ class JobEndpoint:
     """
     fetches: int = 0
     connections: int = 0
-    lines: int = 0
-    """Log lines about broken connections and requests since `lines_since`, including those left out."""
-    lines_since: float = field(default_factory=time.monotonic)
+    lines: LineLimit = field(init=False)
+    """Limits the log lines about broken connections and requests."""
     arriving: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Held while a request larger than `LIGHT` arrives. Two of them could block each other while both need memory."""
     fetching: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_FETCHES))
@@ -168,6 +165,9 @@ class JobEndpoint:
     strangers: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
     """The open connections on which no request had the token yet, oldest first. Other jobs on the machine may reach
     this job's relay."""
+
+    def __post_init__(self) -> None:
+        self.lines = LineLimit(self.note_left_out)
 
     def knows(self, request: web.BaseRequest) -> bool:
         """Whether a request has the job's token."""
@@ -197,19 +197,9 @@ class JobEndpoint:
         if self.refusals[has_token] <= MAX_REFUSALS:
             log.warning("gateway.refused", **self.context, reason=reason)
 
-    def admit_line(self) -> bool:
-        """Count a line about a broken connection or request. Returns whether it may be logged."""
-        if time.monotonic() - self.lines_since > MINUTE_S:
-            self.note_left_out()
-            self.lines, self.lines_since = 0, time.monotonic()
-        self.lines += 1
-        return self.lines <= MAX_LINES
-
-    def note_left_out(self) -> None:
+    def note_left_out(self, count: int) -> None:
         """Log how many lines were left out."""
-        if self.lines > MAX_LINES:
-            log.warning("gateway.lines_left_out", **self.context, count=self.lines - MAX_LINES)
-            self.lines = 0
+        log.warning("gateway.lines_left_out", **self.context, count=count)
 
     async def pause(self) -> None:
         """Wait before the next request to a model is parsed, at least until other tasks have run once."""
@@ -395,7 +385,7 @@ class ModelProxy:
                 answer.finish()
                 await answer.response.write_eof()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            if endpoint.admit_line():
+            if endpoint.lines.admit():
                 log.warning("gateway.broken", **job.log_context(), reason=describe_failure(error))
             if answer.response is None:
                 # A model that was never reached has used no tokens.

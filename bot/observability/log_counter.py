@@ -19,6 +19,7 @@ DOCUMENTED = (
     ("config.needs_a_restart", "warning"),
     ("config.not_reloaded", "error"),
     ("config.reloaded", "info"),
+    ("delivery.lines_left_out", "warning"),
     ("delivery.not_stored", "error"),
     ("gateway.broken", "warning"),
     ("gateway.key_refused", "error"),

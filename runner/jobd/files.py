@@ -7,8 +7,8 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +25,15 @@ MAX_JSON = 128_000_000
 
 JSON grows sixfold when a patch or a text consists of control characters: to 55 MB with the default limits.
 """
+
+MACHINE_ERRORS = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
+)
+"""Errors of the machine. A job causes other ones by what it leaves in the way, such as a folder in place of a file."""
+
+LOW_BYTES, LOW_FILES = 256 * 2**20, 1_000
+"""With less free space, or fewer free inodes, a program's words are believed that the disk is full."""
 
 
 class Failure(Exception):  # noqa: N818 - part of the protocol, and rarely an error in this program
@@ -43,6 +52,31 @@ def describe(error: Exception) -> dict[str, str]:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return {"error": "disk_full", "message": "the machine's disk is full"}
     return {"error": "internal", "message": f"{type(error).__name__}: {error}"[:MAX_MESSAGE]}
+
+
+@contextmanager
+def blame_job() -> Iterator[None]:
+    """Raise an `OSError` as a `Failure` of the job, unless it is an error of the machine.
+
+    For work on files that the repository's code may have changed.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in MACHINE_ERRORS:
+            raise
+        raise Failure("files_unusable", f"the repository's commands left files that cannot be used: {error}") from None
+
+
+def is_full(folder: Path, said: str) -> bool:
+    """Whether a program failed because the disk is full. Its words alone do not count, because a job can choose them.
+
+    The disk alone does not count, either: a program may fail for another reason. As failed programs delete what they
+    have written, a disk that is almost full counts.
+    """
+    about = os.statvfs(folder)
+    is_low = about.f_bavail * about.f_frsize < LOW_BYTES or (about.f_files > 0 and about.f_favail < LOW_FILES)
+    return is_low and os.strerror(errno.ENOSPC) in said
 
 
 def failure_answer(error: Exception) -> dict[str, Any]:

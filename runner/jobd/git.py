@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import errno
 import hashlib
 import os
 import re
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .files import RESERVE, Failure, JobPaths, read_json, require_folders
+from .files import RESERVE, Failure, JobPaths, is_full, read_json, require_folders
 
 GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"),
@@ -121,7 +120,7 @@ class Git:
             if process.returncode not in statuses:
                 # Git does not always report a full disk. This raises if it is full.
                 os.posix_fallocate(output.fileno(), output.tell(), RESERVE)
-                full = os.strerror(errno.ENOSPC) in "".join(said)
+                full = is_full(self.folder, "".join(said))
                 reason = f"git {words[0]} failed: {'; '.join(said[-3:])}"
                 raise Failure("disk_full" if full else "git_failed", reason)
             self.ignored += [line for line in said if line.startswith("Ignoring path ")]

@@ -14,10 +14,11 @@ import structlog
 from aiohttp import web
 
 from bot.gateway.endpoints import MAX_CONNECTIONS
-from bot.gateway.proxy import MAX_LINES, MAX_REFUSALS, MINUTE_S, Upstream
+from bot.gateway.proxy import MAX_REFUSALS, Upstream
 from bot.gateway.requests import RequestRule
 from bot.github.session import Proxy as ForwardingProxy
 from bot.github.session import WayOut
+from runner.line_limit import MAX_LINES
 from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.usage import NOTHING
@@ -434,19 +435,6 @@ async def test_requests_that_cannot_be_read_fill_no_log(
         with structlog.testing.capture_logs() as logged:
             await floor.gateway.close(job.id)
     assert [(line["event"], line["job"], line["count"]) for line in logged] == [("gateway.lines_left_out", job.id, 7)]
-
-
-async def test_after_a_minute_the_log_says_how_many_lines_were_left_out_and_takes_others(
-    tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
-    async with open_floor(tmp_path) as floor:
-        await floor.begin(job)
-        endpoint = floor.gateway._endpoints[job.id]
-        assert [endpoint.admit_line() for _ in range(MAX_LINES + 2)].count(True) == MAX_LINES
-        endpoint.lines_since -= MINUTE_S + 1
-        assert endpoint.admit_line()
-        await floor.gateway.close(job.id)
-    assert capsys.readouterr().out.count("gateway.lines_left_out") == 1
 
 
 async def test_what_a_job_has_taken_counts_for_its_neighbours_until_its_meter_is_written(

@@ -25,6 +25,7 @@ from handlers.events import find_lane
 from handlers.inbox.inbox import Inbox
 from runner.db.database import Database
 from runner.db.schema import deliveries
+from runner.line_limit import MAX_LINES
 from runner.steps.loops import Wakeup
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
@@ -238,6 +239,14 @@ async def test_a_body_that_is_no_json_object_is_refused(endpoint: Endpoint, body
     assert status == 400
     assert says in answer["error"]
     assert await endpoint.stored() == 0
+
+
+async def test_forged_deliveries_fill_no_log(endpoint: Endpoint) -> None:
+    with structlog.testing.capture_logs() as lines:
+        for _ in range(MAX_LINES + 5):
+            status, _ = await endpoint.send(X_Hub_Signature_256="sha256=0")
+            assert status == 401
+    assert [line["event"] for line in lines] == ["delivery.refused"] * MAX_LINES
 
 
 async def test_a_really_compressed_body_is_refused_unread(endpoint: Endpoint) -> None:

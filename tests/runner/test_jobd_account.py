@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.jobd.sandbox import namespaces
+from runner.model.machines import FAULTS
 from tests.support import refused_calls
 from tests.support.jobd import Jobd, Repository, wait_until
 
@@ -69,6 +70,19 @@ def test_it_runs_a_job_from_clone_to_change_in_every_way(account: Jobd, way: str
     assert {change["path"] for change in account.result()["changes"]} == {"a.txt", "b.txt", "dir/c.txt", "moved/c.txt"}
     assert account.call("clean") == {"ok": True}
     assert account.beside().prepare(ways=[way], setup=["echo built > built"])["state"] == "done"
+
+
+@pytest.mark.slow
+@needs_root
+@needs_overlay
+@pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
+@pytest.mark.parametrize("closed", [".", "..", ".git", ".git/objects"])
+def test_folders_that_a_bases_commands_close_are_no_fault_of_the_machine(account: Jobd, way: str, closed: str) -> None:
+    setup = [f"chmod 000 {closed}"]
+    for _ in range(2):
+        account.repository.commit({"new": "x"})
+        prepared = account.beside().prepare(ways=[way], setup=setup)
+        assert prepared["error"] not in FAULTS
 
 
 @needs_root

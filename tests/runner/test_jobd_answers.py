@@ -180,3 +180,10 @@ def test_the_parts_of_an_answer_are_counted_and_what_texts_hold_is_not(unit: byt
     assert len(parse_bounded(few)) == 60_001
     with pytest.raises(ValueError, match="too many parts"):
         parse_bounded(many)
+
+
+def test_an_integer_of_an_answer_may_have_40_digits_and_longer_ones_are_never_converted() -> None:
+    assert parse_bounded(b"[18446744073709551615, -%s]" % (b"9" * 40)) == [2**64 - 1, 1 - 10**40]
+    for digits in (b"1" * 41, b"-" + b"1" * 41, b"9" * 4_300):
+        with pytest.raises(ValueError, match="too many digits"):
+            parse_bounded(b'{"ok": true, "a": [' + digits + b"]}")

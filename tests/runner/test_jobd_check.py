@@ -103,6 +103,26 @@ def test_a_script_that_reads_the_patch_is_content_with_its_text(jobd: Jobd) -> N
     assert statuses(result) == {"base": [1, 1], "text": [0, 0], "changed": [0, 0]}
 
 
+TRACES = """
+import os, re
+place, output = os.path.dirname(os.environ["PTQ_WORKTREE"]), os.environ["PTQ_OUTPUT_DIR"]
+mounts = [line.split() for line in open("/proc/self/mountinfo")]
+print([words[words.index("-") + 1 :] for words in mounts if words[4] == place])
+print(*sorted(("sums.py", place, output), key=lambda path: os.stat(path).st_ctime_ns))
+"""
+"""Prints what the kernel shows of the environment, and in which order its files were changed."""
+
+
+def test_a_script_cannot_tell_the_sides_apart_by_mounts_or_by_ages(machine: Jobd) -> None:
+    jobd, mended = prepare(machine, "overlay"), change("sums.py", FIX)
+    text = run("text", TRACES, edits=[mended], frozen=["sums.py"])
+    result = check(jobd, run("base", TRACES), text, run("changed", TRACES, changed=True), changes=[mended])
+    said = {run["words"] for runs in result["runs"].values() for run in runs}
+    jobd.call("clean")
+    assert len(said) == 1, said
+    assert "lowerdir=" in said.pop()
+
+
 LEAVES = """
 import os, pathlib
 places = [pathlib.Path(os.environ[name]) for name in ("HOME", "TMPDIR", "PTQ_WORKTREE", "PTQ_OUTPUT_DIR")]

@@ -145,6 +145,11 @@ def test_a_setup_that_fills_the_disk_is_told_as_such(small_disk: Jobd) -> None:
     assert "No space left on device" in poll["message"]
 
 
+def test_a_setup_that_only_says_that_the_disk_is_full_is_not_believed(jobd: Jobd) -> None:
+    poll = jobd.prepare(setup=["echo 'No space left on device'; exit 1"])
+    assert (poll["state"], poll["error"]) == ("failed", "setup_failed")
+
+
 def test_a_clone_that_fills_the_disk_is_told_as_such(small_disk: Jobd, repository: Repository) -> None:
     (repository.folder / "large").write_bytes(random.randbytes(6_000_000))
     repository.commit()

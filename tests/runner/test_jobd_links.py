@@ -1,4 +1,5 @@
-"""Code that ran in a job's environment puts links in place of its folders: jobd, outside the sandbox, follows none."""
+"""Code that ran in a job's environment puts links, or other things, in place of jobd's files: jobd follows no link, and
+the machine is not blamed."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.model.machines import FAULTS
 from tests.support.jobd import Jobd, make_repository
 
 pytestmark = pytest.mark.slow
@@ -82,3 +84,38 @@ def test_an_interrupted_build_goes_on_without_following_a_link_in_place_of_the_h
     later.is_warm = False
     later.prepare(setup=["sh ./build.sh"])
     assert profile.read_text() == "ours"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "plant",
+    [
+        'mkdir "$PTQ_WORKTREE/.git/x.lock"',
+        'mkdir "$PTQ_WORKTREE/.git/index.lock"; chmod 000 "$PTQ_WORKTREE/.git/index.lock"',
+        'cd "$PTQ_WORKTREE/.git/objects/info"; rm alternates; mkdir alternates',
+        'rm -rf "$PTQ_WORKTREE"; touch "$PTQ_WORKTREE"',
+    ],
+)
+def test_what_a_bases_commands_leave_in_the_way_is_no_fault_of_the_machine(
+    tmp_path: Path, way: str, plant: str
+) -> None:
+    jobd = open_job(tmp_path, f"{plant}\n")
+    if jobd.prepare(setup=["sh ./build.sh"], ways=[way])["error"] == "no_environment":
+        pytest.skip("this machine makes no such environments")
+    jobd.repository.commit({"new": "x"})
+    later = jobd.beside()
+    later.is_warm = False
+    prepared = later.prepare(setup=["sh ./build.sh"], ways=[way])
+    assert prepared["error"] == "files_unusable"
+    assert prepared["error"] not in FAULTS
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_update_that_deletes_the_worktree_is_no_fault_of_the_machine(tmp_path: Path, way: str) -> None:
+    jobd = open_job(tmp_path, "true\n")
+    if jobd.prepare(ways=[way])["error"] == "no_environment":
+        pytest.skip("this machine makes no such environments")
+    jobd.repository.commit({"new": "x"})
+    later = jobd.beside()
+    later.is_warm = False
+    assert later.prepare(update=['rm -rf "$PTQ_WORKTREE"'], ways=[way])["error"] == "files_unusable"

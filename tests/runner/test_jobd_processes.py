@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,6 +183,18 @@ def test_a_process_belongs_to_the_job_above_it_not_to_the_one_that_it_names(unse
     assert other.call("kill")["killed"] == 0
     assert jobd.call("kill")["alive"] == 0
     assert processes_with(mark) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can read the environment of another account's processes")
+@pytest.mark.parametrize("account", [{"user": 54399}, {"preexec_fn": lambda: os.setresuid(54399, 0, 0)}])
+def test_a_process_of_another_account_belongs_to_no_job(account: dict[str, Any]) -> None:
+    job_id = secrets.token_hex(5)
+    with subprocess.Popen(["/bin/sleep", "60"], env={"PTQ_JOB_ID": job_id}, **account) as stranger:
+        assert find_processes(job_id) == []
+        with subprocess.Popen(["/bin/sleep", "60"], env={"PTQ_JOB_ID": job_id}) as own:
+            assert [process.pid for process in find_processes(job_id)] == [own.pid]
+            own.kill()
+        stranger.kill()
 
 
 def test_jobd_that_itself_runs_in_a_job_finds_the_processes_of_its_own_jobs() -> None:

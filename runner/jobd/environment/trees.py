@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import Failure
+from ..files import MACHINE_ERRORS, Failure, is_full
 from ..locks import locked
-from ..safe_paths import give_access, is_closed, walk
+from ..safe_paths import give_access, is_closed, reopen, walk
 from ..sandbox.namespaces import bind, mount_overlay, unmount
 
 REMOVE_S = 20.0
@@ -111,6 +111,7 @@ def unmount_tree(tree: Tree) -> None:
     """Remove a tree from its place; its own files are then in `content`. Raises `Failure`."""
     try:
         if tree.way == "slot":
+            reopen(tree.place)  # A folder that we cannot write to cannot be moved, either.
             tree.place.rename(tree.content)
         else:
             unmount(tree.place)
@@ -121,13 +122,17 @@ def unmount_tree(tree: Tree) -> None:
 def copy(source: Path, target: Path) -> None:
     """Copy a folder's content into another folder; share blocks if the file system can. Raises `Failure`."""
     words = ["cp", "--archive", "--reflink=auto", "--", f"{source}/.", str(target)]
-    with subprocess.Popen(words, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(words, stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"}) as process:
         assert process.stderr
         (last,) = deque(process.stderr, 1) or [b""]  # There may be one for each of millions of files.
     if process.returncode:
         said = os.fsdecode(last).rstrip("\n")
-        full = os.strerror(28) in said
-        raise Failure("disk_full" if full else "environment_unusable", f"the base cannot be copied: {said}")
+        reason = f"the base cannot be copied: {said}"
+        if is_full(target, said):
+            raise Failure("disk_full", reason)
+        # Code of the repository may have closed a folder of the base, or made a path that is too long.
+        is_of_machine = any(said.endswith(os.strerror(number)) for number in MACHINE_ERRORS)
+        raise Failure("environment_unusable" if is_of_machine else "files_unusable", reason)
 
 
 def discard(path: Path, trash: Path, patience_s: float = REMOVE_S) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -93,9 +94,22 @@ def list_line(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 
 def names_job(pid: int, job_id: str) -> bool | None:
-    """Whether the environment of a process names this job; None if it names no job."""
+    """Whether the environment of a process names this job; None if it names no job.
+
+    Other accounts can name any job in their processes, which root can read. Those do not count.
+    """
     named = [word for word in read_environment(pid) if word.startswith(MARK)]
-    return MARK + job_id.encode() in named if named else None
+    return MARK + job_id.encode() in named if named and is_of_our_account(pid) else None
+
+
+def is_of_our_account(pid: int) -> bool:
+    """Whether our account started a process. The owner of its files in /proc is not enough: `su`, started by another
+    account, belongs to root there.
+    """
+    with suppress(OSError):
+        (real,) = re.findall(rb"^Uid:\t(\d+)", read_whole(f"/proc/{pid}/status"), re.MULTILINE)
+        return int(real) == os.getuid()
+    return False
 
 
 def read_environment(pid: int) -> list[bytes]:

@@ -6,7 +6,6 @@ It holds a lock all its life: if the lock is free and there is no final state, t
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import re
 import signal
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..files import Failure, JobPaths, describe, read_json, write_file, write_reserved
+from ..files import Failure, JobPaths, describe, is_full, read_json, write_file, write_reserved
 from ..safe_paths import reopen
 from ..sandbox.processes import kill_processes
 from ..sandbox.sandbox import open_sandbox
@@ -137,14 +136,16 @@ class Stage:
         try:
             ended = self.run(argv, env, cwd, in_sandbox=in_sandbox, start_beside=start_beside)
         except NotRunnable as error:
-            raise Failure("no_git" if argv[0] == "git" else name, f"{what}: {error}") from None
+            # In the sandbox, the job may have closed the worktree or removed it. Git was run outside before.
+            is_missing = argv[0] == "git" and not in_sandbox
+            raise Failure("no_git" if is_missing else name, f"{what}: {error}") from None
         if ended.timed_out:
             raise Failure("timed_out", f"{what}: it was stopped after {self.limit_s} seconds")
         if ended.objection:
             raise Failure("ended_by_watcher", f"{what}: {ended.objection}")
         if ended.status:
             tail = "\n".join(self.log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
-            full = os.strerror(errno.ENOSPC) in tail
+            full = is_full(self.job.control, tail)
             raise Failure("disk_full" if full else name, f"{what} (exit status {ended.status}):\n{tail}")
 
 

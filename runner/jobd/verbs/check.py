@@ -6,6 +6,7 @@ or in scratch folders, is removed before the next run. It does not judge the res
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -74,18 +75,20 @@ def check(stage: Stage) -> dict[str, Any]:
         unmount_tree(prepared)
     found: dict[str, list[dict[str, Any]]] = {}
     failures: dict[str, str] = {}
-    changed: Tree | Failure | None = None
+    grounds: dict[str, Tree | Failure] = {}
     for run in take_turns(request["runs"], request["times"]):
         if run["name"] in failures:
             continue
         try:
             require_time(stage)
-            if run["changed"] and changed is None:
-                changed = try_to_build(stage, prepared)
-            ground = changed if run["changed"] else prepared
+            ground: Tree | Failure = prepared
+            if has_ground(prepared, run):
+                side = json.dumps([run["changed"], run["edits"], run["frozen"]])
+                if side not in grounds:
+                    grounds[side] = try_to_build(stage, prepared, run, f"ground-{len(grounds)}")
+                ground = grounds[side]
             if isinstance(ground, Failure):
                 raise ground
-            assert ground
             found.setdefault(run["name"], []).append(run_once(stage, ground, run))
         except Failure as failure:
             failures[run["name"]] = failure.message
@@ -105,30 +108,54 @@ def require_time(stage: Stage) -> None:
         raise Failure("timed_out", f"the checks took longer than {stage.limit_s} seconds")
 
 
-def try_to_build(stage: Stage, prepared: Tree) -> Tree | Failure:
-    """The environment with the change, or the failure of its build.
+def has_ground(prepared: Tree, run: Mapping[str, Any]) -> bool:
+    """Whether the edits of a run are made once, in a tree under all runs of its side.
 
-    Called once, because a build may take long to fail.
+    With overlays, all sides have one, even without edits. So a script cannot tell the sides apart by the number of
+    layers, or by whether a file is older than its environment. With copies it can, but each would take a whole copy.
+    """
+    return prepared.way == "overlay" or bool(run["changed"])
+
+
+def try_to_build(stage: Stage, prepared: Tree, run: Mapping[str, Any], name: str) -> Tree | Failure:
+    """The environment with the edits of a run, or the failure of its build.
+
+    Called once for each side, because a build may take long to fail.
     """
     try:
-        return build_changed(stage, prepared)
+        return build_ground(stage, prepared, run, name)
     except Failure as failure:
         return failure
 
 
-def build_changed(stage: Stage, prepared: Tree) -> Tree:
-    """An environment with the whole change, rebuilt by the operator's commands. Raises `Failure`."""
-    tree = put_on_top(prepared, stage.job.control / "changed")
+def build_ground(stage: Stage, prepared: Tree, run: Mapping[str, Any], name: str) -> Tree:
+    """An environment with the edits of a run. Raises `Failure`."""
+    tree = put_on_top(prepared, stage.job.control / name)
     make_tree(tree, stage.job.trash)
     mount_tree(tree)
     try:
         clear_scratch(stage)
-        apply(stage, stage.request["changes"])
         watch_written(stage, tree)
-        run_commands(stage, "rebuild", stage.request["rebuild"])
+        make_edits(stage, run)
     finally:
         unmount_tree(tree)
     return tree
+
+
+def make_edits(stage: Stage, run: Mapping[str, Any]) -> None:
+    """Make the edits of a run: the whole change, rebuilt by the operator's commands, or its text. Raises `Failure`."""
+    job = stage.job
+    if run["changed"]:
+        apply(stage, stage.request["changes"])
+        run_commands(stage, "rebuild", stage.request["rebuild"])
+        return
+    if run["frozen"]:
+        write_file(job.output / FREEZER, FREEZE)
+        words = [*stage.request["script_argv"], str(job.output / FREEZER), *run["frozen"]]
+        stage.must("not_frozen", "the base's code could not be preserved", words, job.environment(), job.worktree)
+        require_folders(job.output)
+        (job.output / FREEZER).unlink()
+    apply(stage, run["edits"])
 
 
 def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,13 +166,8 @@ def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, An
     try:
         clear_scratch(stage)
         watch_written(stage, tree)
-        if run["frozen"]:
-            write_file(job.output / FREEZER, FREEZE)
-            words = [*stage.request["script_argv"], str(job.output / FREEZER), *run["frozen"]]
-            stage.must("not_frozen", "the base's code could not be preserved", words, job.environment(), job.worktree)
-            require_folders(job.output)
-            (job.output / FREEZER).unlink()
-        apply(stage, run["edits"])
+        if not has_ground(ground, run):
+            make_edits(stage, run)
         return follow(stage, run)
     finally:
         unmount_tree(tree)

@@ -9,7 +9,7 @@ from ..environment.bases import refresh
 from ..environment.carry import carry_over
 from ..environment.clone import fetch_commit, require_commit
 from ..environment.environment import create_environment, decide, isolate_mounts
-from ..files import Failure, require_folders, write_file
+from ..files import Failure, blame_job, require_folders, write_file
 from ..git import find_clone, to_text
 from ..sandbox.sandbox import is_sandboxed
 from ..stages.stage import Stage
@@ -28,15 +28,16 @@ def prepare(stage: Stage) -> dict[str, Any]:
             require_commit(stage, begun_at)
     store = decide(stage)
     began = time.monotonic()
-    base = create_environment(stage, store, commit)
-    stage.log.write(f"[the environment took {time.monotonic() - began:.2f} s]\n".encode())
-    # Only now: files that an earlier attempt wrote must not run before this job's agent does.
-    clone = find_clone(job, request["clone_url"])
-    with stage.timing("edits"):
-        conflicts = carry_over(job, clone, commit, request["changes"], request["timeout_s"], begun_at)
-    if conflicts:
-        require_folders(job.output)
-        write_file(job.output / CONFLICTS, "".join(f"{to_text(path)}\n" for path in conflicts))
+    with blame_job():
+        base = create_environment(stage, store, commit)
+        stage.log.write(f"[the environment took {time.monotonic() - began:.2f} s]\n".encode())
+        # Only now: files that an earlier attempt wrote must not run before this job's agent does.
+        clone = find_clone(job, request["clone_url"])
+        with stage.timing("edits"):
+            conflicts = carry_over(job, clone, commit, request["changes"], request["timeout_s"], begun_at)
+        if conflicts:
+            require_folders(job.output)
+            write_file(job.output / CONFLICTS, "".join(f"{to_text(path)}\n" for path in conflicts))
     about = {"commit": base.commit, "made_at": base.made_at}
     made = {"way": store.way, "sealed": is_sandboxed(job), "base": about, "took": stage.took}
     return {"base_commit": commit, "conflicts": [to_text(path) for path in conflicts], **made}
@@ -56,7 +57,8 @@ def make_base(stage: Stage) -> dict[str, Any]:
         raise Failure("slots_own", reason)
     commit = fetch_commit(stage, stage.request["trunk"])
     isolate_mounts(store.way)
-    base = refresh(stage, store, commit)
+    with blame_job():
+        base = refresh(stage, store, commit)
     return {"way": store.way, "base": {"commit": base.commit, "made_at": base.made_at}}
 
 
