@@ -25,6 +25,7 @@ from typing import Any
 from ..files import JobPaths, read_json
 from ..git import find_own_clone, find_recipe
 from .namespaces import NO_EXEC, NO_SUID, bind, close_device, enter_namespaces, make_read_only, mount, mount_empty
+from .shortage import unless_forbidden
 from .tools import find_tools, is_inside, is_there
 
 SCRATCH, SHARED_MEMORY = (Path("/tmp"), Path("/var/tmp")), Path("/dev/shm")  # noqa: S108 - the system's standard paths
@@ -107,12 +108,12 @@ class Sandbox:
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
         for device in find_devices(self._gpus):
             close_device(device)
-        with suppress(OSError):  # If refused, terminals of the account's other sessions stay visible.
+        with unless_forbidden():  # If refused, terminals of the account's other sessions stay visible.
             mount("devpts", TERMINALS, "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=0620")
-        with suppress(OSError):  # Some containers refuse: /proc then shows others' names (docs/machines.md).
+        with unless_forbidden():  # Some containers refuse: /proc then shows others' names (docs/machines.md).
             mount("proc", Path("/proc"), "proc")
         for path in filter(Path.exists, KERNEL_SETTINGS):
-            with suppress(OSError):  # If refused, only an account that is root can write there.
+            with unless_forbidden():  # If refused, only an account that is root can write there.
                 bind(path, path, writable=False)
 
 
