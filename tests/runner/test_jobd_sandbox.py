@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from runner.jobd.files import Failure
 from runner.jobd.sandbox import namespaces, sandbox
 from runner.jobd.sandbox.processes import find_processes
 from runner.jobd.sandbox.tools import find_tools
@@ -392,6 +393,13 @@ def test_a_job_that_was_prepared_in_a_cell_never_runs_without(jobd: Jobd) -> Non
     poll = jobd.agent("touch ran")
     assert (poll["state"], poll["error"]) == ("failed", "not_sealed")
     assert not jobd.find("ran").exists()
+
+
+def test_a_job_whose_sandbox_is_unknown_runs_nothing(jobd: Jobd) -> None:
+    jobd.prepare()
+    (jobd.control / "environment.json").rename(jobd.control / "moved.json")
+    with pytest.raises(Failure, match="whether the job has a sandbox cannot be read"):
+        sandbox.open_sandbox(jobd.job, {})
 
 
 def test_this_machine_says_what_it_can(jobd: Jobd) -> None:

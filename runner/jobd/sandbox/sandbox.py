@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..files import JobPaths, read_json
+from ..files import Failure, JobPaths, read_json
 from ..git import find_own_clone, find_recipe
 from .namespaces import NO_EXEC, NO_SUID, bind, close_device, enter_namespaces, make_read_only, mount, mount_empty
 from .shortage import unless_forbidden
@@ -139,8 +139,11 @@ def find_links(folder: Path) -> list[Path]:
 
 
 def is_sandboxed(job: JobPaths) -> bool:
-    """Whether a job has a sandbox, as decided when it was prepared."""
-    return bool(read_json(job.environment_file).get("sealed"))
+    """Whether a job has a sandbox, as decided when it was prepared. Raises `Failure` if that cannot be read."""
+    sealed = read_json(job.environment_file).get("sealed")
+    if not isinstance(sealed, bool):  # The machine may have no room for another open file, for example.
+        raise Failure("not_sealed", "the file that says whether the job has a sandbox cannot be read")
+    return sealed
 
 
 def open_sandbox(
