@@ -22,6 +22,7 @@ FAULTS: Mapping[str, str] = {
     "no_git": "git cannot be run there",
     "no_python": "its Python cannot be run",
     "not_sealed": "jobs cannot be sealed there",
+    "sandbox_shortage": "it has no room for another sandbox",
     "workspace_unusable": "its workspace cannot be written",
     "wrong_commit": "it checks out other commits than it is told to",
 }

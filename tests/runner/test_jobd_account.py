@@ -85,6 +85,57 @@ def test_folders_that_a_bases_commands_close_are_no_fault_of_the_machine(account
         assert prepared["error"] not in FAULTS
 
 
+USE_UP = """
+import ctypes, os, sys, time
+libc, flag = ctypes.CDLL(None), int(sys.argv[1])
+
+def raise_limits():
+    for name in os.listdir("/proc/sys/user"):
+        try:
+            with open(f"/proc/sys/user/{name}", "w") as file:
+                file.write("100000")
+            print("raised", name)
+        except OSError:
+            pass
+
+raise_limits()
+user, group = os.getuid(), os.getgid()
+assert libc.unshare(0x10000000 | 0x00020000) == 0
+for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+libc.umount2(b"/proc/sys", 2)
+libc.mount(b"proc", b"/proc", b"proc", 0, None)
+raise_limits()
+made = 0
+for number in range(100):
+    reader, writer = os.pipe()
+    if not os.fork():
+        os.write(writer, b"+" if libc.unshare(flag) == 0 else b"-")
+        time.sleep(60)
+    made += os.read(reader, 1) == b"+"
+print(made)
+"""
+
+
+@needs_root
+@needs_overlay
+@pytest.mark.parametrize("kind", ["user", "mount", "pid", "ipc", "network"])
+def test_no_job_can_use_up_its_namespaces(account: Jobd, kind: str) -> None:
+    flag = {**namespaces.CLONE, "network": namespaces.CLONE_NETWORK}[kind]
+    account.prepare()
+    log = account.agent(f'python3 - {flag} < "$PTQ_PROMPT_FILE"', prompt=USE_UP)["log"].decode()
+    assert 32 <= int(log) <= namespaces.MAX_NESTED
+
+
+@needs_root
+@needs_overlay
+def test_sandboxes_can_be_nested_in_its_jobs(account: Jobd) -> None:
+    account.prepare()
+    nested = "unshare -Urmpf sh -c 'unshare -Un true && echo nested'"
+    assert account.agent(f"for n in 1 2 3; do {nested}; done")["log"] == b"nested\n" * 3
+
+
 @needs_root
 @needs_overlay
 def test_what_it_started_is_found_and_killed(account: Jobd) -> None:

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from runner.jobd.files import Failure
 from runner.jobd.sandbox import namespaces, sandbox
 from runner.jobd.sandbox.processes import find_processes
 from runner.jobd.sandbox.tools import find_tools
@@ -159,6 +160,7 @@ def test_the_same_job_gets_everywhere_on_a_machine_that_seals_none(hostile: Jobd
     for folder in ("/tmp", "/dev/shm"):  # The victim has a cell, and its own lie in it.
         Path(folder, f"victim-{victim.job_id}").touch()
     hostile.can_seal = False
+    (hostile.workspace / "sealed").unlink(missing_ok=True)  # As an operator does who accepts this.
     names = [name for name in ATTACKS if not any(word in name for word in NOTHING_TO_TAKE_AWAY)]
     assert attack(hostile, victim, home, names) == dict.fromkeys(names, 0)
 
@@ -438,6 +440,13 @@ def test_a_job_that_was_prepared_in_a_cell_never_runs_without(jobd: Jobd) -> Non
     poll = jobd.agent("touch ran")
     assert (poll["state"], poll["error"]) == ("failed", "not_sealed")
     assert not jobd.find("ran").exists()
+
+
+def test_a_job_whose_sandbox_is_unknown_runs_nothing(jobd: Jobd) -> None:
+    jobd.prepare()
+    (jobd.control / "environment.json").rename(jobd.control / "moved.json")
+    with pytest.raises(Failure, match="whether the job has a sandbox cannot be read"):
+        sandbox.open_sandbox(jobd.job, {})
 
 
 def test_this_machine_says_what_it_can(jobd: Jobd) -> None:

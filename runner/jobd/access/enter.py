@@ -79,7 +79,7 @@ def run_session(job: JobPaths) -> None:
         raise Failure("not_held", "nobody has access to this job, or no longer")
     with not_ended(job):
         require_idle(job)
-        mount_environment(job, LOCK_TIMEOUT_S)
+        mount_environment(job, LOCK_TIMEOUT_S, LOCK_TIMEOUT_S)
     require_worktree(job)
     shell = shutil.which("bash")
     argv = [shell, "--noprofile", "--norc"] if shell else ["/bin/sh"]

@@ -9,6 +9,8 @@ from ..files import Failure, JobPaths, read_json, write_file
 from ..git import find_clone
 from ..locks import keep_locked
 from ..sandbox.namespaces import OVERLAY, can_sandbox, describe_sandbox, find_missing, unshare_mounts
+from ..sandbox.sealing import NAME, has_sealed, remember_sealing
+from ..sandbox.shortage import FORBIDDEN, Shortage, explain_shortage, wait_for_room
 from ..stages.stage import Stage
 from .bases import Base, BaseStore, describe_use, get_or_build
 from .clone import changes_submodules
@@ -22,13 +24,18 @@ LOCK_TIMEOUT_S = 20.0
 def decide(stage: Stage) -> BaseStore:
     """Decide whether the job gets a sandbox, and how its environment is made. Writes both to the log.
 
-    Raises `Failure` if the machine cannot do what its operator requires.
+    Raises `Failure` if the machine cannot do what its operator requires, or cannot seal jobs any more.
     """
     job, request = stage.job, stage.request
-    missing = find_missing(job.workspace)
+    missing = find_missing(job.workspace, stage.patience_s)
     sealed, words = can_sandbox(missing), describe_sandbox(missing)
-    if request["must_seal"] and not sealed:
+    if sealed:
+        remember_sealing(job.workspace)
+    elif request["must_seal"]:
         raise Failure("not_sealed", f"the operator requires a sandbox, but the machine cannot provide one: {words}")
+    elif has_sealed(job.workspace):
+        fix = f"repair that, or delete the file `{NAME}` in its workspace to run jobs without a sandbox"
+        raise Failure("not_sealed", f"the machine sealed jobs before and cannot now: {words} ({fix})")
     possible = list_ways(missing)
     way = next((way for way in request["ways"] if possible.get(way)), None)
     if way is None:
@@ -52,7 +59,7 @@ def create_environment(stage: Stage, store: BaseStore, commit: str) -> Base:
     job = stage.job
     keep_locked(job.tree_lock, LOCK_TIMEOUT_S)
     require_free(job, store)
-    isolate_mounts(store.way)
+    isolate_mounts(store.way, stage.patience_s)
     with stage.timing("base"):
         base = get_or_build(stage, store, commit)
     tree = store.tree(base, job.tree)
@@ -78,26 +85,31 @@ def require_free(job: JobPaths, store: BaseStore) -> None:
             raise Failure("held", "a person is using the environment at this slot's place")
 
 
-def mount_environment(job: JobPaths, patience_s: float = LOCK_TIMEOUT_S) -> None:
+def mount_environment(job: JobPaths, room_patience_s: float, patience_s: float = LOCK_TIMEOUT_S) -> None:
     """Show this process the environment of a prepared job; other processes must wait until it ends.
 
-    An overlay whose upper folder is mounted twice loses data. Raises `Failure`, also if another process does not end in
-    time.
+    An overlay whose upper folder is mounted twice loses data. Raises `Failure`, also if another process does not end,
+    or the machine has no room for new namespaces, in time.
     """
     keep_locked(job.tree_lock, patience_s)
     tree = find_tree(job)
     if tree:
-        isolate_mounts(tree.way)
+        isolate_mounts(tree.way, room_patience_s)
         mount_tree(tree)
 
 
-def isolate_mounts(way: str) -> None:
+def isolate_mounts(way: str, patience_s: float) -> None:
     """Give this process its own mounts, if the method needs them. Raises `Failure`."""
-    if way == "slot":
-        return
+    if way != "slot":
+        wait_for_room(_isolate_mounts, patience_s)
+
+
+def _isolate_mounts() -> None:
     try:
         unshare_mounts()
     except OSError as error:
+        if error.errno not in FORBIDDEN:
+            raise Shortage(explain_shortage(error.errno)) from None
         reason = (error.strerror or "").lower()
         raise Failure("not_sealed", f"the machine no longer allows mount namespaces: {reason}") from None
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from .shortage import FORBIDDEN, Shortage, explain_shortage, unless_forbidden, wait_for_room
 from .syscalls import can_filter, filter_calls
 
 CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000}
@@ -52,6 +53,17 @@ FORBIDDING = {
     "user/max_user_namespaces": "0",
 }
 """Settings in /proc/sys that forbid user namespaces when they have this value."""
+
+LIMITS = Path("/proc/sys/user")
+"""How many namespaces of each kind a user may have in a user namespace, its descendants included (namespaces(7))."""
+
+LIMITS_OF = {"user": "max_user_namespaces", "mount": "max_mnt_namespaces"} | {
+    name: f"max_{name}_namespaces" for name in ("pid", "ipc", "net", "uts", "cgroup", "time")
+}
+
+MAX_NESTED = 64
+"""How many namespaces of each kind a job's command may have: enough for nested sandboxes of browsers and agents. The
+account has some thousands for all jobs together."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -161,6 +173,7 @@ def enter_namespaces(
     descriptors = list_descriptors()  # Now: later, /proc shows another namespace.
     unshare(sum(CLONE.values()) | (0 if network else CLONE_NETWORK))
     keep_ids(*ids)
+    limit_nested_namespaces()
     leave_session_keyring()
     die_with(parent)
     reader, writer = os.pipe()
@@ -192,6 +205,17 @@ def keep_ids(user: int, group: int) -> None:
     """Map only this user and group into a new user namespace. Raises `OSError`."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
         Path("/proc/self", name).write_text(text)
+
+
+def limit_nested_namespaces() -> None:
+    """Keep the programs of this user namespace from using up the account's namespaces. Raises `OSError`.
+
+    They cannot raise the limit: that needs a capability in this namespace. Of a nested one, both limits count. Some
+    containers show /proc/sys read-only: there is no limit then.
+    """
+    for name in LIMITS_OF.values():
+        with unless_forbidden():
+            (LIMITS / name).write_text(str(MAX_NESTED))
 
 
 def leave_session_keyring() -> None:
@@ -234,10 +258,22 @@ def give_up_capabilities() -> None:
         number += 1
 
 
-def find_missing(folder: Path) -> dict[str, str]:
-    """The namespaces, and `proc` and `overlay`, that this machine does not allow, each with the reason."""
-    missing = ask_child(lambda: _try(folder))
-    return {"user": "the trial was cut short"} if missing is None else missing
+def find_missing(folder: Path, patience_s: float = 1.0) -> dict[str, str]:
+    """The namespaces, and `proc` and `overlay`, that this machine does not allow, each with the reason.
+
+    Raises `Shortage` if the machine has no room for a trial for so long.
+    """
+    return wait_for_room(lambda: _try_in_child(folder), patience_s)
+
+
+def _try_in_child(folder: Path) -> dict[str, str]:
+    try:
+        found = ask_child(lambda: _try(folder))
+    except OSError as error:
+        raise Shortage(explain_shortage(error.errno)) from None
+    if isinstance(found, dict):
+        return found
+    raise Shortage(found or "the trial was cut short")
 
 
 def describe_sandbox(missing: Mapping[str, str]) -> str:
@@ -275,9 +311,13 @@ def ask_child(find_out: Callable[[], Any]) -> Any:
     return json.loads(said) if said else None
 
 
-def _try(folder: Path) -> dict[str, str]:
-    """Try everything, in a process that ends afterwards. Each namespace needs the ones before it."""
+def _try(folder: Path) -> dict[str, str] | str:
+    """Try everything, in a process that ends afterwards. Each namespace needs the ones before it.
+
+    Returns what is missing, or the reason why the machine has no room at the moment.
+    """
     ids, names = (os.getuid(), os.getgid()), [*CLONE]
+    turned_off = {name for name in names if _read(LIMITS / LIMITS_OF[name]) == "0"}  # A new namespace has new limits.
     missing = {OVERLAY: "it needs mount"}
     for position, name in enumerate(names):
         try:
@@ -290,6 +330,8 @@ def _try(folder: Path) -> dict[str, str]:
                 unmount(folder)
                 missing = _explain_failure(OVERLAY, lambda: _try_overlay(folder))
         except OSError as error:
+            if error.errno not in FORBIDDEN and not (error.errno == errno.ENOSPC and name in turned_off):
+                return explain_shortage(error.errno)
             return {
                 **missing,
                 name: _explain(error),

@@ -24,7 +24,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..files import JobPaths, read_json
+from ..files import Failure, JobPaths, read_json
 from ..git import find_own_clone, find_recipe
 from .namespaces import (
     NO_EXEC,
@@ -37,6 +37,7 @@ from .namespaces import (
     mount,
     mount_empty,
 )
+from .shortage import unless_forbidden
 from .tools import find_tools, is_inside, is_there
 
 SCRATCH, SHARED_MEMORY = (Path("/tmp"), Path("/var/tmp")), Path("/dev/shm")  # noqa: S108 - the system's standard paths
@@ -124,15 +125,15 @@ class Sandbox:
             close_device(device)
         if FUSE.exists():
             close_device(FUSE)
-        with suppress(OSError):  # If refused, terminals of the account's other sessions stay visible.
+        with unless_forbidden():  # If refused, terminals of the account's other sessions stay visible.
             mount("devpts", TERMINALS, "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=0620")
-        with suppress(OSError):  # Some containers refuse: /proc then shows others' names (docs/machines.md).
+        with unless_forbidden():  # Some containers refuse: /proc then shows others' names (docs/machines.md).
             mount("proc", Path("/proc"), "proc")
         for path in filter(Path.exists, KERNEL_SETTINGS):
-            with suppress(OSError):  # If refused, only an account that is root can write there.
+            with unless_forbidden():  # If refused, only an account that is root can write there.
                 bind(path, path, writable=False)
         for place in find_mounts(SYSTEM):  # With control groups, which may belong to the account.
-            with suppress(OSError):
+            with unless_forbidden():
                 make_read_only(place)
 
 
@@ -158,8 +159,11 @@ def find_links(folder: Path) -> list[Path]:
 
 
 def is_sandboxed(job: JobPaths) -> bool:
-    """Whether a job has a sandbox, as decided when it was prepared."""
-    return bool(read_json(job.environment_file).get("sealed"))
+    """Whether a job has a sandbox, as decided when it was prepared. Raises `Failure` if that cannot be read."""
+    sealed = read_json(job.environment_file).get("sealed")
+    if not isinstance(sealed, bool):  # The machine may have no room for another open file, for example.
+        raise Failure("not_sealed", "the file that says whether the job has a sandbox cannot be read")
+    return sealed
 
 
 def open_sandbox(

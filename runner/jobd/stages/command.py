@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ..files import Failure
 from ..sandbox.processes import reap_orphans
 from ..sandbox.sandbox import Sandbox
+from ..sandbox.shortage import FORBIDDEN, NO_PROCESS, Shortage, explain_shortage
 from .log import PipeOutput
 
 TICK_S = 0.1
@@ -70,7 +71,10 @@ class CommandResult(NamedTuple):
 def start(
     argv: Sequence[str], env: Mapping[str, str], cwd: Path, stdin: Path, sandbox: Sandbox | None
 ) -> subprocess.Popen[bytes]:
-    """Start a command with its output in a pipe. Raises `NotRunnable`, and `Failure` if it cannot enter its sandbox."""
+    """Start a command with its output in a pipe.
+
+    Raises `NotRunnable`, `Failure` if it cannot enter its sandbox, and `Shortage` if the machine has no room for it.
+    """
     reader, writer = os.pipe()
 
     def enter() -> None:
@@ -78,7 +82,8 @@ def start(
             assert sandbox
             sandbox.enter(cwd)
         except BaseException as error:
-            os.write(writer, str(error).encode()[:MAX_REASON])
+            number = error.errno if isinstance(error, OSError) else None
+            os.write(writer, f"{number or 0} {error}".encode()[:MAX_REASON])
             raise
 
     try:
@@ -95,9 +100,13 @@ def start(
             )
     except subprocess.SubprocessError:
         os.set_blocking(reader, False)
-        reason = os.read(reader, MAX_REASON).decode(errors="replace")
+        number, _, reason = os.read(reader, MAX_REASON).decode(errors="replace").partition(" ")
+        if number.isdecimal() and int(number) and int(number) not in FORBIDDEN:
+            raise Shortage(explain_shortage(int(number))) from None
         raise Failure("not_sealed", f"a command could not enter its sandbox: {reason}") from None
     except OSError as error:
+        if error.errno in NO_PROCESS:
+            raise Shortage(explain_shortage(error.errno)) from None
         raise NotRunnable(f"{error.filename or argv[0]} cannot run: {(error.strerror or '').lower()}") from None
     finally:
         os.close(reader)

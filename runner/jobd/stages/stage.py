@@ -20,6 +20,7 @@ from ..files import Failure, JobPaths, describe, is_full, read_json, write_file,
 from ..safe_paths import reopen
 from ..sandbox.processes import kill_processes
 from ..sandbox.sandbox import open_sandbox
+from ..sandbox.shortage import PATIENCE_S, wait_for_room
 from .command import CommandResult, NotRunnable, StopConditions, follow, start
 from .log import Log, PipeOutput
 from .tail import TailReader
@@ -58,12 +59,17 @@ class Stage:
         self.job = JobPaths(request)
         self.request = request
         self.limit_s: float = request["timeout_s"]
-        self.deadline = time.monotonic() + self.limit_s
+        self.deadline: float = time.monotonic() + self.limit_s
         self.log = Log(request["max_log_bytes"])
         self.watchers: list[Callable[[], None]] = []
         """Each starts a process that watches the next command, can end it, and ends with it."""
         self.took: dict[str, float] = {}
         """Seconds for each part of the work."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long to wait until the machine has room for a sandbox."""
+        return min(PATIENCE_S, self.deadline - time.monotonic())
 
     def run(
         self,
@@ -93,7 +99,8 @@ class Stage:
         self.job.watcher_stop.unlink(missing_ok=True)  # It may be of an earlier command.
         for start_watcher in self.watchers:
             start_watcher()
-        process = start(argv, env, cwd, stdin or Path(os.devnull), sandbox)
+        source = stdin or Path(os.devnull)
+        process = wait_for_room(lambda: start(argv, env, cwd, source, sandbox), self.patience_s)
         assert process.stdout
         output = PipeOutput(process.stdout.fileno(), self.log, drop_lines, tail)
         reason = follow(process, output, StopConditions(self.deadline, stop, grace_s, self.job.watcher_stop))

@@ -24,7 +24,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     job, request, started_at = stage.job, stage.request, time.monotonic()
     prompt = job.root / "prompt.md"
     write_file(prompt, request["prompt"])
-    mount_environment(job)
+    mount_environment(job, stage.patience_s)
     hide(job, request["hidden"], stage.deadline)
     write_home_files(job, request["files"])
     copy_skills(stage)

@@ -9,20 +9,35 @@ from typing import Any
 from ..environment.environment import list_ways
 from ..sandbox.exposure import find_exposures
 from ..sandbox.namespaces import CLONE, OVERLAY, can_sandbox, describe_sandbox, find_missing
+from ..sandbox.sealing import has_sealed
+from ..sandbox.shortage import Shortage
 
 
 def describe_capabilities(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What works here, why the rest does not, and what jobs can reach."""
+    """What works here, why the rest does not, and what jobs can reach. Raises `Shortage`."""
     workspace = Path(request["workspace"])
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
-    missing = find_missing(workspace)
+    missing, shortage = find_out(workspace)
     works = [name for name in (*CLONE, "proc", OVERLAY) if name not in missing]
     way = next(name for name, works in list_ways(missing).items() if works)
     return {
         "sealed": can_sandbox(missing),
         "works": works,
         "missing": missing,
-        "words": describe_sandbox(missing),
+        "words": f"{describe_sandbox(missing)}{shortage}",
         "way": way,
         "open": find_exposures(),
     }
+
+
+def find_out(workspace: Path) -> tuple[dict[str, str], str]:
+    """What is missing, and a clause for people if the machine has no room for a trial at the moment.
+
+    Jobs are then sealed as before, or refused. Raises `Shortage` if no job was sealed before.
+    """
+    try:
+        return find_missing(workspace), ""
+    except Shortage as shortage:
+        if not has_sealed(workspace):
+            raise
+        return {}, f" when it was last used; {shortage.message}"

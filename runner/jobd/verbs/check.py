@@ -70,7 +70,7 @@ def check(stage: Stage) -> dict[str, Any]:
     prepared = find_tree(job)
     if prepared is None:
         raise Failure("not_prepared", "the environment for the checks is not prepared")
-    isolate_mounts(prepared.way)
+    isolate_mounts(prepared.way, stage.patience_s)
     if prepared.way == "slot":  # The other trees need the same place.
         unmount_tree(prepared)
     found: dict[str, list[dict[str, Any]]] = {}

@@ -28,7 +28,7 @@ def collect(stage: Stage) -> dict[str, Any]:
     """Lint, then write the result. Raises `Failure` if there is no change; the result still has the rest."""
     job, request = stage.job, stage.request
     kill_processes(job.id)
-    mount_environment(job)
+    mount_environment(job, stage.limit_s)  # An agent's finished work must not be lost.
     if is_folder(job.place):
         job.place.chmod(0o700)
     problems: list[str] = []

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..sandbox.namespaces import can_sandbox, find_missing
+from ..sandbox.sealing import has_sealed
+from ..sandbox.shortage import Shortage
 
 QUERY = ("index", "uuid", "pci.bus_id", "memory.total", "driver_version", "name")
 """The fields that we ask nvidia-smi for (`--help-query-gpu`). The name is last, because it may contain commas."""
@@ -48,8 +50,16 @@ def take_inventory(request: Mapping[str, Any]) -> dict[str, Any]:
         "free_bytes": disk.f_bavail * disk.f_frsize,
         "total_bytes": disk.f_blocks * disk.f_frsize,
         "free_inodes": disk.f_favail if disk.f_files else None,  # Some file systems create inodes on demand.
-        "sealed": can_sandbox(find_missing(workspace)),
+        "sealed": is_sealing(workspace),
     }
+
+
+def is_sealing(workspace: Path) -> bool:
+    """Whether jobs get a sandbox; as before if the machine has no room for a trial at the moment."""
+    try:
+        return can_sandbox(find_missing(workspace, 0.0))
+    except Shortage:
+        return has_sealed(workspace)
 
 
 def find_gpus(timeout_s: float = TIMEOUT_S) -> tuple[list[dict[str, Any]], str | None]:

@@ -56,7 +56,7 @@ def make_base(stage: Stage) -> dict[str, Any]:
         reason = "each slot has its own base, which the slot's jobs build"
         raise Failure("slots_own", reason)
     commit = fetch_commit(stage, stage.request["trunk"])
-    isolate_mounts(store.way)
+    isolate_mounts(store.way, stage.patience_s)
     with blame_job():
         base = refresh(stage, store, commit)
     return {"way": store.way, "base": {"commit": base.commit, "made_at": base.made_at}}
