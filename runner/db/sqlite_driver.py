@@ -24,10 +24,10 @@ MAX_TURN_S = 0.002
 
 def connect(*where: Any, **options: Any) -> Awaitable[aiosqlite.Connection]:
     """Open a connection. The arguments are those of `sqlite3.connect`."""
-    return _Connection(partial(sqlite3.connect, *where, **{**options, "check_same_thread": False}), iter_chunk_size=64)
+    return QuickConnection(partial(sqlite3.connect, *where, **{**options, "check_same_thread": False}), iter_chunk_size=64)
 
 
-class _Connection(aiosqlite.Connection):
+class QuickConnection(aiosqlite.Connection):
     """It counts what its thread still has to do: until that is done, nothing else may use the connection."""
 
     def __init__(self, connector: Callable[[], sqlite3.Connection], iter_chunk_size: int) -> None:
@@ -39,7 +39,7 @@ class _Connection(aiosqlite.Connection):
         self._turn_began = 0.0
 
     def cursor(self) -> Any:
-        return _Cursor(self, self._conn.cursor())
+        return QuickCursor(self, self._conn.cursor())
 
     async def rollback(self) -> None:
         await self.run(self._conn.rollback)
@@ -86,10 +86,10 @@ class _Connection(aiosqlite.Connection):
         return await self._execute(function)
 
 
-class _Cursor(aiosqlite.Cursor):
+class QuickCursor(aiosqlite.Cursor):
     """It reads all rows of a statement at once, as SQLAlchemy asks for all of them directly afterwards."""
 
-    _conn: _Connection
+    _conn: QuickConnection
 
     async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> aiosqlite.Cursor:
         self._rows: list[Any] = []
