@@ -24,10 +24,11 @@ MAX_TURN_S = 0.002
 
 def connect(*where: Any, **options: Any) -> Awaitable[aiosqlite.Connection]:
     """Open a connection. The arguments are those of `sqlite3.connect`."""
-    return QuickConnection(partial(sqlite3.connect, *where, **{**options, "check_same_thread": False}), iter_chunk_size=64)
+    options["check_same_thread"] = False
+    return _SqliteConnection(partial(sqlite3.connect, *where, **options), iter_chunk_size=64)
 
 
-class QuickConnection(aiosqlite.Connection):
+class _SqliteConnection(aiosqlite.Connection):
     """It counts what its thread still has to do: until that is done, nothing else may use the connection."""
 
     def __init__(self, connector: Callable[[], sqlite3.Connection], iter_chunk_size: int) -> None:
@@ -39,7 +40,7 @@ class QuickConnection(aiosqlite.Connection):
         self._turn_began = 0.0
 
     def cursor(self) -> Any:
-        return QuickCursor(self, self._conn.cursor())
+        return _SqliteCursor(self, self._conn.cursor())
 
     async def rollback(self) -> None:
         await self.run(self._conn.rollback)
@@ -86,10 +87,10 @@ class QuickConnection(aiosqlite.Connection):
         return await self._execute(function)
 
 
-class QuickCursor(aiosqlite.Cursor):
+class _SqliteCursor(aiosqlite.Cursor):
     """It reads all rows of a statement at once, as SQLAlchemy asks for all of them directly afterwards."""
 
-    _conn: QuickConnection
+    _conn: _SqliteConnection
 
     async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> aiosqlite.Cursor:
         self._rows: list[Any] = []
