@@ -87,7 +87,7 @@ def bind(source: Path, target: Path, *, writable: bool) -> None:
 
 
 def close_device(device: Path) -> None:
-    """Forbid opening a device, with the error that cgroups would give. Raises `OSError`."""
+    """Forbid opening a device, or the devices in a folder, with the error that cgroups would give. Raises `OSError`."""
     mount(device, device, flags=BIND)
     mount("", device, flags=REMOUNT | BIND | NO_DEVICES | os.statvfs(device).f_flag & KEPT)
 
@@ -196,7 +196,7 @@ def enter_namespaces(
     if command:
         _be_first(command)
     os.setsid()
-    filter_calls()
+    filter_calls(network=network)
     give_up_capabilities()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
