@@ -462,6 +462,15 @@ def test_a_job_whose_sandbox_is_unknown_runs_nothing(jobd: Jobd) -> None:
         sandbox.open_sandbox(jobd.job, {})
 
 
+@needs_cells
+def test_a_job_whose_recipe_is_unknown_runs_nothing(jobd: Jobd) -> None:
+    """It would have the network and all GPUs."""
+    jobd.prepare(network="none")
+    jobd.job.of_stage("prepare", "request").unlink()
+    with pytest.raises(Failure, match="what the job may see cannot be read"):
+        sandbox.open_sandbox(jobd.job, {})
+
+
 def test_this_machine_says_what_it_can(jobd: Jobd) -> None:
     answer = jobd.ask("capabilities")
     assert answer["missing"] == MISSING

@@ -66,7 +66,8 @@ class Sandbox:
     def __init__(
         self, job: JobPaths, request: Mapping[str, Any], start_beside: Callable[[], None] | None = None
     ) -> None:
-        prepared = find_recipe(job)
+        if not (prepared := find_recipe(job)):  # The machine may have no room for another open file, for example.
+            raise Failure("not_sealed", "the file that says what the job may see cannot be read")
         self._job = job
         self._parent = os.getpid()
         self._start_beside = start_beside
