@@ -89,6 +89,7 @@ jobs = Table(
     Column("state", String(20), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime, nullable=False),
+    Column("stages_begun", Integer, nullable=False),  # of the state
     Column("requested_at", UtcDateTime, nullable=False),  # on GitHub's clock
     Column("machine", String(100)),
     Column("base_commit", String(64)),

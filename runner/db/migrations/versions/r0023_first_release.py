@@ -114,6 +114,7 @@ def upgrade() -> None:
         sa.Column("state", sa.String(20), nullable=False),
         sa.Column("created_at", TIME, nullable=False),
         sa.Column("changed_at", TIME, nullable=False),
+        sa.Column("stages_begun", INTEGER, nullable=False),
         sa.Column("requested_at", TIME, nullable=False),
         sa.Column("machine", sa.String(100)),
         sa.Column("base_commit", sa.String(64)),
