@@ -80,6 +80,9 @@ OWN_TOOLS: Mapping[Api, Collection[str]] = {
 }
 """Kinds of tools that the agent runs itself, on its machine. The vendor runs all others."""
 
+SHELL = "shell"
+"""A tool that runs at the vendor, too. The agent runs it only if its environment says so."""
+
 SEARCH = ("tool_search", "client")
 """The `type` and `execution` of the tool with which codex searches its own tools. The vendor must not run it."""
 
@@ -372,12 +375,11 @@ def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
         kind = re.sub(r"_\d{8}$", "", _read_kind(tool))
         if not isinstance(environment := tool.get("environment"), dict | None):
             raise NotAllowed("the environment of a tool must be an object")
-        place = (environment or {}).get("type", "local")
         if kind == GROUP:
             tools.extend(_read_objects(tool, "tools"))
         elif kind not in OWN_TOOLS[api] and (kind, tool.get("execution")) != SEARCH:
             yield kind or "a tool without a type"
-        elif place != "local":
+        elif (environment or kind == SHELL) and (environment or {}).get("type") != "local":
             yield "code_execution"
 
 

@@ -263,6 +263,9 @@ FOREIGN = [
     ),
     ("/v1/responses", "stored", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
     ("/v1/responses", "code_execution", {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]}),
+    ("/v1/responses", "code_execution", {"tools": [{"type": "shell"}]}),
+    ("/v1/responses", "code_execution", {"tools": [{"type": "shell", "environment": None}]}),
+    ("/v1/responses", "code_execution", {"tools": [{"type": "shell", "environment": {}}]}),
     ("/v1/responses", "stored", {"previous_response_id": "resp_1"}),
     ("/v1/responses", "stored", {"prompt": {"id": "pmpt_1"}}),
     ("/v1/responses", "background", {"background": True}),
@@ -435,9 +438,16 @@ def test_what_cannot_be_read_for_certain_is_refused(path: str, words: str, chang
         read(path, **changes)
 
 
-@pytest.mark.parametrize("environment", [{}, {"environment": None}, {"environment": {"type": "local"}}])
-def test_a_tool_that_runs_where_the_agent_is_is_passed_on(environment: dict[str, Any]) -> None:
-    tools = [{"type": "shell", **environment}]
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "shell", "environment": {"type": "local"}},
+        {"type": "local_shell"},
+        {"type": "apply_patch", "environment": None},
+    ],
+)
+def test_a_tool_that_runs_where_the_agent_is_is_passed_on(tool: dict[str, Any]) -> None:
+    tools = [tool]
     assert json.loads(read("/v1/responses", tools=tools).body)["tools"] == tools
 
 
