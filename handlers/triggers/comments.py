@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.options import read_options
-from handlers.commands.permissions import admit, answer
+from handlers.commands.permissions import admit, answer, fetch_person
 from handlers.commands.rights import Operation, Person, Surface
 from handlers.commands.table import COMMANDS, Command, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
@@ -121,8 +121,8 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
     rules = context.rules_for(edited.repository.full_name)
     if rules is None:
         return
-    role = await context.github.fetch_role(rules.name, edited.sender.login)
-    if not Person(edited.sender.login, Surface.THREAD, rules, role).may(Operation.START):
+    person = await fetch_person(context, rules, edited.sender.login, Surface.THREAD)
+    if not person.may(Operation.START):
         return
     occasion = f"comment {edited.comment.id} edited"
     await reply_once(context, rules.name, edited.issue.number, occasion, replies.render_edited())

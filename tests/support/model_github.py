@@ -56,6 +56,7 @@ class ModelGitHub:
         self.posted = list[Comment]()
         """Whatever we have ever posted, also what was deleted."""
         self.fetched_comments = list[int]()
+        self.roles_asked = list[str]()
         self.labellings = dict[int, list[Labelling]]()
         self.labels = dict[int, set[str]]()
         """What stands on each issue."""
@@ -126,6 +127,7 @@ class ModelGitHub:
         raise NotImplementedError
 
     async def fetch_role(self, repository: str, login: str) -> Role:
+        self.roles_asked.append(login)
         return await self._do(lambda: Role.WRITE if login in self.writers else Role.NONE)
 
     async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
