@@ -35,6 +35,7 @@ from handlers.pulls.note import (
 from handlers.pulls.pull_steps import Brought, bring, name_branch
 from handlers.rules import RepositoryRules
 from handlers.words import replies
+from handlers.words.report_comment import shows_diff
 from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.rows import job_rows
@@ -71,6 +72,7 @@ async def ask_for_pull(
         newest = await casebook.fetch_newest_pull(connection, rules.name, issue_number)
         standing = case.standing_job_id if case else None
         report = await job_rows.fetch_report(connection, standing) if standing else None
+        job = await job_rows.fetch_job(connection, standing) if standing else None
         posted = await casebook.fetch_replies_of_job(connection, standing) if standing else []
     if report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
@@ -78,16 +80,26 @@ async def ask_for_pull(
     fault = await run_aside(report.size, find_fault, note, report, stood)
     if fault:
         return fault
+    if not (job and context.find_page_root(job)) and not _is_diff_posted(context, report, posted):
+        return replies.render_unshown_diff()
     for reply in posted:
         if reply.kind == "report" and (refusal := await _check_report(context, reply)):
             return refusal
     return await _write_down(context, rules, issue_number, comment, note, report)
 
 
+def _is_diff_posted(context: Context, report: Report, posted: Collection[Reply]) -> bool:
+    """Whether the report is in the thread with the whole diff. A report that GitHub rejected is there without it."""
+    return any(
+        reply.kind == "report" and reply.comment_id is not None and shows_diff(reply.body, report, context.secrets)
+        for reply in posted
+    )
+
+
 async def _check_report(context: Context, reply: Reply) -> str | None:
     """Why what stands on the issue is not what we reported, as a reply, once our comment is on its way there again.
 
-    A note approves what its author read. One whose report could never be posted was read on the job's page. GitHub may
+    A note approves what its author read. A report that could never be posted was read on the job's page. GitHub may
     not find a comment for a moment that is there, so the outbox decides whether it was deleted.
     """
     try:

@@ -180,6 +180,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         replies.render_report_changed(is_absent=True),
     ],
     replies.render_newer_report: [replies.render_newer_report(DIGEST)],
+    replies.render_unshown_diff: [replies.render_unshown_diff()],
     replies.render_pull_pending: [replies.render_pull_pending()],
     replies.render_pull_opened: [
         replies.render_pull_opened(13, "maintainer"),

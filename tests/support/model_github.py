@@ -68,6 +68,8 @@ class ModelGitHub:
         """Of the next calls, one each; `none` is none."""
         self.absent = set[int]()
         """Comments that are not found by their ids although they are there."""
+        self.rejects = ""
+        """A comment with this text gets a 422."""
         self.loses_opened = False
         """Whether the next pull request opens, and its answer is lost."""
         self.before_opening: Callable[[], object] = lambda: None
@@ -164,6 +166,8 @@ class ModelGitHub:
 
     def _post(self, issue_number: int, body: str) -> Comment:
         self._thread(issue_number)
+        if self.rejects and self.rejects in body:
+            raise GitHubError(422, "Body is too long")
         comment = self.say(issue_number, OURS, body)
         self.posted.append(comment)
         return comment
