@@ -254,7 +254,8 @@ async def _takeover(request: Request, command: Command) -> None:
     if await request.was_answered():
         return
     offered = await context.github.list_public_keys(person.rules.name, person.name)
-    await request.answer(lambda connection: take_over(connection, context, person, request.number, offered))
+    written_at = request.event.comment.created_at
+    await request.answer(lambda connection: take_over(connection, context, person, request.number, offered, written_at))
 
 
 async def _release(request: Request, command: Command) -> None:

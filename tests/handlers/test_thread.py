@@ -157,6 +157,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     hold_replies.render_not_made: [
         hold_replies.render_not_made(replace(ANEW, failure="setup failed with exit status 1: false"), ())
     ],
+    hold_replies.render_too_late: [hold_replies.render_too_late()],
     hold_replies.render_nothing_to_take_over: [hold_replies.render_nothing_to_take_over()],
     hold_replies.render_takeover_off: [hold_replies.render_takeover_off(REPOSITORY)],
     hold_replies.render_takeover_refused: [hold_replies.render_takeover_refused()],
