@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
+import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -24,13 +27,19 @@ from handlers.jobs.cancel import cancel
 from handlers.jobs.outcomes import render_report
 from handlers.jobs.rebase import read_onto
 from handlers.jobs.start import StartRequest, start_job, was_requested_before
+from handlers.ports import NotFound
 from handlers.pulls.pulls import ask_for_pull
 from handlers.rules import REBASE, RepositoryRules
 from handlers.words import replies, status_comment
 from runner.model.job import Job
 from runner.rows import job_rows
 
+log = structlog.get_logger()
+
 router = Router()
+
+LATE = timedelta(minutes=1)
+"""A command of this age may have been withdrawn before it arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +161,27 @@ async def _carry_out(request: Request, command: Command | UnknownCommand) -> Non
 
 
 async def _start(request: Request, command: Command) -> None:
-    await _ask_for_job(request, COMMANDS[command.verb].preset or command.verb, command.argument, command.body)
+    if await _still_stands(request, command):
+        await _ask_for_job(request, COMMANDS[command.verb].preset or command.verb, command.argument, command.body)
 
 
 async def _run(request: Request, command: Command) -> None:
     preset, argument = [*command.argument.split(None, 1), "", ""][:2]
-    await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
+    if await _still_stands(request, command):
+        await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
+
+
+async def _still_stands(request: Request, command: Command) -> bool:
+    """Whether a command that arrives late is still in its comment: people withdraw it by deleting or editing that."""
+    context, comment = request.context, request.event.comment
+    if context.now() - comment.created_at <= LATE:
+        return True
+    with suppress(NotFound):
+        body = (await context.github.fetch_comment(request.rules.name, comment.id)).body
+        if command in parse_commands(body):
+            return True
+    log.info("request.withdrawn", by=request.person.name)
+    return False
 
 
 async def _ask_for_job(request: Request, preset: str, argument: str, body: str) -> None:

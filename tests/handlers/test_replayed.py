@@ -155,6 +155,19 @@ async def test_a_close_takes_back_only_what_was_asked_for_before_it_and_while_th
     assert await thread.is_cancelled() == ends
 
 
+@pytest.mark.parametrize(("now_says", "starts"), [("/ptq fix", True), ("Never mind.", False), (None, False)])
+async def test_a_command_that_arrives_late_starts_nothing_if_it_was_withdrawn(
+    thread: Thread, now_says: str | None, starts: bool
+) -> None:
+    comment = thread.github.say(ISSUE, "boss", "/ptq fix")
+    thread.clock.forward(2 * 24 * 3600)
+    thread.github.delete(comment)
+    if now_says:
+        thread.github.threads[ISSUE] = [replace(comment, body=now_says)]
+    await thread.deliver("issue_comment", render_commented(ISSUE, comment))
+    assert bool(await thread.jobs()) is starts
+
+
 async def test_a_label_that_was_taken_off_earlier_ends_nothing_that_was_asked_for_since(thread: Thread) -> None:
     await thread.comment("/ptq fix", thread.clock())
     payload = render_payload(
