@@ -160,9 +160,10 @@ class Recovery:
         async with context.db.read() as connection:
             looked_at = await fetch_beat(connection, LOOKED)
             enabled = await fetch_enabled(connection)
-        if not enabled.keys() >= {name.lower() for name in context.repositories}:
+        if enabled.keys() != {name.lower() for name in context.repositories}:
             # The configuration was read again, or another replica had an older one.
             async with context.db.write() as connection:
+                await forget_repositories(connection, context.repositories)
                 await enable_repositories(connection, context.repositories, now)
                 enabled = await fetch_enabled(connection)
         this = _Pass(now, enabled)

@@ -1,4 +1,4 @@
-"""How often recovery reads the timeline of an issue, which anybody can make long."""
+"""What recovery asks GitHub about labels: how often, and since when."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from sqlalchemy import select
+
 from handlers.context import Context
 from handlers.events import Issue, User
 from handlers.inbox.inbox import Inbox
@@ -14,6 +16,8 @@ from handlers.ports import DeliveryAttempt, GitHub, Labelling
 from handlers.recovery.recovery import Recovery
 from handlers.rules import RepositoryRules
 from handlers.triggers.router import ROUTER
+from runner.db.schema import replies
+from runner.rows import job_rows
 from tests.handlers.asked import NAME, render_payload
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
@@ -68,3 +72,25 @@ async def test_the_timeline_of_a_decided_label_is_read_once_an_hour_or_for_a_mis
         github.labellings[7] = [Labelling(User(login="stranger"), clock() - timedelta(minutes=1))]
         await recovery.step()
         assert github.timelines_read == 3
+
+
+async def test_labels_from_while_a_repository_was_not_configured_start_nothing(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        clock, repositories = Clock(), {NAME: RULES}
+        github = LabelledIssue(clock)
+        github.writers.add("stranger")
+        context = Context(cast(GitHub, github), database, repositories, {}, "https://ptq", (), clock, lambda: None)
+        recovery = Recovery(context, Inbox(database, ROUTER, clock), ROUTER, sweep_max=5, in_flight_s=30, is_relayed=False)
+        await recovery.begin()
+        repositories.clear()
+        await recovery.step()
+        clock.forward(300)
+        github.labellings[7] = [Labelling(User(login="stranger"), clock())]
+        clock.forward(60)
+        repositories[NAME] = RULES
+        for _ in range(2):
+            await recovery.step()
+            clock.forward(300)
+        async with database.read() as connection:
+            assert await job_rows.fetch_recent_jobs(connection, 1) == []
+            assert (await connection.execute(select(replies.c.body))).all() == []
