@@ -7,7 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
-import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -33,8 +32,6 @@ from handlers.rules import REBASE, RepositoryRules
 from handlers.words import replies, status_comment
 from runner.model.job import Job
 from runner.rows import job_rows
-
-log = structlog.get_logger()
 
 router = Router()
 
@@ -180,7 +177,7 @@ async def _still_stands(request: Request, command: Command) -> bool:
         body = (await context.github.fetch_comment(request.rules.name, comment.id)).body
         if command in parse_commands(body):
             return True
-    log.info("request.withdrawn", by=request.person.name)
+    await request.reply(replies.render_withdrawn())
     return False
 
 

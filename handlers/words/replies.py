@@ -129,6 +129,14 @@ def render_pull_request_thread() -> str:
     )
 
 
+def render_withdrawn() -> str:
+    """A late command whose comment was deleted or edited meanwhile."""
+    return (
+        "Not started: this command reached ptq-bot late, and its comment was deleted or edited meanwhile. "
+        "Please comment again if you still want it."
+    )
+
+
 def render_edited() -> str:
     """A command in an edited comment."""
     return "Commands in edited comments are ignored. Please post a new comment."

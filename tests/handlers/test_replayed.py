@@ -166,6 +166,7 @@ async def test_a_command_that_arrives_late_starts_nothing_if_it_was_withdrawn(
         thread.github.threads[ISSUE] = [replace(comment, body=now_says)]
     await thread.deliver("issue_comment", render_commented(ISSUE, comment))
     assert bool(await thread.jobs()) is starts
+    assert len(await thread.replies()) == 1 - starts
 
 
 async def test_a_label_that_was_taken_off_earlier_ends_nothing_that_was_asked_for_since(thread: Thread) -> None:
