@@ -49,14 +49,14 @@ async def fetch_person(context: Context, rules: RepositoryRules, login: str, sur
 
 
 async def identify(
-    context: Context, rules: RepositoryRules, repository: Repository, login: str, surface: Surface, operation: Operation
+    context: Context, rules: RepositoryRules, login: str, surface: Surface, operation: Operation
 ) -> Person:
     """Somebody with the role that GitHub says they have just now. Where that is enough by the operator's rules, the
     repository's own rules count too.
     """
     person = await fetch_person(context, rules, login, surface)
     if RIGHTS[operation] is not Right.ANYONE and person.may(operation):
-        return replace(person, rules=await narrow(context, rules, repository))
+        return replace(person, rules=await narrow(context, rules))
     return person
 
 
@@ -77,7 +77,7 @@ async def admit(
         return None
     # Which operation takes most is a matter of the rules, and the repository's own may differ from the operator's.
     hardest = max(operations, key=lambda operation: _rank(operation, rules))
-    person = await identify(context, rules, repository, sender.login, Surface.THREAD, hardest)
+    person = await identify(context, rules, sender.login, Surface.THREAD, hardest)
     refused = [operation for operation in operations if not person.may(operation)]
     if not refused:
         return person

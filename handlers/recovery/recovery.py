@@ -290,8 +290,7 @@ class Recovery:
             reason = "it is unknown who removed the label: ptq-bot resume ends the pause"
             self._complain(f"the pause by {rules.name}#{number}", reason)
             return
-        repository, trigger = await self._fetch_repository(this, rules), f"a look at {this.until.isoformat()}"
-        await lift_pause(self._context, rules, repository, number, trigger, by)
+        await lift_pause(self._context, rules, number, f"a look at {this.until.isoformat()}", by)
 
     async def _is_off(self, rules: RepositoryRules, number: int) -> bool:
         """Whether the pause label is not on that issue. It counts as on if the issue cannot be read any more."""

@@ -12,6 +12,7 @@ import pytest
 from gidgethub import sansio
 from sqlalchemy import select
 
+from handlers.commands.own_rules import PATH
 from handlers.commands.rights import Person, Surface
 from handlers.commands.table import COMMANDS
 from handlers.context import Context
@@ -182,6 +183,13 @@ async def test_a_comment_needs_the_right_to_each_of_its_commands(thread: Thread)
     rules = replace(RULES, who_may_start=Role.ADMIN, who_may_open=Role.WRITE)
     thread.context = replace(thread.context, repositories={NAME: rules})
     await thread.comment("/ptq fix\n\n/ptq release", thread.clock())
+    assert await thread.jobs() == []
+    assert "admin access" in (await thread.replies())[0]
+
+
+async def test_a_repositorys_own_rules_are_read_where_its_default_branch_is_now(thread: Thread) -> None:
+    thread.github.files[PATH] = b'who_may_start = "admin"\n'
+    await thread.comment("/ptq fix", thread.clock())
     assert await thread.jobs() == []
     assert "admin access" in (await thread.replies())[0]
 

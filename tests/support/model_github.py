@@ -57,6 +57,8 @@ class ModelGitHub:
         """Whatever we have ever posted, also what was deleted."""
         self.fetched_comments = list[int]()
         self.roles_asked = list[str]()
+        self.files = dict[str, bytes]()
+        """What is on the default branch."""
         self.labellings = dict[int, list[Labelling]]()
         self.labels = dict[int, set[str]]()
         """What stands on each issue."""
@@ -209,8 +211,8 @@ class ModelGitHub:
 
     async def react_to_comment(self, repository: str, comment_id: int, content: str) -> None: ...
 
-    async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
-        return await self._do(lambda: None)
+    async def fetch_file(self, repository: str, path: str, commit: str | None) -> bytes | None:
+        return await self._do(lambda: self.files.get(path) if commit is None else None)
 
     async def find_base_files(self, repository: str, paths: Collection[str], commit: str) -> dict[str, BaseFile]:
         return await self._do(lambda: {})

@@ -100,7 +100,7 @@ async def admit(deps: DashboardDeps, visitor: Visitor, name: str, operation: Ope
     if rules is None or visitor.login is None:
         raise absent
     repository = await deps.context.github.fetch_repository(rules.name)
-    person = await identify(deps.context, rules, repository, visitor.login, Surface.PAGE, operation)
+    person = await identify(deps.context, rules, visitor.login, Surface.PAGE, operation)
     if person.role < Role.READ:
         raise absent
     person.require(operation, rules.name)
