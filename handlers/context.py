@@ -17,7 +17,6 @@ from runner.db.database import Database
 from runner.model.job import Job, JobRequest
 from runner.model.machines import Machine, eligible
 
-
 KEPT_STRANGERS, STRANGER_S = 10_000, 3600.0
 """How many refused people are in memory, and for how many seconds after their last question to GitHub."""
 

@@ -75,7 +75,7 @@ async def ask_for_pull(
         job = await job_rows.fetch_job(connection, standing) if standing else None
         posted = await casebook.fetch_replies_of_job(connection, standing) if standing else []
         threads = {issue_number, newest.number or issue_number} if newest else {issue_number}
-        shown = (report and report.digest or "")[:DIGEST_SHOWN]
+        shown = ((report and report.digest) or "")[:DIGEST_SHOWN]
         copies = await casebook.fetch_answers_with(connection, rules.name, threads, shown) if shown else []
     if report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()

@@ -73,7 +73,8 @@ def compute_change(job: JobPaths, request: Mapping[str, Any], problems: list[str
         problems += find_twins(found.tracked, entries)
         contents = read_contents(git, entries, max_bytes)
         as_patch = ("--patch", "--binary", "--find-renames", "--no-ext-diff", "--no-textconv")
-        patch = git.run(*COMPARE, *as_patch, HIDE_COMMITS, base, limit=PATCH_FACTOR * max_bytes + request["max_text_bytes"])
+        limit = PATCH_FACTOR * max_bytes + request["max_text_bytes"]
+        patch = git.run(*COMPARE, *as_patch, HIDE_COMMITS, base, limit=limit)
     return {
         "changes": [
             {"path": entry.path, "mode": entry.mode, "old_mode": entry.old_mode, "content": contents.get(entry.object)}
