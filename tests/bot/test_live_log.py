@@ -229,7 +229,7 @@ async def test_the_end_of_a_job_is_said_with_a_link_once_its_log_is_whole(site: 
         assert squeeze(reader.log) == "onetwothree"
         assert end.text.strip() == "Job finished: succeeded. View result"
         assert f'href="/jobs/{job.id}"' in end.data
-        assert f'hx-get="/jobs/{job.id}/actions"' in end.data, "what is offered is another matter for each reader"
+        assert f'hx-get="/jobs/{job.id}"' in end.data, "each reader asks for what came out, and what they can do"
         assert await reader.drain() == ["over"]
 
 
@@ -283,7 +283,7 @@ async def test_whatever_an_agent_says_stays_within_the_text_of_its_event(site: S
             parser.feed(event.data if event.name == "log" else "")
             assert {tag for tag, _ in parser.tags} <= {"pre"}
             assert {name for _, attrs in parser.tags for name in attrs} <= {"class"}
-        assert set(names) <= {"log", "state", "history"}
+        assert set(names) <= {"log", "state", "facts", "steps", "history", "standing"}
         assert int(reader.last_id) <= len(said) + 200
         for words in ("data: forged", "<script>alert(1)</script>", "hx-get", "{{ 7 * 7 }}", "a⟨U+202E⟩b⟨U+0000⟩c"):
             assert words in reader.log
