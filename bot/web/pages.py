@@ -27,6 +27,7 @@ from bot.web.dashboard.listing import name_state
 from bot.web.dashboard.lists import ListPages
 from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.notes import NotePages
+from bot.web.dashboard.operator_actions import OperatorActions
 from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.sign_in import SignIn
 from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, JobLogs, LogTail, TooMany
@@ -113,7 +114,7 @@ class Pages:
         signs_in = SignIn(deps, oauth) if oauth else None
         pages = [
             *ListPages(deps, self._slots).routes(),
-            *(Actions(deps).routes() if signs_in else []),
+            *((*Actions(deps).routes(), *OperatorActions(deps).routes()) if signs_in else ()),
             *(NotePages(deps, oauth, signs_in).routes() if oauth and signs_in else []),
             web.get("/status", self.show_status),
             web.get("/jobs/{id}", self.show_job),

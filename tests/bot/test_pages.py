@@ -46,7 +46,7 @@ async def test_the_list_shows_the_newest_job_first_and_links_it(site: Site) -> N
     page = await site.get("/jobs")
     assert [link for link in page.links() if "/jobs/" in link] == ["/jobs/new", "/jobs/old"]
     assert [name for name in page.classes() if name in set(JobState)] == ["queued", "failed"]
-    for part in ("octo/widgets#8", "fix", "requested by maintainer on 2026-03-01 12:01 UTC", "no machine answers"):
+    for part in ("octo/widgets#8", "fix", "requested by maintainer", "just now", "no machine answers"):
         assert part in page.text
 
 

@@ -1,4 +1,4 @@
-// Buttons that copy: the text stands on the page, so that it can be taken by hand as well.
+// Buttons that copy. The text is on the page, too, so that people can select it.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("button[data-copy]");
   const source = button && document.getElementById(button.dataset.copy);
@@ -12,3 +12,15 @@ document.addEventListener("click", async (event) => {
   }
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
+
+// Lists refresh while somebody looks at them, and does nothing in them.
+const refreshSoon = () => {
+  const live = document.getElementById("live");
+  if (!live) return;
+  setTimeout(() => {
+    const list = document.getElementById("live");
+    if (document.visibilityState === "visible" && !list.contains(document.activeElement)) htmx.trigger(list, "refresh");
+    refreshSoon();
+  }, 1000 * live.dataset.refresh);
+};
+document.addEventListener("DOMContentLoaded", refreshSoon);
