@@ -47,8 +47,9 @@ async def test_an_operator_pauses_and_drains_on_the_overview_and_nobody_else_doe
 
 async def test_an_operator_renames_a_task_and_deletes_logs_on_its_page(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path) as dashboard, dashboard.browser("root") as root:
-        task = {"kind": JobKind.TASK, "series": 1, "name": "task1", "thread": None}
-        job = await dashboard.add(id="ended00001", state=JobState.FAILED, **task)
+        job = await dashboard.add(
+            id="ended00001", state=JobState.FAILED, kind=JobKind.TASK, series=1, name="task1", thread=None
+        )
         async with dashboard.database.write() as connection:
             await job_rows.save_log(connection, job.id, "agent", job_rows.compress_log(b"much\n"))
         path = f"/jobs/{job.id}"

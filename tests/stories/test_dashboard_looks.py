@@ -28,7 +28,9 @@ from tests.support.visitor import NAME
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-REPORT = """## What was wrong
+REPORT = """**Outcome:** fix staged
+
+## What was wrong
 
 The last chunk was dropped by `range(0, len(items) - size, size)`, as [the documents](https://docs.example/) say.
 

@@ -24,3 +24,14 @@ const refreshSoon = () => {
   }, 1000 * live.dataset.refresh);
 };
 document.addEventListener("DOMContentLoaded", refreshSoon);
+
+// A choice that depends on another one offers only what belongs to it.
+const offer = () => {
+  for (const choice of document.querySelectorAll("select[data-offers]")) {
+    const wanted = choice.form.elements[choice.dataset.offers].value;
+    for (const group of choice.querySelectorAll("optgroup")) group.hidden = group.disabled = group.label !== wanted;
+    if (choice.selectedOptions[0]?.closest("optgroup")?.hidden) choice.value = "";
+  }
+};
+document.addEventListener("DOMContentLoaded", offer);
+document.addEventListener("change", offer);
