@@ -213,6 +213,26 @@ async def test_state_cost_and_history_come_with_the_log_and_its_end_leads_to_the
         assert await reader.drain() == ["over"]
 
 
+async def test_every_changing_part_of_the_page_is_sent_with_the_title_of_its_tab(site: Site) -> None:
+    job = await site.add(state=JobState.RUNNING)
+    page = await site.get(f"/jobs/{job.id}")
+    swapped = {
+        attrs["hx-target"]: attrs["sse-swap"] for _, attrs in page.tags if "sse-swap" in attrs and "hx-target" in attrs
+    }
+    assert {f"#{part}" for part in ("state", "facts", "steps", "history")} <= swapped.keys()
+    (asks,) = [attrs for _, attrs in page.tags if attrs.get("hx-get") == f"/jobs/{job.id}/actions"]
+    assert (asks["hx-trigger"], asks["hx-target"]) == ("sse:standing delay:500ms", "#offers")
+    async with follow(site) as reader:
+        before = (await reader.until("standing")).data
+        assert "<title>octo/widgets#7 · fix · running</title>" in (await reader.until("state")).data
+        assert "queued" in (await reader.until("steps")).text
+        async with site.database.write() as connection:
+            await job_rows.request_cancel(connection, job.id, "alice", NOON)
+        after = await reader.until("standing")
+        assert after.data != before
+        assert "alice" not in after.data
+
+
 @pytest.mark.parametrize("where", ["spool", "database"])
 async def test_the_end_of_a_job_is_said_with_a_link_once_its_log_is_whole(site: Site, where: str) -> None:
     job = await site.add(state=JobState.COLLECTING)
