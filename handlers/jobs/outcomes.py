@@ -86,7 +86,7 @@ class _Ended:
     @property
     def size(self) -> int:
         """The characters of all texts of its agent."""
-        return (self.report.size if self.report else 0) + 100 * len(self.log or b"")
+        return (self.report.size if self.report else 0) + 100 * len(self.log or b"")  # Logs shrink that much.
 
 
 async def _read_ended(context: Context, job: Job) -> _Ended:

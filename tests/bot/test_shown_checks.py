@@ -30,6 +30,12 @@ def test_a_check_is_a_row_with_what_happened_before_and_after() -> None:
     ]
 
 
+def test_a_bug_that_still_reproduces_is_not_shown_as_a_success() -> None:
+    check = Check("1", 1, CheckKind.ISSUE, "", "x", {Side.BASE: (FAILS,) * 3})
+    (row,) = show_checks(make_job(), [check], None)
+    assert (row.verdict, row.style, row.before, row.after) == ("reproduces", "failed", "fails 3 of 3", "")
+
+
 def test_runs_that_end_in_the_same_way_are_shown_once() -> None:
     other = CheckRun(1, False, "ValueError: no\n")
     check = Check("1", 1, CheckKind.ISSUE, "", "x", {Side.BASE: (FAILS, FAILS, other), Side.CHANGED: (PASSES,)})

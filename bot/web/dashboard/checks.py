@@ -17,6 +17,8 @@ SIDES = {
     Side.CHANGED: "After the change",
 }
 
+_VERDICTS = {CheckVerdict.VERIFIED: "verified", CheckVerdict.REPRODUCED: "reproduces"}
+
 
 @dataclass(frozen=True, slots=True)
 class SameRuns:
@@ -61,8 +63,8 @@ def _show(check: Check, finding: CheckFinding) -> ShownCheck:
     return ShownCheck(
         check=check,
         name=_name(check),
-        verdict="not run yet" if is_waiting else str(verdict) if is_good else "not verified",
-        style="succeeded" if is_good else "pending" if is_open or is_waiting else "failed",
+        verdict=_VERDICTS.get(verdict, "not verified") if not is_waiting else "not run yet",
+        style="succeeded" if verdict is CheckVerdict.VERIFIED else "pending" if is_open or is_waiting else "failed",
         before=_count(finding, Side.BASE),
         after=_count(finding, Side.CHANGED),
         failure=finding.failure,

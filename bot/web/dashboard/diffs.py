@@ -74,7 +74,9 @@ class FileDiff:
         """Whether the header says nothing beyond the name and the status, so that it can be folded."""
         name = self.name
         usual = {f"diff --git a/{name} b/{name}", f"--- a/{name}", f"+++ b/{name}", "--- /dev/null", "+++ /dev/null"}
-        return all(line in usual or line in _MODES or _INDEX.fullmatch(line) for line in self.header)
+        # Git writes a tab after a name with spaces.
+        lines = [line.removesuffix("\t") for line in self.header]
+        return all(line in usual or line in _MODES or _INDEX.fullmatch(line) for line in lines)
 
     def pairs(self) -> Iterator[Pair]:
         """The lines as two sides: what was removed stands next to what was added in its place."""

@@ -13,13 +13,14 @@ document.addEventListener("click", async (event) => {
   setTimeout(() => { button.textContent = "Copy"; }, 2000);
 });
 
-// Lists refresh while somebody looks at them, and does nothing in them.
+// Lists refresh while somebody looks at them, unless they are selecting text or using a button in them.
 const refreshSoon = () => {
   const live = document.getElementById("live");
   if (!live) return;
   setTimeout(() => {
     const list = document.getElementById("live");
-    if (document.visibilityState === "visible" && !list.contains(document.activeElement)) htmx.trigger(list, "refresh");
+    const isIdle = !list.contains(document.activeElement) && getSelection().isCollapsed;
+    if (document.visibilityState === "visible" && isIdle) htmx.trigger(list, "refresh");
     refreshSoon();
   }, 1000 * live.dataset.refresh);
 };
