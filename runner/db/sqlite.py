@@ -17,6 +17,7 @@ from sqlalchemy import URL, event
 from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from runner.db import sqlite_driver
 from runner.db.errors import DatabaseError, NoDatabase
 from runner.db.sql import ASYNC_COMMIT
 from runner.own_files import close_to_others, open_private
@@ -51,6 +52,7 @@ def make_engine(url: URL) -> AsyncEngine:
     """An engine whose transactions wait for the write lock, unless they are `reads_only`."""
     # Reuse the connection that was used last: each has its own cache and thread.
     engine = create_async_engine(url, pool_use_lifo=True, pool_size=15)
+    event.listen(engine.sync_engine, "do_connect", _choose_driver)
     event.listen(engine.sync_engine, "connect", _set_up)
     event.listen(engine.sync_engine, "begin", _begin)
     event.listen(engine.sync_engine, "close", _roll_back)
@@ -103,6 +105,10 @@ def ignoring_busy() -> Iterator[None]:
 def sync(file: Path) -> None:
     """Write committed data to the disk. Does not block readers and writers. Raises `OSError`."""
     _sync(Path(f"{file}-wal"))
+
+
+def _choose_driver(_dialect: Any, _record: Any, _where: Any, options: dict[str, Any]) -> None:
+    options["async_creator_fn"] = sqlite_driver.connect
 
 
 def _set_up(connection: Any, _record: Any) -> None:

@@ -121,6 +121,7 @@ async def follow(browser: Browser, job: Job, stage: str) -> AsyncIterator[Follow
         yield Follower(reply)
 
 
+@pytest.mark.slow
 async def test_a_live_page_without_its_log_still_shows_how_the_job_stands(tmp_path: Path) -> None:
     async with (
         open_dashboard(tmp_path) as dashboard,
@@ -147,6 +148,7 @@ async def test_a_live_page_without_its_log_still_shows_how_the_job_stands(tmp_pa
             await checks.until_log(CHECKED)
 
 
+@pytest.mark.slow
 async def test_the_next_log_is_as_closed_as_the_one_before(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path) as dashboard, dashboard.browser() as stranger:
         job = await dashboard.add(state=JobState.RUNNING)

@@ -227,6 +227,7 @@ async def test_a_host_key_that_changed_before_the_confirmation_is_shown_again(
     assert operator.setup.state.answers.machines == ()
 
 
+@pytest.mark.slow
 async def test_a_machine_that_does_not_answer_is_explained_and_the_input_stays(
     tryout: Tryout, operator: Operator
 ) -> None:

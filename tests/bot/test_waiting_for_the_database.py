@@ -75,6 +75,7 @@ async def passed_on(port: int, to_port: int) -> AsyncIterator[None]:
     server.close()
 
 
+@pytest.mark.slow
 async def test_a_service_starts_once_its_database_can_be_reached(
     tmp_path: Path, postgres: Server, empty_postgres_url: str
 ) -> None:

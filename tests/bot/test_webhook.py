@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import io
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -306,7 +307,12 @@ async def send_raw(endpoint: Endpoint, *more_headers: str, body: bytes, cut: boo
     if cut:
         await asyncio.sleep(0.1)  # It has to be waiting for the body by then.
         writer.write_eof()
-    answer = await reader.read()
+        answer = await reader.read()
+    else:
+        # aiohttp keeps the connection for 10 seconds after a request that was not read to its end.
+        answer = await reader.readuntil(b"\r\n\r\n")
+        if length := re.search(rb"(?i)^content-length: (\d+)", answer, re.MULTILINE):
+            answer += await reader.readexactly(int(length[1]))
     writer.close()
     return answer
 

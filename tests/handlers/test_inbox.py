@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+import pytest
 from gidgethub import sansio
 from gidgethub.routing import Router
 from sqlalchemy import select, text
@@ -80,6 +81,7 @@ async def open_desk(url: str, work: Work = do_nothing) -> AsyncIterator[Desk]:
         yield Desk(database, work)
 
 
+@pytest.mark.slow
 async def test_a_claim_that_is_lost_costs_a_delivery_no_attempt(database_url: str) -> None:
     lost = ["one"] * (MAX_ATTEMPTS + 1)
 

@@ -157,6 +157,7 @@ async def test_a_call_whose_agent_has_gone_before_it_was_made_takes_nothing(book
     assert await books.states() == [SETTLED]
 
 
+@pytest.mark.slow
 async def test_a_replica_whose_claim_has_passed_on_asks_nothing(books: Books) -> None:
     claims = Claims(books.db, lasts_s=2.0)
     async with claims.hold("job:x"):

@@ -107,6 +107,7 @@ async def test_what_is_begun_under_a_claim_is_bound_by_it_also_later(database_ur
                 await task
 
 
+@pytest.mark.slow
 async def test_a_claim_is_renewed_while_its_holder_lives(database_url: str) -> None:
     async with replicas(database_url, lasts_s=2) as (one, other, _):
         renewing = asyncio.create_task(one.run())
@@ -132,6 +133,7 @@ async def test_nothing_is_asked_of_the_outside_once_a_claim_may_have_expired(dat
             require_claim(0)
 
 
+@pytest.mark.slow
 async def test_a_holder_that_was_late_has_its_claim_again_if_nobody_took_it(database_url: str) -> None:
     async with replicas(database_url, lasts_s=2) as (one, other, db):
         async with one.hold("job:1"):

@@ -368,6 +368,7 @@ def test_a_machine_names_the_place_where_its_commands_run(tmp_path: Path) -> Non
     assert isinstance(open_host(Machine("gpu-1", str(tmp_path), host=ADDRESS)), SshHost)
 
 
+@pytest.mark.slow
 async def test_a_forwarded_connection_that_nobody_reads_sends_little_ahead(ssh_host: SshHost) -> None:
     over, sent = asyncio.Event(), 0
     with tempfile.TemporaryDirectory() as folder:  # A socket's path has to be short.

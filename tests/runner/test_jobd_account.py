@@ -17,6 +17,8 @@ from runner.model.machines import FAULTS
 from tests.support import refused_calls
 from tests.support.jobd import Jobd, Repository, wait_until
 
+pytestmark = pytest.mark.slow
+
 MISSING = namespaces.find_missing(Path("/var/tmp"))
 ACCOUNT = 54321
 
@@ -56,7 +58,6 @@ def test_another_run_of_pytest_does_not_take_its_folders_away(account: Jobd, tmp
     assert account.prepare()["state"] == "done"
 
 
-@pytest.mark.slow
 @needs_root
 @needs_overlay
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
@@ -72,7 +73,6 @@ def test_it_runs_a_job_from_clone_to_change_in_every_way(account: Jobd, way: str
     assert account.beside().prepare(ways=[way], setup=["echo built > built"])["state"] == "done"
 
 
-@pytest.mark.slow
 @needs_root
 @needs_overlay
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])

@@ -15,6 +15,8 @@ from runner.jobd.environment.trees import WAYS
 from runner.jobd.sandbox.sandbox import is_sandboxed
 from tests.support.jobd import LIMITS, Jobd, make_repository
 
+pytestmark = pytest.mark.slow
+
 BUG, FIX = "def double(x):\n    return x + 1\n", "def double(x):\n    return 2 * x  # mended\n"
 PYTHON = ["/bin/sh", "-ec", f'PYTHONPATH=. {sys.executable} "$@"', "sh"]
 SHELL = ["/bin/sh", "-e"]

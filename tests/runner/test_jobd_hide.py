@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.jobd import Change, Jobd, Repository
 
+pytestmark = pytest.mark.slow
+
 FILES = {".pi/settings.json": "{}\n", "sub/.PI/x": "x\n", "sub/.pi": "a file\n", "pi/.pi.txt": "harmless\n"}
 
 

@@ -14,6 +14,8 @@ from runner.jobd.verbs.inventory import find_gpus, find_minors, read_gpus
 from runner.model.inventory import parse_inventory
 from tests.support.jobd import Jobd, processes_with, wait_until
 
+pytestmark = pytest.mark.slow
+
 TWO = """\
 0, GPU-6a1c5e0e-0001, 00000000:19:00.0, 81559, 550.54.15, NVIDIA H100 80GB HBM3
 1, GPU-6a1c5e0e-0002, 00000000:3B:00.0, 81559, 550.54.15, NVIDIA H100 80GB HBM3

@@ -17,6 +17,8 @@ from runner.jobd.sandbox import namespaces
 from runner.jobd.stages.log import LineFilter
 from tests.support.jobd import LIMITS, START, Jobd, Repository, make_repository
 
+pytestmark = pytest.mark.slow
+
 SEALED = not namespaces.find_missing(Path("/var/tmp"))
 
 REPORT = """

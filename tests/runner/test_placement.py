@@ -31,6 +31,8 @@ from tests.support.jobs import NOON, make_job, open_database
 from tests.support.machines import open_local_host
 from tests.support.no_gateway import NoGateway
 
+pytestmark = pytest.mark.slow
+
 LEAST_S = 2.0
 
 

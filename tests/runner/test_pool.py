@@ -27,6 +27,8 @@ from runner.steps.preparations import name_recipe, note_prepared, note_unprepare
 from tests.runner.test_placement import Floor, open_floor
 from tests.support.jobs import NOON
 
+pytestmark = pytest.mark.slow
+
 TWO_GPUS = "0, GPU-a, 0000:19:00.0, 81559, 550.54, NVIDIA H100\n1, GPU-b, 0000:3B:00.0, 81559, 550.54, NVIDIA H100\n"
 
 

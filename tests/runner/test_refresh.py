@@ -34,6 +34,8 @@ from tests.support.jobs import NOON, make_job, open_database
 from tests.support.machines import open_local_host
 from tests.support.no_gateway import NoGateway
 
+pytestmark = pytest.mark.slow
+
 PROFILE = Profile("octo/widgets", create_venv=("mkdir",))
 
 

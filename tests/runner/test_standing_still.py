@@ -101,6 +101,7 @@ async def test_a_replica_that_stands_still_amid_a_transaction_keeps_the_turn_fro
         assert await asyncio.to_thread(process.wait) == 0
 
 
+@pytest.mark.slow
 async def test_who_works_for_long_with_its_turn_is_left_alone(postgres_url: str) -> None:
     async with open_database(postgres_url) as one, open_database(postgres_url) as other:
 

@@ -1,0 +1,112 @@
+"""The driver of SQLite: a short read runs on the event loop, everything else on the connection's own thread.
+
+Most of our reads take less time than it takes to hand one statement to a thread and back, and one transaction is
+handed over nine times. Writes and commits wait for locks and for the disk, so they always go to the thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any
+
+import aiosqlite
+
+MAX_STEPS = 20_000
+"""Instructions of SQLite's virtual machine after which a read leaves the event loop: about a millisecond's work."""
+
+MAX_TURN_S = 0.002
+"""Seconds for which one connection's reads may keep the event loop to themselves."""
+
+
+def connect(*where: Any, **options: Any) -> Awaitable[aiosqlite.Connection]:
+    """Open a connection. The arguments are those of `sqlite3.connect`."""
+    options["check_same_thread"] = False
+    return _SqliteConnection(partial(sqlite3.connect, *where, **options), iter_chunk_size=64)
+
+
+class _SqliteConnection(aiosqlite.Connection):
+    """It counts what its thread still has to do: until that is done, nothing else may use the connection."""
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection], iter_chunk_size: int) -> None:
+        super().__init__(connector, iter_chunk_size)
+        self._thread.daemon = True
+        self._handed_over = 0
+        self._done = 0
+        self._is_on_loop = False
+        self._turn_began = 0.0
+
+    def cursor(self) -> Any:
+        return _SqliteCursor(self, self._conn.cursor())
+
+    async def rollback(self) -> None:
+        await self.run(self._conn.rollback)
+
+    async def _connect(self) -> aiosqlite.Connection:
+        connection = await super()._connect()
+        self._conn.set_progress_handler(lambda: self._is_on_loop, MAX_STEPS)
+        return connection
+
+    async def _execute(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._handed_over += 1
+        try:
+            return await super()._execute(self._count, fn, *args, **kwargs)  # type: ignore[no-untyped-call]
+        finally:
+            self._turn_began = time.monotonic()
+
+    def _count(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self._done += 1
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call something short here, or on the thread if that is still busy for a task that was cancelled."""
+        if self._handed_over != self._done:
+            return await self._execute(function, *args)
+        return function(*args)
+
+    async def read(self, function: Callable[[], Any]) -> Any:
+        """Run a statement here, or on the thread if it turns out to be long."""
+        if time.monotonic() - self._turn_began > MAX_TURN_S:
+            await asyncio.sleep(0)
+            self._turn_began = time.monotonic()
+        if self._handed_over != self._done:
+            return await self._execute(function)
+        self._is_on_loop = True
+        try:
+            return function()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+                raise
+        finally:
+            self._is_on_loop = False
+        return await self._execute(function)
+
+
+class _SqliteCursor(aiosqlite.Cursor):
+    """It reads all rows of a statement at once, as SQLAlchemy asks for all of them directly afterwards."""
+
+    _conn: _SqliteConnection
+
+    async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> aiosqlite.Cursor:
+        self._rows: list[Any] = []
+        # `BEGIN` alone takes no lock, so it waits for nobody; `BEGIN IMMEDIATE` does.
+        if sql == "BEGIN" or sql.startswith("SELECT"):
+            self._rows = await self._conn.read(partial(self._read, sql, parameters or ()))
+        else:
+            self._rows = await self._conn._execute(self._read, sql, parameters or ())
+        return self
+
+    async def fetchall(self) -> list[Any]:
+        return self._rows
+
+    async def close(self) -> None:
+        await self._conn.run(self._cursor.close)
+
+    def _read(self, sql: str, parameters: Any) -> list[Any]:
+        self._cursor.execute(sql, parameters)
+        return self._cursor.fetchall()
