@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from gidgethub.sansio import Event
 from sqlalchemy import select
@@ -44,9 +44,9 @@ class Thread:
     context: Context
     clock: Clock
 
-    async def stand(self, job_id: str, attempt: int) -> None:
+    async def stand(self, job_id: str, attempt: int, **changes: Any) -> None:
         """The diff of an attempt waits for a note."""
-        job = make_job(id=job_id, attempt=attempt, thread=ISSUE, state=JobState.SUCCEEDED, base_commit=BASE)
+        job = make_job(id=job_id, attempt=attempt, thread=ISSUE, state=JobState.SUCCEEDED, base_commit=BASE, **changes)
         case = Case(job.case_key, NAME, ISSUE, "It breaks", CaseState.AWAITING_NOTE, NOON, NOON, standing_job_id=job_id)
         texts = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch([CHANGE]))
         async with self.db.write() as connection:
