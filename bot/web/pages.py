@@ -6,7 +6,8 @@ All content of a job's page is untrusted: it is redacted and escaped, and the pa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
@@ -19,12 +20,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.actions import Actions
+from bot.web.dashboard.checks import show_checks
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.job_page import fetch_details
+from bot.web.dashboard.job_page import Moves, fetch_details, fetch_standing_mark, list_phases
 from bot.web.dashboard.listing import name_state
 from bot.web.dashboard.lists import ListPages
 from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.notes import NotePages
+from bot.web.dashboard.operator_actions import OperatorActions
 from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.sign_in import SignIn
 from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, JobLogs, LogTail, TooMany
@@ -38,11 +41,12 @@ from handlers.effects.outbox import count_backlog, list_troubles
 from handlers.inbox.inbox import count_deliveries
 from handlers.inbox.receiving import MAX_PENDING
 from handlers.text.report import has_words
+from handlers.text.transcript import find_last_lines
 from handlers.words.costs import describe_meter
 from handlers.words.report_comment import render_duration
 from runner.agents import Agent
 from runner.changes.concerns import is_withheld
-from runner.checks.verification import CheckKind, Side
+from runner.checks.verification import Check
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -61,16 +65,11 @@ ARTIFACTS = {"report.md": "body", "worklog.md": "worklog", "repro.py": "repro", 
 REFRESH_S = 5
 """How often the page of an active job reloads in a browser without scripts."""
 
-TITLES = {
-    CheckKind.ISSUE: "script of",
-    CheckKind.AGENT: "agent's",
-    CheckKind.TESTS: "tests in",
-}
-SIDES = {
-    Side.BASE: "On base",
-    Side.TEXT: "Patched files, unpatched code",
-    Side.CHANGED: "With the change",
-}
+LIVE_PARTS = ("state", "facts", "steps", "history")
+"""The parts of the page that are the same for all readers, and are sent when they change."""
+
+MAX_LOOKS = 20
+"""How often a page asks whether the pull request of a note is there."""
 
 
 class Pages:
@@ -115,7 +114,7 @@ class Pages:
         signs_in = SignIn(deps, oauth) if oauth else None
         pages = [
             *ListPages(deps, self._slots).routes(),
-            *(Actions(deps).routes() if signs_in else []),
+            *((*Actions(deps).routes(), *OperatorActions(deps).routes()) if signs_in else ()),
             *(NotePages(deps, oauth, signs_in).routes() if oauth and signs_in else []),
             web.get("/status", self.show_status),
             web.get("/jobs/{id}", self.show_job),
@@ -182,25 +181,27 @@ class Pages:
             values["checks"] = await fetch_checks(connection, job.id)
             # After everything else, because a confidential report may have arrived meanwhile.
             values["report"] = await job_rows.fetch_report(connection, job.id)
-        values |= {"details": details, "posted": "posted" in request.query, "reads_log": reads_log}
+        values |= {"details": details, "posted": read_posted(request), "reads_log": reads_log}
+        values["splits"] = request.query.get("view") == "split"
         return await run_for_page(partial(self._draw_job, visitor, job, logs=logs, **values))
 
     async def show_actions(self, request: web.Request) -> web.Response:
-        """The actions on a job's page. They change when the job ends."""
+        """The part of a job's page that depends on its reader. A page asks for it when it may have changed."""
         visitor, job = await self._find(request)
         details = await fetch_details(self._deps, visitor, job)
         report, withheld = await self._fetch_result(visitor, job)
         async with self._context.db.read() as connection:
             is_confidential = await fetch_withheld(connection, job.id)
-        return withheld or self._deps.renderer.render_page(
-            "job_actions.html", visitor, job=job, details=details, report=report, is_confidential=is_confidential
-        )
+        values: dict[str, Any] = {"details": details, "report": report, "is_confidential": is_confidential}
+        values |= {"posted": read_posted(request), "max_looks": MAX_LOOKS}
+        return withheld or self._deps.renderer.render_page("job_actions.html", visitor, job=job, **values)
 
     async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
         """The state of a job, the same for all readers."""
         is_mine = not job.active or self._follows(job.id)
         return {
             "events": await job_rows.fetch_events(connection, job.id),
+            "moves": await job_rows.fetch_moves(connection, job.id),
             "meter": await job_rows.fetch_meter(connection, job.id),
             "earlier": await job_rows.fetch_job(connection, job.follows) if job.follows else None,
             "troubles": await list_troubles(connection, job),
@@ -214,14 +215,16 @@ class Pages:
         *,
         report: Report | None,
         meter: Meter | None,
+        checks: Sequence[Check],
         logs: Mapping[str, LogTail],
+        moves: Moves,
         reads_log: bool,
         **values: Any,
     ) -> web.Response:
         if withheld := self._withhold(visitor, job, report):
             return withheld
+        shown_checks = show_checks(job, checks, report)
         report = report if reads_log or has_words(report) else None
-        texts = [(title, text) for title, text in report.texts() if text.strip()] if report else []
         drawn = {stage: self._logs.draw(job, stage, log) for stage, log in logs.items()}
         is_confidential = is_withheld(report)
         if is_confidential:  # A stream has the same content for all readers, so it ends here.
@@ -230,7 +233,9 @@ class Pages:
             "job.html",
             visitor,
             report=report,
-            texts=texts,
+            checks=shown_checks,
+            first="log" if job.active and drawn else "summary",
+            last_lines=find_last_lines(drawn["agent"].entries) if job.agent_failed and "agent" in drawn else "",
             logs=drawn,
             # The stream of the log also carries the state, for people who may not read the log, too.
             follows=GROWING[job.state] if job.active and GROWING[job.state] not in drawn else None,
@@ -238,18 +243,19 @@ class Pages:
             no_log="" if reads_log else self._deps.visibility.explain_no_log(visitor, job),
             refresh_s=REFRESH_S,
             digest_shown=DIGEST_SHOWN,
-            sides=SIDES,
-            titles=TITLES,
             is_live=False,
+            max_looks=MAX_LOOKS,
             artifacts=[name for name, field in ARTIFACTS.items() if report and getattr(report, field).strip()],
             is_confidential=is_confidential,
-            **self._describe_standing(job, meter),
+            **self._describe_standing(job, meter, moves),
             **values,
         )
 
-    def _describe_standing(self, job: Job, meter: Meter | None) -> dict[str, Any]:
-        took = describe_run(job, meter, self._context.now())
-        return {"job": job, "meter": meter, "took": took, "model": (meter and meter.model) or job.model}
+    def _describe_standing(self, job: Job, meter: Meter | None, moves: Moves) -> dict[str, Any]:
+        now = self._context.now()
+        took, model = describe_run(job, meter, now), (meter and meter.model) or job.model
+        phases = list_phases(moves, job.ended_at or now, active=job.active)
+        return {"job": job, "meter": meter, "took": took, "model": model, "phases": phases}
 
     async def _look(self, job_id: str) -> JobView:
         """The current state of a followed job."""
@@ -257,15 +263,19 @@ class Pages:
             job = await job_rows.fetch_job(connection, job_id)
             assert job is not None, "jobs are never deleted"
             standing = await self._fetch_standing(connection, job)
+            mark = await fetch_standing_mark(connection, job)
             report = await job_rows.fetch_report(connection, job_id)
-        return await run_for_page(self._draw_view, job, report, **standing)
+        return await run_for_page(partial(self._draw_view, job, report, mark, **standing))
 
-    def _draw_view(self, job: Job, report: Report | None, *, meter: Meter | None, **values: Any) -> JobView:
+    def _draw_view(
+        self, job: Job, report: Report | None, mark: str, *, meter: Meter | None, moves: Moves, **values: Any
+    ) -> JobView:
         draw = self._deps.renderer.render_html
         if is_withheld(report):
             return JobView(job, True, {"gone": draw("confidential.html", "main", **describe_withheld(job))})
-        values = {**values, **self._describe_standing(job, meter), "is_live": True}
-        return JobView(job, False, {part: draw("job.html", part, **values) for part in ("state", "history")})
+        values = {**values, **self._describe_standing(job, meter, moves), "is_live": True}
+        parts = {part: draw("job.html", part, **values) for part in LIVE_PARTS}
+        return JobView(job, False, {"standing": mark, **parts})
 
     async def show_patch(self, request: web.Request) -> web.Response:
         """The patch as pages show it. It works with `git apply` unless invisible characters were made visible."""
@@ -350,6 +360,12 @@ async def send_static(request: web.Request) -> web.StreamResponse:
     if (path := STATIC.get(request.match_info["name"])) is None:
         raise web.HTTPNotFound(text="there is no such file\n", headers=HEADERS)
     return web.FileResponse(path, headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
+
+
+def read_posted(request: web.Request) -> int:
+    """How often this page has looked for the pull request of a note that its reader has just posted; 0: no note."""
+    told = request.query.get("posted")
+    return 0 if told is None else min(int(told), MAX_LOOKS) if re.fullmatch(r"[0-9]{1,4}", told) else 1
 
 
 def describe_withheld(job: Job) -> dict[str, Any]:

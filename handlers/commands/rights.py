@@ -76,6 +76,9 @@ RIGHTS: Mapping[Operation, Right] = {
 }
 """The right that each operation needs."""
 
+FOR_OPERATORS_TOO = frozenset({Operation.PAUSE, Operation.RESUME})
+"""What operators can do on pages in every repository, and for all at once, whatever their role there."""
+
 
 class NotPermitted(Exception):  # noqa: N818
     """A person lacks the right to an operation in the repository of these rules."""
@@ -126,7 +129,7 @@ class Person:
     def may(self, operation: Operation) -> bool:
         """Whether they may do it in this repository. At the terminal people may do everything."""
         right = RIGHTS[operation]
-        if self.surface is Surface.TERMINAL:
+        if self._may_everywhere(operation):
             return True
         return self.is_operator if right is Right.OPERATE else self.role >= right.find_role(self.rules)
 
@@ -138,5 +141,9 @@ class Person:
     def require(self, operation: Operation, repository: str | None = None) -> None:
         """Raise `NotPermitted` unless they may do it, in this repository if it concerns one."""
         elsewhere = repository is not None and repository.lower() != self.rules.name.lower()
-        if not self.may(operation) or (elsewhere and self.surface is not Surface.TERMINAL):
+        if not self.may(operation) or (elsewhere and not self._may_everywhere(operation)):
             raise NotPermitted(operation, self.rules)
+
+    def _may_everywhere(self, operation: Operation) -> bool:
+        is_operator = self.is_operator and self.surface is Surface.PAGE
+        return self.surface is Surface.TERMINAL or (is_operator and operation in FOR_OPERATORS_TOO)

@@ -8,6 +8,7 @@ Level-triggered: it looks at the current rows, so a crash does no harm. It only 
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,9 +25,11 @@ from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.rebase import is_to_be_tried_again
 from handlers.jobs.start import start_again
 from handlers.notices.notifications import draft_concern
+from handlers.text.live_transcript import read_last_lines
 from handlers.words import replies, status_comment
 from handlers.words.report_comment import Draft, approvable, draft_report, shows_diff
 from handlers.words.verified import find_outcome
+from runner.agents import build_agent
 from runner.aside import run_aside
 from runner.changes.concerns import is_withheld
 from runner.checks.verification import Check
@@ -77,11 +80,13 @@ class _Ended:
     meter: Meter | None
     checks: Sequence[Check]
     pull_number: int | None
+    log: bytes | None
+    """The log of its agent, compressed, if the report quotes its end."""
 
     @property
     def size(self) -> int:
         """The characters of all texts of its agent."""
-        return self.report.size if self.report else 0
+        return (self.report.size if self.report else 0) + 100 * len(self.log or b"")  # Logs shrink that much.
 
 
 async def _read_ended(context: Context, job: Job) -> _Ended:
@@ -89,7 +94,9 @@ async def _read_ended(context: Context, job: Job) -> _Ended:
         report, meter = await job_rows.fetch_report(connection, job.id), await job_rows.fetch_meter(connection, job.id)
         case = await casebook.fetch_case(connection, job.case_key)
         pull_number = case.pull_number if case else None
-        return _Ended(job, report, meter, await fetch_checks(connection, job.id), pull_number)
+        is_quoted = job.agent_failed and context.opens_log(job)
+        log = await job_rows.fetch_compressed_log(connection, job.id, "agent") if is_quoted else None
+        return _Ended(job, report, meter, await fetch_checks(connection, job.id), pull_number, log)
 
 
 async def _report(context: Context, job_id: str) -> None:
@@ -184,10 +191,16 @@ def _render(context: Context, ended: _Ended) -> Draft:
             key_on_machine=context.leaves_key(job),
             caps_unpriced=context.caps_unpriced(job),
             quotes_log=context.opens_log(job),
+            last_lines=_read_last_lines(context, job, ended.log) if ended.log else "",
         )
     except Exception:
         log.exception("report.not_rendered", **job.log_context())
         return Draft(replies.render_unrenderable(job, context.find_page_root(job)))
+
+
+def _read_last_lines(context: Context, job: Job, compressed: bytes) -> str:
+    spec = context.agents.get(job.agent)
+    return read_last_lines(zlib.decompress(compressed), build_agent(spec) if spec else None, context.secrets)
 
 
 async def _refresh(context: Context, status: Reply) -> None:

@@ -17,6 +17,7 @@ from handlers.text.transcript import (
     clean_events,
     drop_colours,
     drop_unfinished,
+    find_last_lines,
     redact_each,
     shorten,
 )
@@ -26,6 +27,10 @@ from runner.characters import show_invisible
 
 MAX_SHOWN = 64_000
 """The most characters of one entry. The middle of a longer one is omitted."""
+
+
+MAX_END = 65_536
+"""The bytes of a log's end that are read for its last lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +112,13 @@ def read_transcript(log: bytes, agent: Agent | None, secrets: Collection[str]) -
     """The entries of a whole log."""
     transcript = LiveTranscript(agent, secrets)
     return join_plain([*transcript.feed(log), *transcript.finish()])
+
+
+def read_last_lines(log: bytes, agent: Agent | None, secrets: Collection[str]) -> str:
+    """The end of a log, as `find_last_lines` quotes it."""
+    start = max(len(log) - MAX_HELD - MAX_END, 0)
+    transcript = LiveTranscript(agent, secrets, start)
+    return find_last_lines(join_plain([*transcript.feed(log[start:]), *transcript.finish()]))
 
 
 def join_plain(told: Sequence[Told]) -> list[Entry]:

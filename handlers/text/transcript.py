@@ -20,6 +20,9 @@ from runner.model.ending import Ending
 SHOWN_LINES = 12
 """The lines that are shown of a tool's input and output; of the output the last ones, which contain errors."""
 
+LAST_LINES, MAX_LAST_LINE = 12, 300
+"""How much is quoted of the end of a log: so many lines, and of each so many characters."""
+
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 """A string in a whole line of JSON."""
 
@@ -63,6 +66,16 @@ class Entry:
 
     kind: EntryKind
     text: str
+
+
+def find_last_lines(entries: Sequence[Entry]) -> str:
+    """The end of a log for people who want to know why it ended; empty if it says nothing."""
+    lines: list[str] = []
+    for entry in reversed(entries):
+        lines[:0] = entry.text.strip("\n").split("\n")
+        if len(lines) >= LAST_LINES:
+            break
+    return "\n".join(line[:MAX_LAST_LINE] for line in lines[-LAST_LINES:]).strip("\n")
 
 
 def drop_colours(text: str) -> str:

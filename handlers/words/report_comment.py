@@ -130,6 +130,7 @@ def draft_report(
     key_on_machine: bool = False,
     caps_unpriced: bool = False,
     quotes_log: bool = False,
+    last_lines: str = "",
 ) -> Draft:
     """The report of an ended job: findings, diff, next step, and costs.
 
@@ -138,7 +139,8 @@ def draft_report(
     and time are capped where the cost is unknown. A withheld run gets a neutral text.
 
     More people read a thread than a log. Unless everybody may read the log (`quotes_log`), the comment contains no line
-    that was logged after the agent started, and no results of a run without a report.
+    that was logged after the agent started, and no results of a run without a report. `last_lines` is the redacted end
+    of a failed agent's log.
     """
     if is_withheld(report):
         return Draft(render_confidential())
@@ -146,7 +148,9 @@ def draft_report(
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
     headline = name_outcome(job, checks) if job.kind is JobKind.VERIFY else choose_headline(job, parsed)
     headline = Headline.NEEDS_HUMAN if _needs_human(job, report) else headline
-    above = [_render_head(job, headline, secrets, quotes_log=quotes_log), _render_findings(job, parsed, secrets)]
+    end = last_lines if quotes_log else ""
+    head = _render_head(job, headline, public_url, secrets, quotes_log=quotes_log, last_lines=end)
+    above = [head, _render_findings(job, parsed, secrets)]
     above.append(render_checks(job, checks, report, public_url, secrets))
     above += [_render_doubts(left, secrets)] if left else []
     above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
@@ -179,7 +183,9 @@ def choose_headline(job: Job, parsed: ParsedReport | None) -> str:
     return f"{headline}: {parsed.outcome}" if parsed and parsed.outcome else headline
 
 
-def _render_head(job: Job, headline: str, secrets: Collection[str], *, quotes_log: bool) -> str:
+def _render_head(
+    job: Job, headline: str, public_url: str, secrets: Collection[str], *, quotes_log: bool, last_lines: str
+) -> str:
     # A sweep's requester has an account name on the host, which may be a stranger's login on GitHub.
     asker = f"@{job.requested_by}" if job.posts is Posts.ALL else "the operator of this App"
     head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, requested by {asker}."
@@ -187,11 +193,13 @@ def _render_head(job: Job, headline: str, secrets: Collection[str], *, quotes_lo
         return head
     sentence, details = split_failure(redact(job.failure, secrets))
     shown = f"{head}\n\n{Label.WHY.bold} {make_plain_line(sentence, secrets, 500)}"
-    if not details:
-        return shown
-    if job.agent_has_run and not quotes_log:
-        return f"{shown}. See the log for details."
-    return f"{shown}\n\n{cut(fence(show_invisible(details[-MAX_SUMMARY:])), 2 * MAX_SUMMARY, '…')}"
+    is_open = quotes_log or not job.agent_has_run
+    quoted = [details] if details and is_open and details not in last_lines else []
+    if text := "\n".join([*quoted, last_lines]).strip("\n"):
+        return f"{shown}\n\n{cut(fence(show_invisible(text[-MAX_SUMMARY:])), 2 * MAX_SUMMARY, '…')}"
+    if details or job.agent_failed:
+        return f"{shown}. See {link_job(public_url, job.id, 'the log', '#log')} for details."
+    return shown
 
 
 def _point_to_page(job: Job, public_url: str) -> str:

@@ -48,7 +48,7 @@ OPEN = frozenset({CheckVerdict.NAMES_PATCH, CheckVerdict.UNTRIED})
 MAX_NAMES = 3
 """The most names that are quoted of those that only the change has."""
 
-_DOUBTS = {
+DOUBTS = {
     CheckVerdict.SHOWS_NOTHING: "it does not fail before the change, so it shows nothing",
     CheckVerdict.NOT_ALWAYS: "before the change, it does not fail in the same way each time",
     CheckVerdict.STILL_FAILS: "after the change, it still fails",
@@ -71,7 +71,7 @@ def render_checks(
 ) -> str:
     """A list with a line for each check; empty without checks."""
     lines = [
-        _render(job, check, _judge(job, check, report), public_url, secrets)
+        _render(job, check, judge_for(job, check, report), public_url, secrets)
         for check in checks
         if check.runs or check.trouble
     ]
@@ -105,11 +105,12 @@ def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str])
     if outcome is not Outcome.UNSETTLED:
         return ""
     doubts = ((judge(check, has_change=False).verdict, check.trouble) for check in checks)
-    said = (redact(trouble or _DOUBTS[verdict], secrets) for verdict, trouble in doubts if verdict not in GOOD)
+    said = (redact(trouble or DOUBTS[verdict], secrets) for verdict, trouble in doubts if verdict not in GOOD)
     return "; ".join(dict.fromkeys(said))
 
 
-def _judge(job: Job, check: Check, report: Report | None) -> CheckFinding:
+def judge_for(job: Job, check: Check, report: Report | None) -> CheckFinding:
+    """Judge a check with what is known of its job's change."""
     if report is None or report.digest is None:
         return judge(check, has_change=False)
     if check.kind is not CheckKind.AGENT:
@@ -152,4 +153,4 @@ def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Itera
             names = (show_words(name, secrets, MAX_FAILURE) for name in finding.new_names[:MAX_NAMES])
             reason = f": {', '.join(names)}"
         is_part = finding.verdict is CheckVerdict.NOT_RUN and any(finding.total.values())
-        yield f"**not verified**: {'some runs are missing' if is_part else _DOUBTS[finding.verdict]}{reason}"
+        yield f"**not verified**: {'some runs are missing' if is_part else DOUBTS[finding.verdict]}{reason}"

@@ -238,6 +238,11 @@ class Job(JobRequest):
         return self.started_at is not None or self.adopts is not None
 
     @property
+    def agent_failed(self) -> bool:
+        """Whether it failed after its agent had begun. What the agent printed last may say why."""
+        return self.state is JobState.FAILED and self.has_agent and self.agent_has_run
+
+    @property
     def logged_issue(self) -> int:
         """Its number in logs and notifications: negative for a series."""
         return -(self.series or 0) if self.thread is None else self.thread

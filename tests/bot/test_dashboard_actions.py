@@ -16,6 +16,7 @@ from handlers.cases import casebook
 from handlers.cases.case import end_job
 from handlers.ports import OverBudget, Worth
 from handlers.rules import RepositoryRules
+from runner.agents import AgentSpec
 from runner.model.inventory import Inventory
 from runner.model.job import JobState
 from runner.rows import job_rows
@@ -139,6 +140,45 @@ async def test_while_github_says_nothing_nobody_may(dashboard: Dashboard) -> Non
         assert (await browser.send(f"{path}/follow-up", {"csrf": csrf})).status == 503
         assert (await browser.visit(f"/jobs/{hidden.id}")).status == 404
     assert len(await dashboard.jobs()) == 2
+
+
+async def test_a_page_looks_for_the_pull_request_of_a_note_and_stops_in_the_end(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        for query, next_look in (
+            ("posted", "2"),
+            ("posted=2", "3"),
+            ("posted=20", None),
+            ("posted=-1", "2"),
+            ("", None),
+        ):
+            page = await browser.visit(f"{path}?{query}")
+            looks = [attrs["hx-get"] for _, attrs in page.tags if "hx-get" in attrs]
+            assert looks == ([f"{path}/actions?posted={next_look}"] if next_look else []), query
+            assert ("Your note was posted." in page.text) == bool(query)
+        async with dashboard.database.write() as connection:
+            case = await casebook.fetch_case(connection, f"{NAME}#1")
+            assert case
+            await casebook.save_case(connection, replace(case, pull_number=12))
+        page = await browser.visit(f"{path}/actions?posted=2")
+        assert f"{dashboard.github.url}/{NAME}/pull/12" in page.links()
+        assert "hx-get" not in page.html
+
+
+async def test_a_launch_offers_each_repository_its_own_agents_and_machines(dashboard: Dashboard) -> None:
+    rules = cast("dict[str, RepositoryRules]", dashboard.context.repositories)
+    agents = cast("dict[str, AgentSpec]", dashboard.context.agents)
+    agents["other"] = AgentSpec("other", "command", ("true",))
+    rules[HIDDEN] = replace(rules[HIDDEN], agents=("other",), requires=("h200",))
+    async with dashboard.browser("alice") as browser:
+        page = (await browser.visit(f"/launch?repository={NAME}")).html
+    groups = re.findall(r'<optgroup label="([^"]+)">(.*?)</optgroup>', page, re.DOTALL)
+    assert [(name, re.findall(r"<option[^>]*>([^<]+)", inside)) for name, inside in groups] == [
+        (HIDDEN, ["mine", "other"]),
+        (NAME, ["mine"]),
+        (HIDDEN, []),
+        (NAME, ["gpu-1"]),
+    ]
 
 
 async def test_a_job_is_cancelled_by_whoever_may_start_one(dashboard: Dashboard) -> None:

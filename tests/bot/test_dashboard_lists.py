@@ -16,7 +16,7 @@ from bot.web.dashboard.job_page import list_phases
 from bot.web.dashboard.listing import PAGE, PageFilter, read_filter
 from bot.web.dashboard.spend import SpendRow, sum_all
 from runner.changes.patch import list_lines
-from runner.db.schema import deliveries
+from runner.db.schema import deliveries, pulls
 from runner.model.job import JobKind, JobState
 from runner.model.machines import Lease
 from runner.rows import job_rows
@@ -26,6 +26,8 @@ from tests.support.jobs import NOON, SPELLED, make_job
 from tests.support.meters import make_meter, make_usage
 from tests.support.site import PATCH, make_report
 
+PULL = {"digest": "ab", "note": "", "approver": "alice", "note_url": "", "branch": "b", "created_at": NOON}
+PULL |= {"next_attempt_at": NOON, "attempts": 0}
 CONFIDENTIAL = "**Outcome:** security concern\n\nAnybody may read the words of others."
 
 
@@ -198,7 +200,8 @@ async def test_what_agents_write_is_no_instruction_to_the_page(dashboard: Dashbo
     async with dashboard.browser("alice") as browser:
         for path in (f"/jobs/{job.id}", "/jobs", "/"):
             page = await browser.visit(path)
-            names = {name for _, attributes in page.tags for name in attributes}
+            tags = [attributes for _, attributes in page.tags if attributes.get("id") != "live"]
+            names = {name for attributes in tags for name in attributes}
             active = {name for name in names if name.startswith(("hx-", "sse-", "data-hx", "on", "style"))}
             assert active <= {"hx-disable"}
             assert [attrs["data-copy"] for _, attrs in page.tags if "data-copy" in attrs] in ([], ["takeover"])
@@ -224,6 +227,25 @@ async def test_only_whoever_holds_an_environment_reads_the_way_in(dashboard: Das
     dashboard.github.set_permission("octo/widgets", "alice", "read")
     async with dashboard.browser("alice") as browser:
         assert "gpu.internal" not in (await browser.visit(f"/jobs/{job.id}")).html
+
+
+async def test_a_list_says_what_came_out_for_those_who_may_know_it(dashboard: Dashboard) -> None:
+    spent = {"started_at": NOON, "ended_at": NOON + timedelta(seconds=200), "state": JobState.SUCCEEDED}
+    await dashboard.add(make_report(job_id="open000001", body="**Outcome:** fix staged"), id="open000001", **spent)
+    await dashboard.add(make_report(job_id="hidden0001", body=CONFIDENTIAL), id="hidden0001", thread=8, **spent)
+    async with dashboard.database.write() as connection:
+        for job_id in ("open000001", "hidden0001"):
+            await connection.execute(pulls.insert().values(job_id=job_id, number=12, **PULL))
+    dashboard.clock.forward(3 * 60 + 5)
+    for path in ("/jobs", "/"):
+        async with dashboard.browser("alice") as browser:
+            rows = (await browser.visit(path)).html.split("<tr>")
+            (opened,) = (row for row in rows if "/jobs/open000001" in row)
+            (hidden,) = (row for row in rows if "/jobs/hidden0001" in row)
+            for part in ("fix staged", "/widgets/pull/12", ">3 min ago<", "2026-03-01 12:00:00 UTC", "3 min 20 s"):
+                assert part in opened, part
+            for part in ("concern", "/pull/", "3 min 20 s", "succeeded"):
+                assert part not in hidden, part
 
 
 def test_a_diff_is_folded_by_file() -> None:

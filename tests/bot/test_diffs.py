@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from bot.web import pages
-from bot.web.dashboard.diffs import COLOURED_DIFF, COLOURED_LINES, read_diff
+from bot.web.dashboard.diffs import COLOURED_DIFF, COLOURED_LINES, FileDiff, read_diff
 from tests.support.site import PATCH
 
 OLD_AND_NEW = f'''\
@@ -24,11 +27,63 @@ diff --git a/a.py b/a.py
 '''
 
 
-def test_each_line_of_a_diff_says_what_it_is() -> None:
+def read_back(files: Sequence[FileDiff]) -> str:
+    """What people read, from top to bottom."""
+    return "".join(f"{line}\n" for file in files for line in (*file.header, *(line.text for line in file.lines)))
+
+
+def test_each_line_of_a_diff_says_what_it_is_and_where() -> None:
     (file,) = read_diff(OLD_AND_NEW)
     assert file.name == "a.py"
-    assert "".join(line for _, line in file.lines) == OLD_AND_NEW
-    assert [kind for kind, _ in file.lines][3:] == ["hunk", "", "minus", "minus", "plus", "plus", "", ""]
+    assert read_back([file]) == OLD_AND_NEW
+    assert [(line.kind, line.old, line.new) for line in file.lines] == [
+        ("hunk", None, None),
+        ("", 1, 1),
+        ("minus", 2, None),
+        ("minus", 3, None),
+        ("plus", None, 2),
+        ("plus", None, 3),
+        ("", 4, 4),
+        ("remark", None, None),
+    ]
+
+
+def test_side_by_side_what_was_removed_stands_next_to_what_took_its_place() -> None:
+    hunk = "@@ -1,4 +1,4 @@\n a\n-b\n-c\n+B\n d\n-e\n\\ No newline at end of file\n+E\n"
+    (file,) = read_diff(f"diff --git a/x b/x\n--- a/x\n+++ b/x\n{hunk}")
+    assert [tuple(side.text if side else None for side in pair) for pair in file.pairs()][1:] == [
+        (" a", " a"),
+        ("-b", "+B"),
+        ("-c", None),
+        (" d", " d"),
+        ("-e", "+E"),
+        ("\\ No newline at end of file", None),
+    ]
+
+
+PLAIN = "diff --git a/x b/x\nindex 1d72694..6e9e73f 100644\n--- a/x\n+++ b/x\n"
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "is_plain"),
+    [
+        (PLAIN, "", True),
+        (
+            PLAIN.replace("index", "new file mode 100755\nindex").replace("a/x\n+", "/dev/null\n+"),
+            "new, executable",
+            True,
+        ),
+        (PLAIN.replace("index", "deleted file mode 100644\nindex"), "deleted", True),
+        (PLAIN.replace("index", "old mode 100644\nnew mode 100755\nindex"), "", False),
+        (PLAIN.replace("index", "new file mode 120000\nindex"), "", False),
+        (PLAIN.replace("+++ b/x", "+++ b/y"), "", False),
+        (PLAIN.replace("index", "similarity index 90%\nrename from x\nrename to y\nindex"), "", False),
+        (PLAIN + "Binary files a/x and b/x differ\n", "", False),
+    ],
+)
+def test_a_header_is_folded_only_if_the_heading_says_all_that_it_says(header: str, status: str, is_plain: bool) -> None:
+    (file,) = read_diff(header + "@@ -1 +1 @@\n-a\n+b\n")
+    assert (file.status, file.is_header_plain) == (status, is_plain)
 
 
 def test_a_diff_is_shown_whole_whatever_is_missing_in_it() -> None:
@@ -38,9 +93,12 @@ def test_a_diff_is_shown_whole_whatever_is_missing_in_it() -> None:
         PATCH[:-5],
         PATCH + "@@\n",
         PATCH + "@@ x\n\n\n-\n+\n",
+        "no diff\n" + PATCH,
     ):
-        shown = "".join(line for file in read_diff(patch) for _, line in file.lines)
-        assert shown.removesuffix("\n") == patch.removesuffix("\n")
+        files = read_diff(patch)
+        assert read_back(files).removesuffix("\n") == patch.removesuffix("\n")
+        shown = [line for file in files for pair in file.pairs() for line in pair if line]
+        assert {id(line) for line in shown} == {id(line) for file in files for line in file.lines}
 
 
 def test_a_diff_beyond_what_has_colours_is_shown_as_one() -> None:
@@ -88,7 +146,7 @@ def find_contrast(one: Colour, other: Colour) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-WORDS = ("link", "good", "bad")
+WORDS = ("link", "good", "bad", "quiet")
 WHITE = (1.0, 1.0, 1.0, 1.0)
 NIGHTS = tuple((shade / 255, shade / 255, shade / 255, 1.0) for shade in (0x12, 0x1C, 0x1E, 0x24))
 """What browsers paint below a page: in the dark each has its own."""

@@ -213,6 +213,26 @@ async def test_state_cost_and_history_come_with_the_log_and_its_end_leads_to_the
         assert await reader.drain() == ["over"]
 
 
+async def test_every_changing_part_of_the_page_is_sent_with_the_title_of_its_tab(site: Site) -> None:
+    job = await site.add(state=JobState.RUNNING)
+    page = await site.get(f"/jobs/{job.id}")
+    swapped = {
+        attrs["hx-target"]: attrs["sse-swap"] for _, attrs in page.tags if "sse-swap" in attrs and "hx-target" in attrs
+    }
+    assert {f"#{part}" for part in ("state", "facts", "steps", "history")} <= swapped.keys()
+    (asks,) = [attrs for _, attrs in page.tags if attrs.get("hx-get") == f"/jobs/{job.id}/actions"]
+    assert (asks["hx-trigger"], asks["hx-target"]) == ("sse:standing delay:500ms", "#offers")
+    async with follow(site) as reader:
+        before = (await reader.until("standing")).data
+        assert "<title>octo/widgets#7 · fix · running</title>" in (await reader.until("state")).data
+        assert "queued" in (await reader.until("steps")).text
+        async with site.database.write() as connection:
+            await job_rows.request_cancel(connection, job.id, "alice", NOON)
+        after = await reader.until("standing")
+        assert after.data != before
+        assert "alice" not in after.data
+
+
 @pytest.mark.parametrize("where", ["spool", "database"])
 async def test_the_end_of_a_job_is_said_with_a_link_once_its_log_is_whole(site: Site, where: str) -> None:
     job = await site.add(state=JobState.COLLECTING)
@@ -229,7 +249,7 @@ async def test_the_end_of_a_job_is_said_with_a_link_once_its_log_is_whole(site: 
         assert squeeze(reader.log) == "onetwothree"
         assert end.text.strip() == "Job finished: succeeded. View result"
         assert f'href="/jobs/{job.id}"' in end.data
-        assert f'hx-get="/jobs/{job.id}/actions"' in end.data, "what is offered is another matter for each reader"
+        assert f'hx-get="/jobs/{job.id}"' in end.data, "each reader asks for what came out, and what they can do"
         assert await reader.drain() == ["over"]
 
 
@@ -283,7 +303,7 @@ async def test_whatever_an_agent_says_stays_within_the_text_of_its_event(site: S
             parser.feed(event.data if event.name == "log" else "")
             assert {tag for tag, _ in parser.tags} <= {"pre"}
             assert {name for _, attrs in parser.tags for name in attrs} <= {"class"}
-        assert set(names) <= {"log", "state", "history"}
+        assert set(names) <= {"log", "state", "facts", "steps", "history", "standing"}
         assert int(reader.last_id) <= len(said) + 200
         for words in ("data: forged", "<script>alert(1)</script>", "hx-get", "{{ 7 * 7 }}", "a⟨U+202E⟩b⟨U+0000⟩c"):
             assert words in reader.log

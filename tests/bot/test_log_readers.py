@@ -104,6 +104,16 @@ async def test_what_a_failed_preparation_printed_last_is_for_all_who_see_the_job
         assert "no such package" in page.text
 
 
+async def test_a_failed_run_says_at_the_top_of_its_page_what_its_agent_printed_last(tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path) as dashboard:
+        job = await fill(dashboard, JobState.FAILED)
+        for login, sees in (("bob", False), ("alice", True)):
+            async with dashboard.browser(login) as browser:
+                page = await browser.visit(f"/jobs/{job.id}")
+                top, _, _ = page.text.partition("Summary")
+                assert ("The last lines of the agent’s log" in top, top.count(FOUND)) == (sees, 2 * sees)
+
+
 @asynccontextmanager
 async def follow(browser: Browser, job: Job, stage: str) -> AsyncIterator[Follower]:
     async with browser.session.get(f"{browser.url}/jobs/{job.id}/log/{stage}/events") as reply:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from bot.github.limits import Left, parse_left
+from bot.web.auth.page_budget import CALLS_OF_PERSON, CALLS_PER_REPOSITORY, find_refresh_s
 from bot.web.auth.sessions import Visitor
 from bot.web.auth.visibility import LASTS_S, NONE_LASTS_S, NOT_ASKED, Visibility
 from handlers.context import Context
@@ -176,3 +177,10 @@ async def test_nobody_has_a_role_where_github_gives_no_answer() -> None:
     reader = PageReader()
     reader.github.mishaps = ["refused"] * 3
     assert await reader.look() == set()
+
+
+@pytest.mark.parametrize(("repositories", "seconds"), [(0, 10), (1, 24), (2, 45), (10, 180), (100, 554)])
+def test_a_list_that_is_left_open_uses_at_most_half_of_a_persons_questions(repositories: int, seconds: int) -> None:
+    calls = CALLS_OF_PERSON + CALLS_PER_REPOSITORY * repositories
+    assert find_refresh_s(repositories, calls) == seconds
+    assert repositories * 3600 / seconds <= calls / 2

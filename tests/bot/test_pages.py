@@ -46,7 +46,7 @@ async def test_the_list_shows_the_newest_job_first_and_links_it(site: Site) -> N
     page = await site.get("/jobs")
     assert [link for link in page.links() if "/jobs/" in link] == ["/jobs/new", "/jobs/old"]
     assert [name for name in page.classes() if name in set(JobState)] == ["queued", "failed"]
-    for part in ("octo/widgets#8", "fix", "requested by maintainer on 2026-03-01 12:01 UTC", "no machine answers"):
+    for part in ("octo/widgets#8", "fix", "requested by maintainer", "just now", "no machine answers"):
         assert part in page.text
 
 
@@ -118,9 +118,10 @@ async def test_the_page_of_a_finished_job_has_report_diff_and_logs_with_links_to
     ):
         assert part in page.text
     sections = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
-    assert sections == ["report", "diff", "repro", "worklog", "log-agent"]
+    parts = {"summary": ["report"], "diff": [], "checks": [], "log": ["log-agent"], "files": ["repro", "worklog"]}
+    assert sections == [section for part, inner in parts.items() for section in (part, *inner)]
     links = [link for link in page.links() if link.startswith("#")]
-    assert links == [*(f"#{section}" for section in sections), "#end-of-agent"]
+    assert links == [*(f"#{part}" for part in parts), "#end-of-agent"]
     assert [name for name in page.classes() if name in ("hunk", "minus", "plus")] == ["hunk", "minus", "plus"]
     assert PATCH in page.text
 

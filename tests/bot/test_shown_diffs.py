@@ -36,3 +36,13 @@ async def test_page_and_patch_show_each_line_of_a_diff_with_its_mark(site: Site)
 async def _show_whole(site: Site) -> Page:
     job = await site.add(make_report(job_id="1123456789"), id="1123456789", thread=2, state=JobState.SUCCEEDED)
     return await site.get(f"/jobs/{job.id}")
+
+
+async def test_side_by_side_shows_each_line_of_a_diff_too(site: Site) -> None:
+    patch = PATCH + PATCH.replace("chunks", "other").replace("+++ size", f"+{SECRET}\n+\u2028x")
+    await site.add(make_report(patch=patch), state=JobState.SUCCEEDED)
+    page = await site.get("/jobs/0123456789?view=split")
+    shown = page.text.split("\n")
+    for line in patch.replace(SECRET, "[redacted]").replace("\u2028", "⟨U+2028⟩").splitlines():
+        assert line in shown, line
+    assert [name for name in page.classes() if name == "again"] == ["again", "again"], "of a context line"

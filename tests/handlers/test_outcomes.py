@@ -223,7 +223,7 @@ async def test_no_word_of_a_log_or_of_a_run_without_a_report_is_in_a_thread(
         job = ended(state=state, failure=f"the agent exited with status 1:\n{FINDING}")
         await desk.add(job, report, meter=Meter(job.id, heading=FINDING))
         posted = (await desk.reply("report")).body
-        assert "the agent exited with status 1. See the log for details." in posted
+        assert f"the agent exited with status 1. See [the log]({URL}/jobs/{job.id}#log) for details." in posted
         assert ("There is no report, so diff and worklog are not shown here." in posted) is (report is not None)
         again = await render_report(desk.context, job)
         assert FINDING not in posted + again
@@ -233,6 +233,20 @@ async def test_no_word_of_a_log_or_of_a_run_without_a_report_is_in_a_thread(
         opened = replace(desk.context, public_logs=True)
         assert FINDING in await render_report(opened, job)
         assert FINDING not in await render_report(opened, replace(job, private=True))
+
+
+async def test_a_failed_run_quotes_the_end_of_its_log_where_everybody_may_read_it(database_url: str) -> None:
+    lines = "".join(f"line {number}\n" for number in range(90))
+    async with open_desk(database_url) as desk:
+        job = ended(state=JobState.FAILED, failure="the agent exited with status 1")
+        await desk.add(job)
+        async with desk.db.write() as connection:
+            log = f"{lines}no such table, said {SECRET}\n".encode()
+            await job_rows.save_log(connection, job.id, "agent", job_rows.compress_log(log))
+        assert "no such table" not in await render_report(desk.context, job)
+        opened = await render_report(replace(desk.context, public_logs=True), job)
+    assert "**Why:** the agent exited with status 1\n\n```\nline 79\n" in opened
+    assert "line 89\nno such table, said [redacted]\n```" in opened
 
 
 async def test_an_ordinary_report_notifies_nobody(database_url: str) -> None:

@@ -222,7 +222,7 @@ def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> 
     assert "last line of its log" in draft(quotes_log=True).finish()
     text = draft().finish()
     assert headline in text
-    assert "the setup failed. See the log for details." in text
+    assert "the setup failed. See [the log](https://ptq.example/jobs/0123456789#log) for details." in text
     assert "last line of its log" not in text
     prepared = replace(job, started_at=None)
     text = draft_report(prepared, None, None, model=None, public_url="https://ptq.example", secrets=()).finish()

@@ -54,17 +54,27 @@ async def test_a_maintainer_does_everything_from_the_dashboard(tmp_path: Path, b
 
             # Nobody loads this page anew: what comes from here on comes by itself.
             await expect(page.locator("#log-agent")).to_contain_text("the first line")
+            await expect(page.locator("#log-agent")).to_be_visible()
             await expect(page.locator("#state")).to_contain_text("running")
+            await expect(page.locator("#steps")).to_contain_text("running")
+            await expect(page).to_have_title(re.compile("running$"))
+            await page.get_by_label("Search this log").fill("FIRST")
+            await expect(page.locator("#found")).to_have_text("1 of 1")
             await expect(page.get_by_role("button", name="Cancel the job")).to_be_visible()
             (job,) = await world.jobs()
             (world.playground.folder / "machine/workspace/jobs" / job.id / "output/release").touch()
             await expect(page.locator("#log-agent")).to_contain_text("the second line")
             await expect(page.locator("#offers").get_by_role("link", name="Open the pull request")).to_be_visible()
             await expect(page.get_by_role("button", name="Cancel the job")).to_have_count(0)
+            await expect(page).to_have_title(re.compile("succeeded$"))
+            await expect(page.locator("#diff .plus").first).to_be_attached()
+            await expect(page.locator("#log")).to_be_visible()
             await page.locator("#state").get_by_role("link", name="View result").click()
 
             await expect(page.locator("#report").get_by_role("heading")).not_to_have_count(0)
+            await page.get_by_role("link", name="Diff", exact=True).click()
             await expect(page.locator("#diff .plus").first).to_be_visible()
+            await expect(page.locator("#report")).to_be_hidden()
 
             await page.get_by_role("link", name="Open the pull request").click()
             await page.get_by_role("button", name=re.compile(f"{MAINTAINER}$")).click()

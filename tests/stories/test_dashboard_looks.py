@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from handlers.text.repros import THE_ISSUE
+from runner.checks.verification import CheckKind, CheckRun, Side
 from runner.db.schema import deliveries
 from runner.model.inventory import Gpu, Inventory
 from runner.model.job import JobState
 from runner.model.machines import Lease, Outage
 from runner.rows import job_rows
+from runner.rows.check_rows import add_checks, fetch_checks, save_runs
 from runner.rows.machine_states import save_inventory, save_outage
 from tests.support.browser import DESKTOP, PHONE, WIDE, Scheme, find_faults, open_page
 from tests.support.dashboard import Dashboard, open_dashboard
@@ -25,7 +28,9 @@ from tests.support.visitor import NAME
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-REPORT = """## What was wrong
+REPORT = """**Outcome:** fix staged
+
+## What was wrong
 
 The last chunk was dropped by `range(0, len(items) - size, size)`, as [the documents](https://docs.example/) say.
 
@@ -45,6 +50,23 @@ Traceback (most recent call last): /a/very/long/path/without/any/place/to/break/
     + b"x" * 200
     + b"""\n"""
 )
+MORE = """\
+diff --git a/tests/test_a_module_with_a_long_name_that_goes_on.py b/tests/test_a_module_with_a_long_name_that_goes_on.py
+new file mode 100644
+index 0000000..6e9e73f
+--- /dev/null
++++ b/tests/test_a_module_with_a_long_name_that_goes_on.py
+@@ -0,0 +1,3 @@
++from chunks import chunks
++
++assert chunks([1, 2, 3], 2) == [[1, 2], [3]]
+diff --git a/run.sh b/run.sh
+old mode 100644
+new mode 100755
+"""
+AGENTS_CHECK = (CheckKind.AGENT, "", "print(chunks([1], 2))\n")
+FAILS = CheckRun(1, False, "Traceback (most recent call last):\nAssertionError: [[1, 2]]\n")
+RUNS = {Side.BASE: (FAILS,) * 3, Side.CHANGED: (CheckRun(0, False, ""),) * 3}
 RUNNING, ENDED = "runs000001", "ended00001"
 GPU = Gpu("0", "GPU-1", "NVIDIA H200", 143_771, "570.1")
 REASON = "the machine does not answer: ssh: connect to host gpu.internal port 22: No route to host"
@@ -56,11 +78,14 @@ async def fill(dashboard: Dashboard) -> None:
     await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
     await dashboard.add(id="waits00001", thread=2, trouble="its machine is out: " + REASON)
     await dashboard.add(id=RUNNING, thread=3, state=JobState.RUNNING, machine="gpu-1", skills=("review", "bench"))
-    await dashboard.add(id="failed0001", thread=4, state=JobState.FAILED, failure="the agent stopped: " + REASON)
+    await dashboard.add(
+        id="failed0001", thread=4, state=JobState.FAILED, started_at=now, failure="the agent stopped: " + REASON
+    )
     report = make_report(
         job_id=ENDED, body=REPORT, worklog="- I looked.\n", repro="print(chunks([1], 2))\n", refusals=(REASON,)
     )
-    report = replace(report, patch=PATCH.replace("items = 5", f"items = 5  # {'so ' * 60}"), warnings=(REASON,))
+    patch = PATCH.replace("items = 5", f"items = 5  # {'so ' * 60}") + MORE
+    report = replace(report, patch=patch, warnings=(REASON,))
     await dashboard.add(report, id=ENDED, thread=1, state=JobState.SUCCEEDED, machine="gpu-1", ended_at=now)
     dashboard.spool.append(RUNNING, "agent", LOG)
     row = {"lane": f"{NAME}#7", "body": b"{}", "received_at": now, "next_attempt_at": now}
@@ -76,7 +101,12 @@ async def fill(dashboard: Dashboard) -> None:
             await job_rows.save_meter(
                 connection, make_meter(job_id, turns=7, cost_usd=1.5, model="a-model-with-a-long-name-4")
             )
-        await job_rows.save_log(connection, ENDED, "agent", job_rows.compress_log(LOG))
+        for job_id in (ENDED, "failed0001"):
+            await job_rows.save_log(connection, job_id, "agent", job_rows.compress_log(LOG))
+        await add_checks(connection, ENDED, [(CheckKind.ISSUE, THE_ISSUE, "import chunks\n"), AGENTS_CHECK])
+        first, second = await fetch_checks(connection, ENDED)
+        await save_runs(connection, replace(first, runs=RUNS))
+        await save_runs(connection, replace(second, runs={Side.BASE: (FAILS,) * 3}, trouble=REASON))
         await job_rows.insert_lease(connection, Lease("gpu-1", 0, RUNNING), now)
         await save_inventory(connection, "gpu-1", has, now)
         await save_outage(connection, "gpu-1", Outage(REASON, False, now, now, now))
@@ -102,7 +132,8 @@ async def test_every_page_can_be_read_and_used(tmp_path: Path, browser: Browser,
         "overview": "/",
         "jobs": "/jobs",
         "running": f"/jobs/{RUNNING}",
-        "ended": f"/jobs/{ENDED}",
+        **{f"ended-{part}": f"/jobs/{ENDED}#{part}" for part in ("summary", "diff", "checks", "log", "files")},
+        "ended-sides": f"/jobs/{ENDED}?view=split#diff",
         "failed": "/jobs/failed0001",
         "launch": "/launch",
         "note": f"/jobs/{ENDED}/note",
@@ -120,6 +151,7 @@ async def test_every_page_can_be_read_and_used(tmp_path: Path, browser: Browser,
             await page.goto(f"{dashboard.url}/sign-in?next=/")
             await be_root(page)
             for name, path in pages.items():
+                await page.goto("about:blank")  # A page that only differs in its fragment would not be loaded.
                 await page.goto(dashboard.url + path)
                 if name == "note":
                     await be_root(page)

@@ -56,8 +56,8 @@ async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(
             session.get(f"{world.playground.service.url}/jobs/{job.id}") as answer,
         ):
             page = await answer.text()
-        assert '<section id="check-1"><h2>Checked by ptq-bot: script of the issue</h2>' in page
-        assert "On base, run 3: AssertionError: [[1, 2], [3, 4]]" in page
+        assert '<section id="check-1"><h2>The issue&#39;s script</h2>' in page
+        assert "Before the change, runs 1 to 3: AssertionError: [[1, 2], [3, 4]]" in page
         assert "Patched files, unpatched code" in page
 
 

@@ -143,11 +143,18 @@ async def _connect(playwright: Playwright, address: str) -> Browser:
 
 @asynccontextmanager
 async def open_page(
-    browser: Browser, *, width: int = DESKTOP, scheme: Scheme = "light", is_refused: bool = False
+    browser: Browser,
+    *,
+    width: int = DESKTOP,
+    scheme: Scheme = "light",
+    is_refused: bool = False,
+    has_scripts: bool = True,
 ) -> AsyncIterator[Page]:
     """A page whose visitor nobody knows yet. Afterwards nothing may have gone wrong on it: no script, no request but
     those that are to be refused, and nothing that its own policy forbids."""
-    context = await browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    context = await browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, java_script_enabled=has_scripts
+    )
     context.set_default_timeout(PATIENCE_S * 1000)
     complaints: list[str] = []
     context.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from datetime import datetime
 
@@ -19,6 +20,18 @@ CALLS_OF_PERSON, CALLS_PER_REPOSITORY = 300, 10
 list asks about all of them."""
 
 MOST_PEOPLE = 10_000
+
+REFRESH_S = 10
+"""How often an open list is refreshed, in seconds, if that asks GitHub nothing."""
+
+FOR_REFRESHING = 0.5
+"""The part of a person's questions that one open list may use."""
+
+
+def find_refresh_s(repositories: int, calls_of_person: int) -> int:
+    """How often an open list may be refreshed that asks about so many repositories each time. Pure."""
+    most = calls_of_person * FOR_REFRESHING
+    return max(REFRESH_S, math.ceil(HOUR_S * repositories / most)) if most else int(HOUR_S)
 
 
 class PageBudget:

@@ -9,7 +9,13 @@ import structlog
 from cachetools import TTLCache
 
 from bot.github.limits import ListLeft
-from bot.web.auth.page_budget import CALLS_OF_PERSON, CALLS_PER_REPOSITORY, PageBudget
+from bot.web.auth.page_budget import (
+    CALLS_OF_PERSON,
+    CALLS_PER_REPOSITORY,
+    REFRESH_S,
+    PageBudget,
+    find_refresh_s,
+)
 from bot.web.auth.sessions import Visitor
 from handlers.commands.rights import Right
 from handlers.context import Context
@@ -85,6 +91,7 @@ class Visibility:
         usual = CALLS_OF_PERSON + CALLS_PER_REPOSITORY * len(context.repositories)
         calls = usual if calls_of_person is None else calls_of_person
         self._budget = PageBudget(list_left, context.now, calls_of_person=calls)
+        self._refresh_s = find_refresh_s(len(context.repositories), calls)
 
     def is_open(self, visitor: Visitor) -> bool:
         """Whether lists and machines are shown to them at all."""
@@ -137,6 +144,10 @@ class Visibility:
             read=frozenset(rules.name.lower() for rules, role in found if role >= Role.READ),
             start=frozenset(rules.name.lower() for rules, role in found if role >= rules.who_may_start),
         )
+
+    def find_refresh_s(self, visitor: Visitor) -> int:
+        """How often an open list of theirs is refreshed, in seconds: rarely where GitHub is asked each time."""
+        return REFRESH_S if visitor.login is None or visitor.is_operator else self._refresh_s
 
     def explain_not_asked(self, visitor: Visitor) -> str:
         """Why somebody may not see all that they have access to, as sentences; empty where they do.

@@ -5,6 +5,8 @@ A refusal is shown only on the page. A started job is reported in its thread as 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import structlog
 from aiohttp import web
 
@@ -12,7 +14,7 @@ from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import ActionRefused, Fields, admit, derive_request_key, handle_form, new_request_key
 from bot.web.dashboard.listing import MAX_TYPED
-from handlers.commands.options import Options
+from handlers.commands.options import Options, list_offers
 from handlers.commands.rights import Operation, Person
 from handlers.events import Repository
 from handlers.jobs.cancel import cancel
@@ -55,11 +57,20 @@ class Actions:
             visitor,
             repositories=names,
             presets=[*context.presets, RETRY],
-            agents=list(context.agents),
-            machines=list(context.machines),
+            offers={name: self._offer(name) for name in names},
             given={name: request.query.get(name, "")[:MAX_TYPED] for name in ("repository", "issue", "preset")},
             request_key=new_request_key(),
         )
+
+    def _offer(self, name: str) -> Mapping[str, Sequence[str]]:
+        """The agents and machines that jobs in a repository may use. Whether it is private is not known here."""
+        rules, context = self._deps.context.rules_for(name), self._deps.context
+        if rules is None:
+            return {"agent": (), "machine": ()}
+        machines = {
+            machine: None for private in (False, True) for machine in context.machines_for(rules, private=private)
+        }
+        return {"agent": [*list_offers(rules, context.agents)], "machine": [*machines]}
 
     async def launch(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """Start a job on an issue, or a task if there is no issue."""

@@ -1,12 +1,14 @@
-"""The details of a job's page besides its result: phases, attempts, hold, and the reader's actions."""
+"""The details of a job's page besides its result: attempts, hold, the reader's actions, and its steps."""
 
 from __future__ import annotations
 
+import hashlib
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.operations.holds import describe_way_in
@@ -29,6 +31,10 @@ MAX_ATTEMPTS = 50
 """The most attempts of a case that are linked, the newest."""
 
 
+Moves = Sequence[tuple[datetime, JobState]]
+"""When a job came into which state, in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class Phase:
     """A past or current state of a job."""
@@ -47,8 +53,6 @@ class Phase:
 class JobDetails:
     """The details of a job's page."""
 
-    events: Sequence[tuple[datetime, str]]
-    phases: Sequence[Phase]
     attempts: Sequence[Job]
     hidden: Collection[str]
     """The attempts whose result the reader may not see."""
@@ -62,11 +66,6 @@ class JobDetails:
     """Whether the reader's `/ptq takeover` would be accepted."""
     request_key: str
     """The key that makes repeated forms of this page harmless."""
-
-    @property
-    def total_s(self) -> float:
-        """The total duration of all phases, in seconds."""
-        return sum(phase.lasted.total_seconds() for phase in self.phases) or 1.0
 
     def name_state(self, attempt: Job) -> str:
         """The state of an attempt, as the reader may see it."""
@@ -88,10 +87,7 @@ class JobDetails:
 async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobDetails:
     """The details for this visitor. Permissions are checked again before any action."""
     may_start, may_open = await _find_rights(deps, visitor, job)
-    now = deps.context.now()
     async with deps.context.db.read() as connection:
-        events = await job_rows.fetch_events(connection, job.id)
-        moves = await job_rows.fetch_moves(connection, job.id)
         hold = await fetch_hold(connection, job.id)
         attempts = await _fetch_attempts(connection, job)
         ids = [] if visitor.is_operator else [one.id for one in attempts]
@@ -101,8 +97,6 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         may_take_over = rules is not None and await would_take_over(connection, deps.context, rules, job)
     machine = deps.context.machines.get(job.machine or "")
     return JobDetails(
-        events=events,
-        phases=list_phases(moves, job.ended_at or now, active=job.active),
         attempts=attempts,
         hidden=hidden,
         case=case,
@@ -133,6 +127,20 @@ async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:
     )
 
 
+async def fetch_standing_mark(connection: AsyncConnection, job: Job) -> str:
+    """A text that changes when what a reader is offered may change: attempts, pull request, hold, cancellation.
+
+    It says nothing else, because everybody who sees the job gets it.
+    """
+    which = (jobs.c.repository == job.repository, jobs.c.thread == job.thread)
+    query = select(jobs.c.id, jobs.c.state).where(*which).order_by(jobs.c.id)
+    attempts = [tuple(row) for row in await connection.execute(query)] if job.thread is not None else [job.state]
+    case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
+    held = await fetch_hold(connection, job.id)
+    standing = (attempts, case, held, job.cancel_requested_at)
+    return hashlib.sha256(repr(standing).encode()).hexdigest()[:16]
+
+
 def find_ssh_command(hold: Hold | None, machine: Machine | None, visitor: Visitor) -> str:
     """The SSH command, for the holder and for operators, once access is granted. Pure."""
     if hold is None or machine is None or hold.admitted_at is None or visitor.login is None:
@@ -141,7 +149,7 @@ def find_ssh_command(hold: Hold | None, machine: Machine | None, visitor: Visito
     return shlex.join(describe_way_in(machine)) if is_theirs or visitor.is_operator else ""
 
 
-def list_phases(moves: Sequence[tuple[datetime, JobState]], until: datetime, *, active: bool) -> list[Phase]:
+def list_phases(moves: Moves, until: datetime, *, active: bool) -> list[Phase]:
     """The states that a job was in, without the final one. Pure."""
     ends = [*(at for at, _ in moves[1:]), until]
     phases = [Phase(state, at, max(end - at, timedelta())) for (at, state), end in zip(moves, ends, strict=True)]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import urlencode
 
 from sqlalchemy import ColumnElement, and_, exists, func, or_, select
@@ -16,8 +17,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.web.auth.visibility import VisibleJobs
 from handlers.words.costs import describe_cost
+from handlers.words.report_comment import render_duration
+from runner.changes.concerns import find_outcome, split_lines
 from runner.characters import make_storable
-from runner.db.schema import cases, jobs, meters, reports
+from runner.db.schema import cases, jobs, meters, pulls, reports
 from runner.model.job import ACTIVE, FINAL, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -33,9 +36,12 @@ ENDED = "ended"
 MAX_TYPED = 200
 """The most characters of a filter that are used."""
 
+OUTCOME_READ = 4_000
+"""The characters of a report in which its outcome is looked for."""
+
 _SHOWN = (
     *("id", "repository", "thread", "attempt", "preset", "agent", "machine", "requested_by", "state"),
-    *("created_at", "trouble", "name"),
+    *("created_at", "started_at", "ended_at", "trouble", "name"),
 )
 """The columns for a list, without the long brief."""
 
@@ -53,6 +59,11 @@ class PageFilter:
     search: str = ""
     before: str = ""
     """The cursor."""
+
+    @property
+    def narrows(self) -> bool:
+        """Whether it has filters besides search and state."""
+        return any((self.repository, self.preset, self.agent, self.machine, self.who))
 
     def query(self, **changes: str) -> str:
         """The filters as a URL query, with changes."""
@@ -75,6 +86,11 @@ class ListedJob:
     state: str
     created_at: datetime
     trouble: str | None
+    outcome: str
+    """What its report or its checks say; empty if they say nothing, or the reader may not know it."""
+    pull_number: int | None
+    took: str
+    """How long it has run; empty if it has not started."""
     cost: str
 
 
@@ -149,24 +165,34 @@ def _read_cursor(cursor: str) -> tuple[datetime, str] | None:
         return None
 
 
-async def fetch_page(connection: AsyncConnection, scope: VisibleJobs, wanted: PageFilter) -> JobPage:
+async def fetch_page(
+    connection: AsyncConnection, scope: VisibleJobs, wanted: PageFilter, now: datetime, size: int = PAGE
+) -> JobPage:
     """The jobs of a page, newest first."""
     # First the ids, from an index that covers the filters; then the columns of those few jobs.
     order = (jobs.c.created_at.desc(), jobs.c.id.desc())
-    chosen = select(jobs.c.id).where(*choose(scope, wanted)).order_by(*order).limit(PAGE + 1)
+    chosen = select(jobs.c.id).where(*choose(scope, wanted)).order_by(*order).limit(size + 1)
     ids = [row.id for row in await connection.execute(chosen)]
     readings = {f"meter_{name}": column for name, column in meters.c.items()}
     query = (
-        select(*(jobs.c[name] for name in _SHOWN), cases.c.title, *(c.label(name) for name, c in readings.items()))
+        select(
+            *(jobs.c[name] for name in _SHOWN),
+            cases.c.title,
+            pulls.c.number.label("pull_number"),
+            func.substr(reports.c.body, 1, OUTCOME_READ).label("report"),
+            *(c.label(name) for name, c in readings.items()),
+        )
         .outerjoin(meters, meters.c.job_id == jobs.c.id)
+        .outerjoin(reports, reports.c.job_id == jobs.c.id)
+        .outerjoin(pulls, pulls.c.job_id == jobs.c.id)
         .outerjoin(cases, and_(cases.c.repository == jobs.c.repository, cases.c.issue_number == jobs.c.thread))
-        .where(jobs.c.id.in_(ids[:PAGE]))
+        .where(jobs.c.id.in_(ids[:size]))
         .order_by(*order)
     )
     rows = [dict(row._mapping) for row in await connection.execute(query)]
-    hidden = await job_rows.fetch_withheld_among(connection, ids[:PAGE])
-    cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > PAGE else ""
-    listed = [_list(row, is_hidden=row["id"] in hidden, is_operator=scope.everything) for row in rows]
+    hidden = await job_rows.fetch_withheld_among(connection, ids[:size])
+    cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > size else ""
+    listed = [_list(row, now, is_hidden=row["id"] in hidden and not scope.everything) for row in rows]
     return JobPage(tuple(listed), cursor)
 
 
@@ -181,17 +207,21 @@ def name_state(state: str, *, is_hidden: bool) -> str:
     return ENDED if is_hidden and state in FINAL else state
 
 
-def _list(row: Mapping[str, object], *, is_hidden: bool, is_operator: bool) -> ListedJob:
+def _list(row: Mapping[str, Any], now: datetime, *, is_hidden: bool) -> ListedJob:
     """A job as the reader may see it: of a withheld job, people learn only that it has ended."""
     values = dict(row)
+    report, started_at, ended_at = values.pop("report"), values.pop("started_at"), values.pop("ended_at")
+    took = render_duration((ended_at or now) - started_at) if started_at and not is_hidden else ""
+    outcome = find_outcome(split_lines(report))[1] if report and not is_hidden else None
+    values["pull_number"] = None if is_hidden else values["pull_number"]
     meter = _read_meter(values)
-    values["state"] = name_state(str(values["state"]), is_hidden=is_hidden and not is_operator)
+    values["state"] = name_state(str(values["state"]), is_hidden=is_hidden)
     thread, repository, name = values.pop("thread"), values.pop("repository"), values.pop("name")
     shows_cost = meter is not None and meter.usage.cost_usd is not None and not is_hidden
     cost = describe_cost(meter) if meter and shows_cost else ""
     key = f"{repository}~{name}" if thread is None else f"{repository}#{thread}"
     title = values.pop("title") or ""
-    return ListedJob(case_key=key, title=str(title), cost=cost, **values)  # type: ignore[arg-type]
+    return ListedJob(case_key=key, title=str(title), cost=cost, outcome=outcome or "", took=took, **values)
 
 
 def list_states() -> list[str]:

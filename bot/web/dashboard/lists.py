@@ -14,6 +14,7 @@ from bot.web.auth.sessions import FormRefused, Visitor
 from bot.web.auth.visibility import VisibleJobs
 from bot.web.dashboard import listing
 from bot.web.dashboard.deps import DashboardDeps
+from bot.web.dashboard.listing import PageFilter
 from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.spend import DAYS, fetch_runs, sum_all
@@ -23,6 +24,9 @@ from runner.model.job import Job, JobState
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.rows.pauses import EVERYWHERE, Pause, fetch_pauses
+
+RECENT = 8
+"""The jobs on the overview, the newest."""
 
 
 class ListPages:
@@ -43,7 +47,7 @@ class ListPages:
         ]
 
     async def show_overview(self, request: web.Request) -> web.Response:
-        """The queue and the machines."""
+        """The queue, the newest jobs, and the machines."""
         visitor = self._open(request)
         scope = await self._deps.visibility.find_scope(visitor)
         async with self._deps.context.db.read() as connection:
@@ -52,6 +56,7 @@ class ListPages:
             states = await fetch_machine_states(connection)
             sightings = await fetch_sightings(connection)
             pauses = await fetch_pauses(connection)
+            recent = await listing.fetch_page(connection, scope, PageFilter(), self._deps.context.now(), RECENT)
         shown = tuple(job for job in active if shows(scope, job))
         machines = describe_machines(self._slots, states, leases, sightings, self._deps.renderer)
         on = {machine["name"]: [job for job in shown if job.machine == machine["name"]] for machine in machines}
@@ -63,7 +68,9 @@ class ListPages:
             machines=machines,
             jobs_on=on,
             pauses=[pause for pause in pauses if _shows_pause(scope, pause)],
-            now=self._deps.context.now(),
+            recent=recent.jobs,
+            repositories=self._name(scope),
+            refresh_s=self._deps.visibility.find_refresh_s(visitor),
         )
 
     async def show_jobs(self, request: web.Request) -> web.Response:
@@ -73,7 +80,7 @@ class ListPages:
         scope = await self._deps.visibility.find_scope(visitor)
         async with context.db.read() as connection:
             states, leases = await fetch_machine_states(connection), await job_rows.fetch_leases(connection)
-            found = await listing.fetch_page(connection, scope, wanted)
+            found = await listing.fetch_page(connection, scope, wanted, context.now())
         choices = {
             "state": listing.list_states(),
             "preset": list(context.presets),
@@ -81,6 +88,7 @@ class ListPages:
             "machine": list(self._slots),
         }
         values: dict[str, Any] = {"wanted": wanted, "choices": choices, "repositories": self._name(scope)}
+        values["refresh_s"] = self._deps.visibility.find_refresh_s(visitor)
         machines = describe_machines(self._slots, states, leases, {}, self._deps.renderer)
         return self._deps.renderer.render_page("jobs.html", visitor, found=found, machines=machines, **values)
 
@@ -90,7 +98,10 @@ class ListPages:
         self._deps.require_operator(visitor)
         async with self._deps.context.db.read() as connection:
             rows = await fetch_deliveries(connection, failed=failed)
-        return self._deps.renderer.render_page("deliveries.html", visitor, rows=rows, failed=failed)
+        refresh_s = self._deps.visibility.find_refresh_s(visitor)
+        return self._deps.renderer.render_page(
+            "deliveries.html", visitor, rows=rows, failed=failed, refresh_s=refresh_s
+        )
 
     async def replay(self, request: web.Request) -> web.Response:
         """Retry a delivery, for operators."""

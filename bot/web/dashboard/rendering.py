@@ -24,7 +24,7 @@ from runner.model.job import split_failure
 
 HEADERS = {
     "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
         "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
@@ -48,6 +48,21 @@ def show_moment(at: datetime, *, seconds: bool = False) -> Markup:
     return Markup('<time datetime="{}">{} UTC</time>').format(at.isoformat(), said)
 
 
+def show_age(at: datetime, now: datetime) -> Markup:
+    """How long ago something was, such as `3 min ago`, with the exact time as a tooltip. Pure."""
+    return Markup('<time datetime="{}" title="{:%Y-%m-%d %H:%M:%S} UTC">{}</time>').format(
+        at.isoformat(), at, describe_age((now - at).total_seconds())
+    )
+
+
+def describe_age(seconds: float) -> str:
+    """Pure."""
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= length:
+            return f"{int(seconds // length)} {unit} ago"
+    return "just now"
+
+
 class Renderer:
     """Renders pages from templates."""
 
@@ -64,6 +79,7 @@ class Renderer:
         self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(read_diff)
         self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
         self._templates.filters["moment"] = show_moment
+        self._templates.filters["ago"] = lambda at: show_age(at, context.now())
         # Redact before splitting, because a secret may span lines.
         self._templates.filters["failure"] = lambda text: split_failure(self.redact(text))
         self._templates.globals["github"] = web_url
