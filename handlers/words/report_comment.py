@@ -39,7 +39,7 @@ MAX_TEXT = 12_000
 
 MAX_SUMMARY = 3_000
 MAX_DIFF_WITHOUT_PAGE = 30_000
-"""A diff with more characters is not in the comment of a job without a page. A shorter one usually is (`shows_diff`)."""
+"""A longer diff is not in the comment of a job without a page. A shorter one usually is (`shows_diff`)."""
 
 MAX_DOUBTS = 6_000
 MAX_DOUBT = 800
