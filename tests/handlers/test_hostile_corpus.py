@@ -95,7 +95,7 @@ def test_whatever_the_cases_make_together_goes_through(channel: str, text: str) 
 # Pages
 
 
-LOG_TOOLS = (
+LOG_TOOLS: tuple[tuple[str, dict[str, str | None]], ...] = (
     ("span", {"class": "tools", "hidden": None}),
     ("label", {"class": "find"}),
     ("input", {"type": "search", "id": "find", "placeholder": "Search this log"}),
