@@ -93,14 +93,19 @@ def respond(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
 
 
 class JobPaths:
-    """The folder of one job, and the paths in it."""
+    """The folder of one job, and the paths in it.
+
+    The job's commands see only `root`. `control` is beside it: a mount that hides a folder in `root` does not keep a
+    job from putting another folder in its place, in namespaces of its own that lack that mount.
+    """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self.id: str = request["job_id"]
         self.workspace = Path(request["workspace"])
         self.trash = self.workspace / "trash"
-        self.root: Path = self.workspace / "jobs" / self.id
-        self.control: Path = self.root / "control"
+        self.folder: Path = self.workspace / "jobs" / self.id
+        self.root: Path = self.folder / "files"
+        self.control: Path = self.folder / "control"
         self.output = self.root / "output"
         self.tmp = self.root / "tmp"
         self.notice = self.root / "notice.txt"
@@ -115,6 +120,11 @@ class JobPaths:
         self.context = self.root / "CONTEXT.md"
         self.watcher_stop = self.control / "objection.json"
         self.watcher_warning = self.control / "doubt.json"
+
+    def make_folders(self) -> None:
+        """Make the job's folder, if it is not there yet. Raises `OSError`."""
+        for folder in (self.control, self.root):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
     def place(self) -> Path:

@@ -176,7 +176,8 @@ def test_many_keys_at_once_are_all_there(jobd: Jobd, home: Path) -> None:
     def take(number: int) -> None:
         blob = KEYS["ed25519"][:-1] + "ABCDEFGHIJKLMNOP"[number]
         other = jobd.beside()
-        (other.control).mkdir(parents=True)
+        for folder in (other.control, other.root):
+            folder.mkdir(parents=True)
         for name in ("prepare.request", "prepare.json"):
             (other.control / name).write_text('{"state": "done"}')
         assert admit(other, f"ssh-ed25519 {blob}") == {"ok": True}

@@ -260,7 +260,7 @@ def test_an_agent_that_spoils_what_is_held_back_spoils_that_alone(
     unsealed: Jobd, repository: Repository, held_back: str
 ) -> None:
     configured = configure(unsealed, repository)
-    spoil = f"""cd "$PTQ_OUTPUT_DIR/../control"; python3 - <<'END'
+    spoil = f"""cd "$PTQ_OUTPUT_DIR/../../control"; python3 - <<'END'
 import json
 request = json.load(open("prepare.request"))
 request["held_back"] = {held_back.replace("null", "None")}

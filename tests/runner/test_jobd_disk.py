@@ -160,7 +160,7 @@ def test_further_names_of_a_file_count_as_files(jobd: Jobd) -> None:
 def test_a_watcher_measures_although_the_account_has_no_room_for_another_process() -> None:
     with tempfile.TemporaryDirectory(prefix="ptq-watcher-", dir="/var/tmp") as workspace:
         job = JobPaths({"job_id": "0123456789", "workspace": workspace})
-        job.control.mkdir(parents=True)
+        job.make_folders()
         (job.root / "x").write_bytes(bytes(10_000))
         if os.getuid() == 0:  # The kernel sets no such bound for root.
             for path in (Path(workspace), *Path(workspace).rglob("*")):

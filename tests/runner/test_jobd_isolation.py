@@ -56,7 +56,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path: Path, template: Repository
     for number, one in enumerate((job, sibling)):
         prepare(one, request.param, number)
     sibling.agent("echo mine >> a.txt")
-    own = [job.root, *([job.place] if request.param == "slot" else [])]
+    own = [job.folder, *([job.place] if request.param == "slot" else [])]
     before = read_entries(job.workspace, own)
     log = run(job, make_all_script('"$PTQ_OUTPUT_DIR"'))
     statuses = {path.name: path.read_text().strip() for path in (job.root / "output").iterdir()}

@@ -298,7 +298,7 @@ def test_polling_names_the_machines_boot(jobd: Jobd) -> None:
 def test_a_pipe_among_our_own_files_does_not_hold_anybody_up(unsealed: Jobd, file: str) -> None:
     jobd = unsealed
     jobd.prepare()
-    jobd.agent(f'mkfifo "$PTQ_OUTPUT_DIR/../control/{file}"')
+    jobd.agent(f'mkfifo "$PTQ_OUTPUT_DIR/../../control/{file}"')
     begin = time.monotonic()
     jobd.ask("collect", base_commit="0" * 40, **COLLECT)
     assert jobd.poll("collect")["state"] in ("absent", "lost", "failed", "running")
@@ -308,16 +308,14 @@ def test_a_pipe_among_our_own_files_does_not_hold_anybody_up(unsealed: Jobd, fil
 def test_a_state_of_a_terabyte_is_not_read(unsealed: Jobd) -> None:
     jobd = unsealed
     jobd.prepare()
-    jobd.agent(
-        'truncate -s 1T "$PTQ_OUTPUT_DIR/../control/collect.json"; : > "$PTQ_OUTPUT_DIR/../control/collect.request"'
-    )
+    jobd.agent('cd "$PTQ_OUTPUT_DIR/../../control"; truncate -s 1T collect.json; : > collect.request')
     assert jobd.poll("collect")["state"] == "lost"
 
 
 def test_an_agent_that_deletes_everything_of_its_job_is_no_more_than_that(unsealed: Jobd) -> None:
     jobd = unsealed
     jobd.prepare()
-    jobd.start('rm -rf "${PTQ_OUTPUT_DIR%/*}"')
+    jobd.start('rm -rf "${PTQ_OUTPUT_DIR%/*/*}"')
     wait_until(lambda: jobd.poll("agent")["state"] == "absent")
     wait_until(lambda: not find_processes(jobd.job_id))
     assert jobd.collect()["error"] == "worktree_gone"

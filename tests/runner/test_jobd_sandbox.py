@@ -73,17 +73,38 @@ def victim(tmp_path: Path, repository: Repository, made_base: MadeBase, home: Pa
         Path(folder, f"victim-{jobd.job_id}").unlink(missing_ok=True)
 
 
+NEW_ROOT = """
+import ctypes, os, sys
+libc, root = ctypes.CDLL(None, use_errno=True), os.path.realpath(sys.argv[1])
+own, uid, gid = os.open(root, os.O_RDONLY), os.getuid(), os.getgid()
+assert not libc.unshare(0x10000000 | 0x20000)
+for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+    open(f"/proc/self/{name}", "w").write(text)
+new = f"{root}/new"
+os.makedirs(f"{new}/old")
+assert not libc.mount(new.encode(), new.encode(), None, 4096, None)
+assert not libc.syscall(155, new.encode(), f"{new}/old".encode())
+os.chdir("/")
+assert not libc.umount2(b"/old", 2)
+os.mkdir("fake", dir_fd=own)
+for folder in ("", "../"):
+    if not libc.renameat2(own, b"fake", own, f"{folder}control".encode(), 2):
+        sys.exit(0)
+sys.exit(1)
+"""
+"""Exchanges the control folder in namespaces that lack the sandbox's mounts (`pivot_root` is call 155)."""
+
 ATTACKS = {
     "the account's key": 'cat "$home/.ssh/id_ed25519"',
     "the account's key by a folder that leads up": 'cat "$home/.local/../.ssh/id_ed25519"',
     "the account's keyring beside a tool": 'cat "$home/.local/share/keyrings/login"',
     "the service's own folder": 'cat "$home/../service/ptq.toml"',
     "a sibling's worktree": 'ls "$jobs/$victim/control/tree/content"',
-    "a sibling's worktree from below": 'cd "$PTQ_OUTPUT_DIR"; ls "../../$victim/control/tree/content"',
+    "a sibling's worktree from below": 'cd "$PTQ_OUTPUT_DIR"; ls "../../../$victim/control/tree/content"',
     "a sibling's control files": 'ls "$jobs/$victim/control"',
     "other repositories": 'ls "$jobs/../repos/other"',
-    "its own request": 'cat "$PTQ_OUTPUT_DIR/../control/agent.request"',
-    "its own state": 'echo x > "$PTQ_OUTPUT_DIR/../control/agent.json"',
+    "its own request": 'cat "$PTQ_OUTPUT_DIR/../../control/agent.request"',
+    "its own state": 'echo x > "$PTQ_OUTPUT_DIR/../../control/agent.json"',
     "control files by a way around": 'cd "$PTQ_WORKTREE/.."; mv control elsewhere',
     "the clone": 'echo x > "$(cat .git/objects/info/alternates)/x"',
     "a sibling's process by number": "kill -0 $victim_pid",
@@ -95,14 +116,14 @@ ATTACKS = {
     "what covers the home, taken away": 'umount -l "$home"',
     "what covers the home, taken away by a namespace": 'unshare -Urm sh -ec "umount -l \\"$home\\""',
     "what covers the home, by a second look": "unshare -Urm sh -ec 'mount -B $0/.. /mnt; ls /mnt/account/.ssh' $home",
-    "what covers the control files": 'unshare -Urm umount -l "$PTQ_OUTPUT_DIR/../control"',
+    "control files by a root of its own": f'{sys.executable} -c {shlex.quote(NEW_ROOT)} "$PTQ_OUTPUT_DIR/.."',
     "the home, written to": 'touch "$home/x"',
     "a tool, written to": 'echo x > "$home/.local/share/tool/versions/1/part"',
     "a tool, made writable": 'unshare -Urm mount -o remount,bind,rw "$home/.local/share/tool/versions/1"',
 }
 """Each succeeds where nothing is sealed, and then prints or changes something."""
 
-NOTHING_TO_TAKE_AWAY = ("taken away", "second look", "covers the control", "by a way around", "made writable")
+NOTHING_TO_TAKE_AWAY = ("taken away", "second look", "by a way around", "by a root of its own", "made writable")
 """About attacks on covers, which an unsealed job need not make."""
 
 
@@ -341,7 +362,7 @@ def test_control_files_are_hidden_at_both_paths_if_a_folder_on_the_way_to_them_i
     folder.symlink_to(elsewhere)
     assert victim.prepare()["state"] == "done"
     controls = f"{victim.control} {victim.control.resolve()}"
-    look = 'for control in $CONTROLS; do ls -A "$control"; touch "$control/x" 2> /dev/null || echo refused; done'
+    look = 'for it in $CONTROLS; do ls -A "$it" || touch "$it/x" || echo refused; done 2> /dev/null'
     assert victim.agent(look, env={"CONTROLS": controls})["log"] == b"refused\nrefused\n"
     assert victim.call("clean") == {"ok": True}
 
@@ -351,7 +372,7 @@ def test_a_link_in_place_of_the_output_shows_no_other_jobs_heading(victim: Jobd)
     jobd = victim.beside()
     jobd.prepare()
     (victim.root / "output" / "worklog.md").write_text("# What the victim found\n")
-    swap = 'cd "$PTQ_OUTPUT_DIR/.."; rmdir output; ln -s "../$1/output" output; echo done; exec sleep 60'
+    swap = 'cd "$PTQ_OUTPUT_DIR/.."; rmdir output; ln -s "../../$1/files/output" output; echo done; exec sleep 60'
     jobd.start(f"sh -c {shlex.quote(swap)} x {victim.job_id}", timeout_s=60)
     wait_until(lambda: jobd.poll("agent")["log"] == b"done\n")
     assert jobd.poll("agent")["heading"] == ""
@@ -388,7 +409,7 @@ def test_a_job_without_a_network_reaches_a_socket_that_lies_in_its_own_folder_an
     )
     with closing(socket.socket(socket.AF_UNIX)) as mine, closing(socket.socket(socket.AF_UNIX)) as theirs:
         for listener, folder in ((mine, jobd.root), (theirs, victim.root)):
-            short = tmp_path / f"to-{folder.name}"  # The path of a socket has 108 bytes at most.
+            short = tmp_path / f"to-{folder.parent.name}"  # The path of a socket has 108 bytes at most.
             short.symlink_to(folder)
             listener.bind(str(short / "relay.sock"))
             listener.listen()

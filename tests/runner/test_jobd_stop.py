@@ -140,7 +140,7 @@ def test_a_stop_is_for_the_agent_alone(jobd: Jobd) -> None:
 def test_an_agent_that_puts_something_in_place_of_the_word_has_stopped_itself(unsealed: Jobd, deed: str) -> None:
     jobd = unsealed
     jobd.prepare()
-    result = jobd.agent(f'cd "$PTQ_OUTPUT_DIR/../control"; {deed}; sleep 60')["result"]
+    result = jobd.agent(f'cd "$PTQ_OUTPUT_DIR/../../control"; {deed}; sleep 60')["result"]
     assert result["stopped"] is True
 
 

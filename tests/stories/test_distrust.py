@@ -20,7 +20,7 @@ COMMENTS = "/repos/octo/widgets/issues/1/comments"
 
 FORGE = """
 import base64, json
-control = output.parent / "control"
+control = output.parents[1] / "control"
 innocent = pathlib.Path("widgets/chunks.py").read_text()
 lines = innocent.splitlines()
 evil = innocent + "import os  # nobody was shown this\\n"
@@ -166,7 +166,7 @@ async def test_no_pull_request_is_opened_once_the_base_branch_has_lost_the_base_
 
 
 async def test_a_log_that_an_agent_has_blown_up_is_not_swallowed(tmp_path: Path) -> None:
-    blow_up = "import os\nos.truncate(output.parent / 'control' / 'agent.log', 60_000_000)\ntime.sleep(60)\n"
+    blow_up = "import os\nos.truncate(output.parents[1] / 'control' / 'agent.log', 60_000_000)\ntime.sleep(60)\n"
     agent, python = WRITE_REPORT + blow_up, write_interpreter(tmp_path)
     limits = "[limits]\nmax_log_bytes = 1000\n"
     async with open_world(tmp_path, on_real_machine=True, agent=agent, more_toml=limits, python=python) as world:

@@ -110,8 +110,9 @@ class Jobd:
         # Processes are found by it on the whole machine, and so by tests that run at the same time.
         self.job_id = secrets.token_hex(5)
         self.env = {**os.environ, **(env or {})}
-        self.root = self.workspace / "jobs" / self.job_id
-        self.control = self.root / "control"
+        self.folder = self.workspace / "jobs" / self.job_id
+        self.root = self.folder / "files"
+        self.control = self.folder / "control"
         self.workspace.mkdir(exist_ok=True)
         if not self.program.exists():  # Otherwise somebody may just be reading it.
             shutil.copytree(unpack_program(), self.program)

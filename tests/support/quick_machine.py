@@ -104,7 +104,7 @@ class QuickMachine:
         with not_ended(job), ExitStack() as stack:
             if verb == "start" and read_state(job, "prepare")["state"] != "done":
                 raise Failure("not_prepared", "the job's environment is not prepared")
-            job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
+            job.make_folders()
             lock = stack.enter_context(open_lock(job, stage))
             written = job.of_stage(stage, "request")
             if not try_lock(lock.fileno()) or written.exists():
@@ -299,7 +299,7 @@ def _clean(request: Mapping[str, Any]) -> dict[str, Any]:
     job = JobPaths(request)
     with ended(job):
         kill_processes(job.id)
-        shutil.rmtree(job.root, ignore_errors=True)
+        shutil.rmtree(job.folder, ignore_errors=True)
     return {}
 
 

@@ -23,9 +23,9 @@ def adopt(request: Mapping[str, Any]) -> dict[str, Any]:
     job, earlier = JobPaths(request), JobPaths({**request, "job_id": request["earlier"]})
     with not_ended(job), ended(earlier):
         forget_keys(earlier)
-        if job.root.is_dir():
+        if job.folder.is_dir():
             return {}
-        if not earlier.root.is_dir():
+        if not earlier.folder.is_dir():
             raise Failure("gone", "the environment no longer exists")
         if kill_processes(earlier.id)[1]:
             raise Failure("still_alive", "a process of the job cannot be killed")
@@ -34,5 +34,5 @@ def adopt(request: Mapping[str, Any]) -> dict[str, Any]:
                 earlier.of_stage(stage, kind).unlink(missing_ok=True)
         for path in (earlier.result, earlier.watcher_stop, earlier.watcher_warning, earlier.hold, earlier.context):
             path.unlink(missing_ok=True)
-        earlier.root.rename(job.root)
+        earlier.folder.rename(job.folder)
     return {}

@@ -239,5 +239,5 @@ def is_old(folder: Path) -> bool:
 
 def list_uses(job: JobPaths) -> Iterator[Mapping[str, Any]]:
     """The records of all jobs on the machine."""
-    for path in job.root.parent.glob("*/control/layers.json"):
+    for path in job.folder.parent.glob("*/control/layers.json"):
         yield read_json(path)

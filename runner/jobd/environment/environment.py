@@ -79,7 +79,7 @@ def create_environment(stage: Stage, store: BaseStore, commit: str) -> Base:
 
 def require_free(job: JobPaths, store: BaseStore) -> None:
     """Raises `Failure` if a person holds the environment at the slot's place, because it would be replaced."""
-    for path in job.root.parent.glob("*/control/hold.json") if store.way == "slot" else ():
+    for path in job.folder.parent.glob("*/control/hold.json") if store.way == "slot" else ():
         about = read_json(path.with_name(job.environment_file.name))
         if path != job.hold and about.get("place") == str(store.place):
             raise Failure("held", "a person is using the environment at this slot's place")

@@ -26,7 +26,7 @@ def make_socket_path(request: Mapping[str, Any]) -> dict[str, Any]:
         record = read_json(find_record(job))
         folder, turn = str(record.get("folder", "")), int(record.get("turn", 0)) + 1
         if not Path(folder).is_dir() or not folder:
-            job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
+            job.make_folders()
             folder = tempfile.mkdtemp(prefix=PREFIX, dir=FOLDERS)
         write_file(find_record(job), json.dumps({"folder": folder, "turn": turn}))
     return {"path": f"{folder}/{turn:06}"}

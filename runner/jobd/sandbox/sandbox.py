@@ -1,6 +1,6 @@
 """The sandbox: what a job's commands see of their machine. Each command runs in new namespaces and sees
 
-- the job's folder, with an empty `control` folder; its environment at its place;
+- the job's files, without its `control` folder; its environment at its place;
 - its own /tmp and /var/tmp (one folder of the job), /dev/shm, /dev/pts and /proc; only the GPUs of its slot, if the
   slot has any; empty folders in place of the system's other world-writable ones (`/var/crash`);
 - /sys and /proc/sys, read-only;
@@ -91,7 +91,7 @@ class Sandbox:
         named = [path for request in requests for text in list_commands(request) for path in PATHS.findall(text)]
         named += os.environ.get("PATH", os.defpath).split(":")
         # Jobs can write to these folders, so links in them must not decide what is visible.
-        theirs = [folder.resolve() for folder in (self._job.root.parent, self._job.place)]
+        theirs = [folder.resolve() for folder in (self._job.folder.parent, self._job.place)]
         paths = {path for path in map(Path, named) if path.is_absolute()}
         tools = find_tools(frozenset(path for path in paths if not is_inside(path.resolve(), theirs)), self._covers)
         clone = find_own_clone(self._job)
@@ -101,8 +101,6 @@ class Sandbox:
     def _arrange(self) -> None:
         mine = (self._job.root, self._job.place)
         own = {*mine, *(path.resolve() for path in mine)}  # Git stores resolved paths.
-        # With a link on its path, the job's folder is visible at two paths. Now: later, the link is covered.
-        controls = {root / self._job.control.name for root in (self._job.root, self._job.root.resolve())}
         # Opened before covers are mounted: each can still be reached through its descriptor.
         sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}
         tmp = open_folder(self._job.tmp)
@@ -119,9 +117,7 @@ class Sandbox:
                 bind(Path(f"/proc/self/fd/{tmp}"), place, writable=True)
         for path, source in sources.items():
             bind_at(source, path, writable=path in own)
-        for control in controls:
-            mount_empty(control)
-        for cover in (*covers, *controls):
+        for cover in covers:
             make_read_only(cover)
         if SHARED_MEMORY.is_dir():
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)

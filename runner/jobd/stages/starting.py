@@ -50,7 +50,7 @@ def start_stage(stage: str, request: Mapping[str, Any]) -> bool:
 
 
 def _start(job: JobPaths, stage: str, request: Mapping[str, Any]) -> bool:
-    job.control.mkdir(mode=0o700, parents=True, exist_ok=True)
+    job.make_folders()
     written, log_path, text = job.of_stage(stage, "request"), job.of_stage(stage, "log"), json.dumps(request)
     if len(text) > MAX_JSON:
         raise Failure("bad_request", f"the request is larger than {MAX_JSON} bytes")

@@ -177,7 +177,7 @@ def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, An
 def clear_scratch(stage: Stage) -> None:
     """Remove files that were written outside the environment. Raises `Failure`."""
     job = stage.job
-    for left in [path for path in job.root.iterdir() if path != job.control]:
+    for left in [*job.root.iterdir()]:
         discard(left, job.trash)
     for folder in (job.tmp, job.output):
         folder.mkdir(mode=0o700)

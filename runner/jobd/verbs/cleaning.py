@@ -37,7 +37,7 @@ def _clean(job: JobPaths) -> dict[str, Any]:
         clear_leftovers(job)
     remove_sockets(job)
     try:
-        discard(job.root, job.trash)
+        discard(job.folder, job.trash)
     finally:
         empty_trash(job.trash)
     return {}

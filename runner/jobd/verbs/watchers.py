@@ -160,11 +160,10 @@ def find_last_asked(job: JobPaths, otherwise: float) -> float:
 def find_baseline(job: JobPaths, tree: Tree | None) -> Baseline:
     """What a job may write to. Raises `OSError`.
 
-    The job's whole folder counts, because the agent can rename everything in it. The tree's own files are in it, except
-    with the method `slot`.
+    The job's whole folder counts. The tree's own files are in it, except with the method `slot`.
     """
-    folders = [job.root, tree.place] if tree and tree.way == "slot" else [job.root]
-    devices = find_devices([job.root, tree.place] if tree else [job.root])
+    folders = [job.folder, tree.place] if tree and tree.way == "slot" else [job.folder]
+    devices = find_devices([job.folder, tree.place] if tree else [job.folder])
     return Baseline(folders, devices, *measure(folders))
 
 
