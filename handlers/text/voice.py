@@ -60,6 +60,7 @@ class Mark(StrEnum):
     """The sign before a line of a list of ours."""
 
     GOOD = "✅"
+    FAILS = "🔴"
     OPEN = "❔"
     DOUBT = "⚠️"
     REFUSED = "⛔"
@@ -207,6 +208,7 @@ _SHORTCODES = {
     ":white_check_mark:": "✅",
     ":heavy_check_mark:": "✅",
     ":ballot_box_with_check:": "✅",
+    ":red_circle:": "🔴",
     ":grey_question:": "❔",
     ":question:": "❔",
     ":warning:": "⚠",
