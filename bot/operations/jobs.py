@@ -130,7 +130,8 @@ def _describe(job: Job, result: JobResult) -> dict[str, Any]:
     names = ("id", "case_key", "attempt", "preset", "agent", "model", "machine", "requested_by", "trouble", "failure")
     times = ("created_at", "started_at", "ended_at")
     told = {"outcome": result.outcome, "pull_request": result.pull_url, **_describe_cost(result.meter)}
-    return {**{name: getattr(job, name) for name in names}, "state": job.state, **told, **_pick(job, times)}
+    agent = job.agent if job.has_agent else None
+    return {**_pick(job, names), "agent": agent, "state": job.state, **told, **_pick(job, times)}
 
 
 def _describe_cost(meter: Meter | None) -> dict[str, Any]:

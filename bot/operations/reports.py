@@ -103,8 +103,14 @@ async def read_costs(settings: Settings, since: date | None, until: date | None,
         after = _begin(until + timedelta(days=1)) if until else None
         bill = await job_rows.fetch_bill(connection, _begin(since) if since else None, after)
     configured = {spec.name: spec.model for spec in settings.agent_specs()}
-    rows = [{**row, "model": row["model"] or configured.get(row["agent"])} for row in bill]
+    rows = [{**row, **_name_counts(row), "model": row["model"] or configured.get(row["agent"])} for row in bill]
     return render_json(rows, settings.secret_values()) if as_json else render_costs(rows)
+
+
+def _name_counts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts that an agent reports, each None if it reported none of them."""
+    counts = {name: row[name] for name in ("turns", "input_tokens", "cached_tokens", "output_tokens")}
+    return counts if any(counts.values()) else dict.fromkeys(counts)
 
 
 def _begin(day: date) -> datetime:

@@ -61,6 +61,7 @@ async def test_a_list_of_jobs_has_outcome_pull_request_and_cost(settings: Settin
     fixed, verified = json.loads(await list_jobs(settings, JobFilter(), as_json=True))
     assert (fixed["outcome"], fixed["pull_request"], fixed["cost_usd"]) == ("fix staged", PULL, 0.42)
     assert (verified["outcome"], verified["pull_request"], verified["cost_usd"]) == ("not settled", None, None)
+    assert (fixed["agent"], verified["agent"]) == ("mine", None)
     head, row, _ = (await list_jobs(settings, JobFilter())).splitlines()
     assert head.split()[4:9] == ["outcome", "PR", "age", "took", "cost"]
     assert "succeeded  fix staged   #9" in row
