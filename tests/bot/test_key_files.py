@@ -18,9 +18,9 @@ from tests.bot.test_cli import configure
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("keys")
-    for name, kind, words in (("good", ["-t", "ed25519"], ""), ("locked", ["-t", "ed25519"], "hunter22")):
-        subprocess.run(["ssh-keygen", "-q", *kind, "-N", words, "-f", folder / name], check=True)
-    pem = ["-t", "ecdsa", "-m", "PEM", "-N", "hunter22", "-f", folder / "locked.pem"]
+    for name, words in (("good", ""), ("locked", "hunter22")):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", words, "-f", folder / name], check=True)
+    pem = ["-t", "ecdsa", "-m", "PEM", "-N", "hunter22", "-f", str(folder / "locked.pem")]
     subprocess.run(["ssh-keygen", "-q", *pem], check=True)
     (folder / "text").write_text("hello")
     return folder
