@@ -31,15 +31,20 @@ async def require_github(place: Place) -> None:
     except GitHubSetupError as error:
         raise InvalidInput(str(error), "ca_file") from None
     except aiohttp.ClientSSLError as error:
-        words = f"{place.api_url} has a certificate that this computer does not trust ({describe_failure(error)}). "
+        words = f"{place.api_url} has a certificate that this computer does not trust ({_say(error)}). "
         raise InvalidInput(f"{words}Enter the file with the CA that issued it.", "ca_file") from None
     except aiohttp.ClientProxyConnectionError as error:
-        raise InvalidInput(f"The proxy does not answer ({describe_failure(error)}).", "proxy") from None
+        raise InvalidInput(f"The proxy does not answer ({_say(error)}).", "proxy") from None
     except FAILURES as error:
-        words = f"{place.api_url} does not answer ({describe_failure(error)}). Check the address"
+        words = f"{place.api_url} does not answer ({_say(error)}). Check the address"
         raise InvalidInput(f"{words}{' and the proxy' * bool(place.proxy)}, and the network.", "web_url") from None
     if status >= 500 or "json" not in kind:
         raise InvalidInput(f"{place.api_url} does not answer like GitHub (status {status}).", "web_url")
+
+
+def _say(error: Exception) -> str:
+    """Why a request got no answer, without the names of errors that Python has."""
+    return "no answer in time" if isinstance(error, TimeoutError) else describe_failure(error).rpartition(": ")[2]
 
 
 async def require_program(agent: AgentAnswer, machines: Sequence[MachineAnswer], folder: Path) -> None:
