@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
 
 from handlers.addresses import link_job
@@ -49,7 +49,7 @@ OPEN = frozenset({CheckVerdict.NAMES_PATCH, CheckVerdict.UNTRIED, CheckVerdict.N
 MAX_NAMES = 3
 """The most names that are quoted of those that only the change has."""
 
-DOUBTS = {
+_DOUBTS = {
     CheckVerdict.SHOWS_NOTHING: "it does not fail before the change, so it shows nothing",
     CheckVerdict.NOT_ALWAYS: "before the change, it does not fail in the same way each time",
     CheckVerdict.STILL_FAILS: "after the change, it still fails",
@@ -179,8 +179,13 @@ def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Itera
 
 def explain_doubt(finding: CheckFinding, secrets: Collection[str]) -> str:
     """Why a check does not count, and what to do where it could not run, as a clause in Markdown."""
+    return name_doubt(finding, lambda name: show_words(name, secrets, MAX_FAILURE))
+
+
+def name_doubt(finding: CheckFinding, show: Callable[[str], str] = str) -> str:
+    """The same as text; `show` shows a name, which is untrusted."""
     if finding.verdict is CheckVerdict.NOT_RUNNABLE and finding.fault:
-        return _REMEDIES[finding.fault.kind].format(name=show_words(finding.fault.name, secrets, MAX_FAILURE))
+        return _REMEDIES[finding.fault.kind].format(name=show(finding.fault.name))
     if finding.verdict is CheckVerdict.SHOWS_NOTHING and Side.CHANGED not in finding.total:
         return "it does not fail, so the bug does not show"
-    return DOUBTS[finding.verdict]
+    return _DOUBTS[finding.verdict]
