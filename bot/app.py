@@ -118,7 +118,12 @@ class Service:
                 wait_s = DATABASE_WAITS.after(failures)
                 log.warning("service.waits_for_its_database", reason=str(error), wait_s=wait_s)
             await asyncio.sleep(wait_s)
-        log.info("service.started", url=self.url, repositories=len(self.context.repositories))
+        log.info(
+            "service.started",
+            url=self.url,
+            public_url=self._settings.server.public_url,
+            repositories=len(self.context.repositories),
+        )
         if exposed := [name for name, spec in self.context.agents.items() if spec.key_on_machines]:
             # Jobs on the machines can read these keys: see docs/security.md.
             log.warning("agents.keys_are_on_machines", agents=", ".join(exposed))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 
 import typer
 
-from bot.cli.options import Config, load
-from bot.cli.run import print_answer
+from bot.cli.options import AsJson, Config, load, write
+from bot.cli.run import print_answer, wait_for
 from runner.model.job import JobState
 
 app = typer.Typer(no_args_is_help=True, help="List, show and manage jobs.")
@@ -22,7 +23,7 @@ def list_jobs_(
     state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     active: Annotated[bool, typer.Option("--active", help="Only jobs that have not ended.")] = False,
     limit: Annotated[int, typer.Option(min=1, help="Show at most N jobs, the newest.")] = 50,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the newest jobs."""
     from bot.operations.jobs import JobFilter, list_jobs
@@ -31,11 +32,11 @@ def list_jobs_(
 
 
 @app.command("show")
-def show_job_(job_id: Job, config: Config) -> None:
+def show_job_(job_id: Job, config: Config, as_json: AsJson = False) -> None:
     """Print a job and its steps. ptq-bot report prints its result."""
     from bot.operations.jobs import show_job
 
-    print_answer(show_job(load(config), job_id))
+    print_answer(show_job(load(config), job_id, as_json=as_json))
 
 
 @app.command("cancel")
@@ -70,8 +71,13 @@ def read_log_(
     config: Config,
     stage: Annotated[str, typer.Option(help="prepare, agent, collect or check.")] = "agent",
     raw: Annotated[bool, typer.Option("--raw", help="Without formatting, as the agent printed it.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Print what is added, until the stage ends.")] = False,
 ) -> None:
     """Print the log of a job, also while it runs."""
-    from bot.operations.jobs import read_log
+    from bot.operations.jobs import follow_log, read_log
 
-    print_answer(read_log(load(config), job_id, stage, raw=raw))
+    if follow:
+        show_state = partial(write, err=True)
+        wait_for(follow_log(load(config), job_id, stage, write, show_state, raw=raw), "The job goes on.")
+    else:
+        print_answer(read_log(load(config), job_id, stage, raw=raw))

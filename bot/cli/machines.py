@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bot.cli.options import Config, give_up, load, write
+from bot.cli.options import AsJson, Config, give_up, load, write
 from bot.cli.run import print_answer
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def remove_(name: Name, config: Config) -> None:
 
 
 @app.command("list")
-def list_(config: Config, as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def list_(config: Config, as_json: AsJson = False) -> None:
     """Print each machine's state, jobs, and last findings."""
     from bot.operations.machines import list_machines
 
@@ -77,11 +77,11 @@ def list_(config: Config, as_json: Annotated[bool, typer.Option("--json", help="
 
 
 @app.command("check")
-def check_(config: Config) -> None:
+def check_(config: Config, as_json: AsJson = False) -> None:
     """Connect to each machine now, and print whether it can isolate jobs from each other."""
     from bot.operations.machines import check_machines
 
-    print_answer(check_machines(load(config)))
+    print_answer(check_machines(load(config), as_json=as_json))
 
 
 @app.command("prepare")

@@ -1,7 +1,6 @@
-"""Run coding agents on GitHub issues, on your own machines.
+"""Run coding agents on GitHub issues, on your own machines."""
 
-Each command imports what it needs, so that `--help` answers at once.
-"""
+# Each command imports what it needs, so that `--help` answers at once.
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from bot.cli import db, jobs, machines
-from bot.cli.options import Config, give_up, load
+from bot.cli.options import AsJson, Config, give_up, load
 from bot.cli.options import write as _write
 from bot.cli.run import print_answer as _print
 from bot.cli.run import wait_for as _wait_for
@@ -44,6 +44,21 @@ Agent = Annotated[str | None, typer.Option(help="Default: the repository's agent
 Model = Annotated[str | None, typer.Option(help="Default: the agent's model.")]
 Only = Annotated[str | None, typer.Option("--repository", help="Only this repository, as owner/name.")]
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day in UTC, inclusive.")]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        _write(f"ptq-bot {metadata.version('ptq-bot')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def program(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """The options of the program itself."""
 
 
 @app.command()
@@ -87,21 +102,21 @@ def doctor(
 
 
 @app.command()
-def report(job_id: Job, config: Config) -> None:
+def report(job_id: Job, config: Config, as_json: AsJson = False) -> None:
     """Print a job's results, also confidential ones: report, diff, repro and worklog."""
     from bot.operations.reports import read_report
 
-    _print(read_report(load(config), job_id))
+    _print(read_report(load(config), job_id, as_json=as_json))
 
 
 @app.command()
-def costs(config: Config, since: Day = None, until: Day = None) -> None:
-    """Print the costs of each job as CSV."""
+def costs(config: Config, since: Day = None, until: Day = None, as_json: AsJson = False) -> None:
+    """Print the costs of each job, as CSV unless you ask for JSON."""
     from bot.operations.reports import read_costs
 
     if since and until and until < since:
         raise typer.BadParameter("it is before --since", param_hint="--until")
-    _print(read_costs(load(config), since and since.date(), until and until.date()))
+    _print(read_costs(load(config), since and since.date(), until and until.date(), as_json=as_json))
 
 
 @app.command()
@@ -223,11 +238,11 @@ def release_(
 
 
 @app.command()
-def holds(config: Config) -> None:
+def holds(config: Config, as_json: AsJson = False) -> None:
     """List the environments that people hold, with their SSH commands."""
     from bot.operations.holds import list_holds
 
-    _print(list_holds(load(config)))
+    _print(list_holds(load(config), as_json=as_json))
 
 
 @app.command()
@@ -260,12 +275,14 @@ def resume(config: Config, repository: Only = None) -> None:
 
 @app.command()
 def deliveries(
-    config: Config, failed: Annotated[bool, typer.Option("--failed", help="Only failed deliveries.")] = False
+    config: Config,
+    failed: Annotated[bool, typer.Option("--failed", help="Only failed deliveries.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the newest webhook deliveries, with their failures."""
     from bot.operations.deliveries import read_deliveries
 
-    _print(read_deliveries(load(config), failed=failed))
+    _print(read_deliveries(load(config), failed=failed, as_json=as_json))
 
 
 @app.command(name="replay")

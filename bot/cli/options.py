@@ -5,6 +5,7 @@ Exit status 2 means that the configuration or the command is not valid.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -16,7 +17,35 @@ from runner.characters import show_for_terminal
 if TYPE_CHECKING:
     from bot.config.settings import Settings
 
-Config = Annotated[Path, typer.Option(help="Configuration file.")]
+CONFIG_VARIABLE = "PTQ_CONFIG"
+CONFIG_PLACES = (Path("ptq.toml"), Path("/etc/ptq/ptq.toml"))
+"""Where the configuration is if neither `--config` nor the variable names it; the first that exists."""
+
+
+def find_config() -> Path:
+    """The configuration of a command without `--config`. Ends the program if there is none."""
+    if named := os.environ.get(CONFIG_VARIABLE):
+        return Path(named)
+    found = next((path for path in CONFIG_PLACES if path.exists()), None)
+    if found is None:
+        places = " or ".join(f"./{path}" if not path.is_absolute() else str(path) for path in CONFIG_PLACES)
+        give_up(
+            f"ptq-bot: there is no {places}. Name your configuration with --config or {CONFIG_VARIABLE}, "
+            "or write one with: ptq-bot setup",
+            status=2,
+        )
+    return found
+
+
+Config = Annotated[
+    Path,
+    typer.Option(
+        default_factory=find_config,
+        show_default=f"${CONFIG_VARIABLE}, ./ptq.toml or /etc/ptq/ptq.toml",
+        help="Configuration file.",
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def load(config: Path) -> Settings:

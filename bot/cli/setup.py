@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
-from bot.cli.options import give_up, write
+from bot.cli.options import CONFIG_VARIABLE, give_up, write
 
 
 def setup(
-    config: Annotated[Path, typer.Option(help="Configuration file to write.")] = Path("ptq.toml"),
+    config: Annotated[Path, typer.Option(envvar=CONFIG_VARIABLE, help="Configuration file to write.")] = Path(
+        "ptq.toml"
+    ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the set-up page (0 = any free port).")] = 0,
     job_usd: Annotated[
         str | None,

@@ -268,6 +268,10 @@ class RetentionTable(Table):
     logs_days: Annotated[int, Field(ge=1)] = 180
 
 
+PYTHON = re.compile(r"(?:^|[\s/])python[\d.]*(?: -\S+)*$")
+"""The end of a command that runs Python and takes more arguments."""
+
+
 class VerifyTable(Table):
     """`[repos."owner/name".verify]`: how the service runs repros and tests itself."""
 
@@ -356,6 +360,7 @@ class RepositoryTable(Table):
             by_gateway=self.clone_url is None,
             base_branch=self.base_branch or "HEAD",
             verification=self.verify.make(Verification, rebuild=self.rebuild),
+            imports=self.import_names if PYTHON.search(self.verify.script) else (),
             limits=limits,
             caps=caps,
         )

@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from bot.config.settings import Settings
 from bot.doctor.findings import DoctorVerdict, Finding, Part
 from bot.doctor.github_checks import judge_skew
+from bot.doctor.key_files import find_key_problem
 from bot.doctor.machine_trial import GIT, judge_git, try_job
+from bot.operations.context import find_login
 from runner.agents import AgentSpec, Run, build_agent
 from runner.model.environment import Profile
 from runner.model.inventory import Inventory, describe_disk, describe_gpus, describe_shares, find_shortage
@@ -23,7 +25,11 @@ UV = "uv"
 
 async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[Finding]:
     """Check one machine over the service's connection. Ends early if it cannot be reached."""
-    part, host = Part(f"machine {machine.name}"), open_host(machine)
+    part = Part(f"machine {machine.name}")
+    if machine.client_key_file and (problem := find_key_problem(machine.client_key_file, find_login())):
+        yield part.fail("SSH key", problem.words, problem.fix)
+        return
+    host = open_host(machine)
     try:
         client = JobdClient(machine, host)
         async for finding in look_around(part, machine, client):
@@ -72,8 +78,9 @@ def explain_silence(part: Part, machine: Machine, error: HostError) -> Finding:
         fix = "compare the host key (ssh-keyscan) with one that you trust, and add that to known_hosts_file"
         return part.fail("host key", str(error), fix)
     if isinstance(error, AccessDenied):
-        fix = "add the public key of client_key_file to ~/.ssh/authorized_keys of `user` on the machine"
-        return part.fail("login", str(error), fix)
+        key = f"the output of `ssh-keygen -y -f {machine.client_key_file}`" if machine.client_key_file else "your key"
+        account = f"~{machine.user}" if machine.user else "~"
+        return part.fail("login", str(error), f"add {key} to {account}/.ssh/authorized_keys on {machine.host}")
     fix = f"make `ssh -p {machine.port or 22} {where}` work from this host, if necessary with jump_hosts"
     return part.fail("connection", str(error), fix)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Collection
+from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
 
@@ -36,7 +38,7 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
         # Tracebacks become text first, so that secrets in them are redacted.
         structlog.processors.format_exc_info,
         partial(_redact_event, spell_out(secrets)),
-        *([_show_event, structlog.dev.ConsoleRenderer()] if sys.stderr.isatty() else [as_json]),
+        *([_show_event, _render_line] if sys.stderr.isatty() else [as_json]),
     ]
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
@@ -104,6 +106,47 @@ def _show(value: Any, *, lines: bool = False) -> Any:
     # `str` leaves some invisible characters in lists and other containers.
     text = show_for_terminal(str(value))
     return text if lines else text.replace("\n", "⟨U+000A⟩")
+
+
+STARTED = "service.started"
+
+_LEVELS = {"debug": "2", "warning": "33", "error": "31", "critical": "31"}
+"""Each level that a terminal shows, with its SGR code (ECMA-48). Most lines are of level `info`."""
+
+_SUBJECT = ("case", "issue", "repository", "job")
+"""Keys that say what a line is about."""
+
+
+def _render_line(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
+    """An event as a line for a terminal: time, level, event, subject, and the rest. The first names the address."""
+    values = {name: value for name, value in event.items() if value is not None}
+    tracebacks = [str(values.pop(name)) for name in TRACEBACKS if name in values]
+    at, level, what = (str(values.pop(name, "")) for name in ("timestamp", "level", "event"))
+    subject = {name: values.pop(name) for name in _SUBJECT if name in values}
+    if what == STARTED:
+        return f"ptq-bot is listening on {values.pop('url', '')} ({_join(values)}). Ctrl-C stops it."
+    about = subject.get("case") or subject.get("repository")
+    words = [*([str(about)] if about else []), *([f"job {subject['job']}"] if "job" in subject else [])]
+    # A field of many words is easier to read than its quotation.
+    line = "  ".join(part for part in (_mark(level), _colour("1", what), *words, _join(values)) if part)
+    return "\n".join([f"{_colour('2', _show_time(at))}  {line}", *tracebacks])
+
+
+def _join(values: EventDict) -> str:
+    return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in values.items())
+
+
+def _mark(level: str) -> str:
+    return _colour(_LEVELS[level], level) if level in _LEVELS else ""
+
+
+def _colour(code: str, text: str) -> str:
+    return text if os.environ.get("NO_COLOR") else f"\x1b[{code}m{text}\x1b[0m"
+
+
+def _show_time(at: str) -> str:
+    """The time on this host's clock, to the second."""
+    return f"{datetime.fromisoformat(at).astimezone():%H:%M:%S}" if at else ""
 
 
 MAX_KEPT = 80

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
 from bot.operations.context import find_operator
-from bot.operations.reports import render_table
+from bot.operations.reports import render_json, render_table
 from handlers.commands.rights import Operation, Person
 from handlers.events import CANCEL_LANE
 from handlers.text.sanitize import redact
@@ -43,10 +43,12 @@ class ListedDelivery:
     error: str
 
 
-async def read_deliveries(settings: Settings, *, failed: bool) -> str:
-    """The newest deliveries, or the newest failed ones, as a table. Raises `DatabaseError`."""
+async def read_deliveries(settings: Settings, *, failed: bool, as_json: bool = False) -> str:
+    """The newest deliveries, or the newest failed ones, as a table or as JSON. Raises `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         rows = await fetch_deliveries(connection, failed=failed)
+    if as_json:
+        return render_json(rows, settings.secret_values())
     return redact(render_deliveries(rows), settings.secret_values(), shapes=())
 
 

@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
 from bot.operations.context import find_login, find_operator
-from bot.operations.reports import UnknownJob
+from bot.operations.reports import UnknownJob, render_json
 from handlers.addresses import find_page_root
 from handlers.holds import takeover
 from handlers.holds.manual_jobs import HoldRefused, KeyHolder
@@ -166,13 +167,25 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
     return f"Job {held.id} is released. What was edited in it comes as job {job.id}{where}\n"
 
 
-async def list_holds(settings: Settings) -> str:
-    """All holds with their SSH commands, for a terminal. Raises `DatabaseError`."""
+async def list_holds(settings: Settings, *, as_json: bool = False) -> str:
+    """All holds with their SSH commands, for a terminal or as JSON. Raises `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         holds = await fetch_holds(connection)
         jobs = {hold.job_id: await find_job(connection, hold.job_id) for hold in holds}
     machines = {machine.name: machine for machine in settings.machine_list()}
+    if as_json:
+        return render_json([_describe(hold, jobs[hold.job_id], machines) for hold in holds], settings.secret_values())
     return show_for_terminal(redact(render_holds(holds, jobs, machines), settings.secret_values()))
+
+
+def _describe(hold: Hold, job: Job, machines: Mapping[str, Machine]) -> dict[str, Any]:
+    names = ("person", "begun_at", "expires_at", "admitted_at", "trouble", "waits_for_report")
+    machine = machines.get(job.machine or "")
+    return {
+        **{"job": job.id, "case_key": job.case_key, "machine": job.machine},
+        **{name: getattr(hold, name) for name in names},
+        "ssh": describe_way_in(machine) if machine else None,
+    }
 
 
 def render_holds(holds: Iterable[Hold], jobs: Mapping[str, Job], machines: Mapping[str, Machine]) -> str:

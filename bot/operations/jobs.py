@@ -1,47 +1,57 @@
 """`ptq-bot jobs`: operators list, show, cancel, rename and clean jobs, and read their logs.
 
-Most data is from the database. The logs of a running stage are from the service's data folder. Control characters in
-text from agents and strangers are made visible, so that a terminal does not execute them.
+Most data is from the database. The log of a running stage is from the service's data folder. Control characters in text
+from agents and strangers are made visible, so that a terminal does not execute them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, update
+from sqlalchemy import ColumnElement, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
 from bot.operations.context import find_operator
-from bot.operations.holds import NAME
-from bot.operations.reports import UnknownJob, render_table
+from bot.operations.holds import LOOK_EVERY_S, NAME
+from bot.operations.reports import UnknownJob, render_json, render_table
 from bot.operations.worktrees import JOB_ID
 from handlers.cases.retention import delete_logs
 from handlers.commands.rights import Operation, Person
 from handlers.jobs.cancel import cancel
-from handlers.text.live_transcript import read_transcript
+from handlers.text.live_transcript import LiveTranscript, join_plain, read_transcript
 from handlers.text.log_redactor import LogRedactor
+from handlers.text.report import parse_report
 from handlers.text.sanitize import one_line, redact
 from handlers.text.transcript import Entry, EntryKind
-from handlers.words.costs import describe_meter
-from runner.agents import build_agent
+from handlers.words.costs import describe_cost, describe_meter
+from handlers.words.verified import find_outcome
+from runner.agents import Agent, build_agent
 from runner.characters import show_for_terminal
+from runner.checks.verification import Check
 from runner.db.database import open_existing_database
-from runner.db.schema import jobs
-from runner.model.job import ACTIVE, Job, JobState
+from runner.db.schema import jobs, pulls, reports
+from runner.model.job import ACTIVE, Job, JobKind, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
+from runner.rows.check_rows import fetch_checks
 from runner.rows.holds import Hold, fetch_hold
-from runner.steps.spool import STAGES, Spool
+from runner.steps.spool import GROWING, STAGES, Spool
 
 MAX_TROUBLE = 100
 """The most characters of a job's `trouble` in a list."""
 
 NO_LOG = "There is no such log: that stage has not begun, or its log was deleted ([retention] logs_days).\n"
+
+AT_ONCE = 1_000_000
+"""The most bytes of a growing log that are read at once."""
+
+OUTCOME_READ = 4_000
+"""The characters of a report in which its outcome is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,46 +75,102 @@ class JobFilter:
         return conditions
 
 
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What a list says about a job's result."""
+
+    outcome: str | None = None
+    """What its report or its checks say; None if they say nothing."""
+    pull_number: int | None = None
+    pull_url: str | None = None
+    meter: Meter | None = None
+
+
 async def list_jobs(settings: Settings, wanted: JobFilter, *, as_json: bool = False) -> str:
     """The newest jobs that match, as a table or as JSON. Raises `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         found = await job_rows.fetch_recent_jobs(connection, wanted.limit, *wanted.conditions())
+        results = await _fetch_results(connection, found)
     secrets, now = settings.secret_values(), datetime.now(UTC)
     if as_json:
-        return redact(json.dumps([_describe(job) for job in found], indent=2) + "\n", secrets, shapes=())
-    return show_for_terminal(redact(render_jobs(found, now), secrets))
+        return render_json([_describe(job, results[job.id]) for job in found], secrets)
+    return show_for_terminal(redact(render_jobs([(job, results[job.id]) for job in found], now), secrets))
 
 
-def _describe(job: Job) -> dict[str, Any]:
+async def _fetch_results(connection: AsyncConnection, found: Sequence[Job]) -> Mapping[str, JobResult]:
+    ids = [job.id for job in found]
+    beginning = func.substr(reports.c.body, 1, OUTCOME_READ).label("body")
+    query = (
+        select(jobs.c.id, beginning, pulls.c.number, pulls.c.url)
+        .outerjoin(reports, reports.c.job_id == jobs.c.id)
+        .outerjoin(pulls, pulls.c.job_id == jobs.c.id)
+        .where(jobs.c.id.in_(ids))
+    )
+    rows = {row.id: row for row in await connection.execute(query)}
+    meters = {job_id: await job_rows.fetch_meter(connection, job_id) for job_id in ids}
+    checks = {job.id: await fetch_checks(connection, job.id) for job in found if job.kind is JobKind.VERIFY}
+    return {
+        job.id: JobResult(
+            _find_outcome(job, rows[job.id].body, checks.get(job.id, ())),
+            rows[job.id].number,
+            rows[job.id].url,
+            meters[job.id],
+        )
+        for job in found
+    }
+
+
+def _find_outcome(job: Job, report: str | None, checks: Sequence[Check]) -> str | None:
+    if job.kind is JobKind.VERIFY:
+        return None if job.active else str(find_outcome(job, checks))
+    return parse_report(report).outcome if report else None
+
+
+def _describe(job: Job, result: JobResult) -> dict[str, Any]:
     names = ("id", "case_key", "attempt", "preset", "agent", "model", "machine", "requested_by", "trouble", "failure")
     times = ("created_at", "started_at", "ended_at")
-    values = {name: getattr(job, name) for name in names}
-    said = {name: at.isoformat() if (at := getattr(job, name)) else None for name in times}
-    return {**values, "state": str(job.state), **said}
+    told = {"outcome": result.outcome, "pull_request": result.pull_url, **_describe_cost(result.meter)}
+    agent = job.agent if job.has_agent else None
+    return {**_pick(job, names), "agent": agent, "state": job.state, **told, **_pick(job, times)}
 
 
-def render_jobs(found: Sequence[Job], now: datetime) -> str:
+def _describe_cost(meter: Meter | None) -> dict[str, Any]:
+    """The cost in JSON; null if it is unknown."""
+    return {"cost_usd": meter and meter.usage.cost_usd, "cost_is_estimate": meter and meter.cost_is_estimate}
+
+
+def _pick(job: Job, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in names}
+
+
+def render_jobs(found: Sequence[tuple[Job, JobResult]], now: datetime) -> str:
     """Jobs as a table, in the given order. Pure."""
     if not found:
         return "There are none.\n"
-    head = ("job", "about", "preset", "state", "for", "machine", "asked by", "held up")
-    return render_table([head, *(_cells(job, now) for job in found)])
+    head = ("job", "subject", "preset", "state", "outcome", "PR", "age", "took", "cost")
+    more = ("machine", "requested by", "waiting for")
+    return render_table([(*head, *more), *(_cells(job, result, now) for job, result in found)])
 
 
-def _cells(job: Job, now: datetime) -> tuple[str, ...]:
-    lasts = render_span(((job.ended_at or now) - job.created_at).total_seconds())
+def _cells(job: Job, result: JobResult, now: datetime) -> tuple[str, ...]:
+    seconds = ((job.ended_at or now) - job.created_at).total_seconds()
+    age = f"{render_span((now - job.created_at).total_seconds(), 1)} ago"
+    pull = f"#{result.pull_number}" if result.pull_number else ""
+    # A job without an agent costs nothing, and has no meter.
+    cost = describe_cost(result.meter) if result.meter else ""
+    first = (job.id, job.case_key, job.preset, str(job.state), result.outcome or "", pull)
     trouble = one_line(job.trouble or "", MAX_TROUBLE)
-    return job.id, job.case_key, job.preset, str(job.state), lasts, job.machine or "", job.requested_by, trouble
+    return *first, age, render_span(seconds), cost, job.machine or "", job.requested_by, trouble
 
 
-def render_span(seconds: float) -> str:
-    """A duration in its two largest units: `2 d 3 h`, `4 min 10 s`. Pure."""
+def render_span(seconds: float, units: int = 2) -> str:
+    """A duration in its largest units: `2 d 3 h`, `4 min 10 s`. Pure."""
     left, parts = max(int(seconds), 0), list[str]()
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         count, left = divmod(left, length)
         if count or parts or unit == "s":
             parts.append(f"{count} {unit}")
-    return " ".join(parts[:2])
+    return " ".join(parts[:units])
 
 
 async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
@@ -170,14 +236,42 @@ async def clean(connection: AsyncConnection, person: Person, job: Job, now: date
     await job_rows.add_event(connection, job.id, now, f"logs deleted by {person.mention}")
 
 
-async def show_job(settings: Settings, job_id: str) -> str:
+async def show_job(settings: Settings, job_id: str, *, as_json: bool = False) -> str:
     """Everything about a job except its results, which `ptq-bot report` shows. Raises `UnknownJob`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await _fetch(connection, job_id)
         events, meter = await job_rows.fetch_events(connection, job.id), await job_rows.fetch_meter(connection, job.id)
-        hold = await fetch_hold(connection, job.id)
-    text = render_job(job, events, meter, hold, settings.find_page(job) or "none: nobody can sign in")
-    return show_for_terminal(redact(text, settings.secret_values()))
+        hold, results = await fetch_hold(connection, job.id), await _fetch_results(connection, [job])
+    page, secrets = settings.find_page(job), settings.secret_values()
+    if as_json:
+        return render_json(
+            {**_describe(job, results[job.id]), **_describe_more(job, events, meter, hold, page)}, secrets
+        )
+    text = render_job(job, events, meter, hold, page or "none: nobody can sign in")
+    return show_for_terminal(redact(text, secrets))
+
+
+def _describe_usage(meter: Meter) -> dict[str, Any]:
+    """A meter in JSON. Counts are null if they are unknown."""
+    usage = meter.usage
+    counts = {name: getattr(usage, name) for name in ("turns", "input_tokens", "cached_tokens", "output_tokens")}
+    known = counts if any(counts.values()) else dict.fromkeys(counts)
+    return {"model": meter.model, **known, "tool_calls": meter.tool_calls, "run_s": usage.run_s, "ending": meter.ending}
+
+
+def _describe_more(
+    job: Job, events: Sequence[tuple[datetime, str]], meter: Meter | None, hold: Hold | None, page: str | None
+) -> dict[str, Any]:
+    held = {"person": hold.person, "expires_at": hold.expires_at} if hold else None
+    history = [{"at": at, "what": what} for at, what in events]
+    names = ("base_branch", "base_commit", "follows")
+    return {
+        **_pick(job, names),
+        "usage": meter and _describe_usage(meter),
+        "hold": held,
+        "page": page,
+        "events": history,
+    }
 
 
 async def _fetch(connection: AsyncConnection, job_id: str) -> Job:
@@ -217,22 +311,98 @@ async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = F
 
     Raises `UnknownJob`, also for an unknown stage, and `DatabaseError`.
     """
-    if stage not in STAGES:
-        raise UnknownJob(f"there is no stage {show_for_terminal(stage)!r}; there are {', '.join(STAGES)}")
+    _require_stage(stage)
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await _fetch(connection, job_id)
         kept = await job_rows.fetch_log(connection, job.id, stage)
-    log = kept if kept is not None else Spool(settings.server.data_dir / "spool").read(job.id, stage)
+    log = kept if kept is not None else _open_spool(settings).read(job.id, stage)
     if not log:
         return NO_LOG
-    secrets = settings.secret_values()
+    agent = None if raw else _find_agent(settings, job, stage)
+    if agent:
+        return "".join(map(_render_entry, read_transcript(log, agent, settings.secret_values())))
+    reader = _RawLog(settings.secret_values())
+    return (reader.feed(log) + reader.finish()).rstrip("\n") + "\n"
+
+
+async def follow_log(
+    settings: Settings, job_id: str, stage: str, show: Callable[[str], None], tell: Callable[[str], None], *, raw: bool
+) -> None:
+    """Show a stage's log, and what is added to it, until the stage has ended. `tell` gets each state of the job.
+
+    Raises `UnknownJob`, also for an unknown stage, and `DatabaseError`.
+    """
+    _require_stage(stage)
+    spool, secrets = _open_spool(settings), settings.secret_values()
+    offset, said, reader = 0, "", None
+    async with open_existing_database(settings.server.database_url) as database:
+        while True:
+            with database.explaining():
+                async with database.read() as connection:
+                    job, kept = await _look(connection, job_id, stage)
+            # The job is read before the log, so nothing is added after a look at a stage that has ended.
+            grows = job.active and STAGES.index(GROWING[job.state]) <= STAGES.index(stage)
+            if reader is None:
+                agent = None if raw else _find_agent(settings, job, stage)
+                reader = _Transcript(agent, secrets) if agent else _RawLog(secrets)
+            line = f"{job.state}{f': {job.trouble}' if job.trouble else ''}\n"
+            if line != said:
+                tell(show_for_terminal(redact(line, secrets)))
+                said = line
+            while chunk := spool.read_from(job.id, stage, offset, AT_ONCE) if kept is None else kept[offset:]:
+                show(reader.feed(chunk))
+                offset += len(chunk)
+            if not grows:
+                show(reader.finish() if offset else NO_LOG)
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _look(connection: AsyncConnection, job_id: str, stage: str) -> tuple[Job, bytes | None]:
+    job = await _fetch(connection, job_id)
+    return job, None if job.active else await job_rows.fetch_log(connection, job.id, stage)
+
+
+def _require_stage(stage: str) -> None:
+    if stage not in STAGES:
+        raise UnknownJob(f"there is no stage {show_for_terminal(stage)!r}; there are {', '.join(STAGES)}")
+
+
+def _open_spool(settings: Settings) -> Spool:
+    return Spool(settings.server.data_dir / "spool")
+
+
+def _find_agent(settings: Settings, job: Job, stage: str) -> Agent | None:
+    """The agent that wrote the log, if it prints events."""
     spec = next((spec for spec in settings.agent_specs() if spec.name == job.agent), None)
     agent = build_agent(spec) if spec and stage == "agent" else None
-    if raw or agent is None or not agent.speaks:
-        redactor = LogRedactor(secrets)
-        text = "".join(one.text for one in [*redactor.feed(log), *redactor.finish()])
-        return show_for_terminal(text).rstrip("\n") + "\n"
-    return "".join(map(_render_entry, read_transcript(log, agent, secrets)))
+    return agent if agent and agent.speaks else None
+
+
+class _RawLog:
+    """A log as it was printed, without secrets, for a terminal."""
+
+    def __init__(self, secrets: Collection[str]) -> None:
+        self._redactor = LogRedactor(secrets)
+
+    def feed(self, chunk: bytes) -> str:
+        return show_for_terminal("".join(one.text for one in self._redactor.feed(chunk)))
+
+    def finish(self) -> str:
+        return show_for_terminal("".join(one.text for one in self._redactor.finish()))
+
+
+class _Transcript:
+    """An agent's log as people read it in a terminal."""
+
+    def __init__(self, agent: Agent, secrets: Collection[str]) -> None:
+        self._transcript = LiveTranscript(agent, secrets)
+
+    def feed(self, chunk: bytes) -> str:
+        return "".join(map(_render_entry, join_plain(self._transcript.feed(chunk))))
+
+    def finish(self) -> str:
+        return "".join(map(_render_entry, join_plain(self._transcript.finish())))
 
 
 _HEADS = {

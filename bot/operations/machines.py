@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
 from bot.operations.context import find_operator
+from bot.operations.reports import render_json
 from handlers.commands.rights import Operation, Person
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
@@ -25,7 +26,7 @@ from runner.rows import job_rows, machine_states
 from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.transport.host_errors import HostError
 from runner.transport.hosts import open_host
-from runner.transport.jobd_client import JobdClient
+from runner.transport.jobd_client import Capabilities, JobdClient
 
 
 class UnknownMachine(Exception):  # noqa: N818
@@ -45,21 +46,40 @@ async def list_machines(settings: Settings, *, as_json: bool = False) -> str:
     return show_for_terminal(redact(text, settings.secret_values()))
 
 
-async def check_machines(settings: Settings) -> str:
-    """Ask every machine whether it can isolate jobs, and what jobs can still reach. Returns text for a terminal."""
-    lines = [line for machine in settings.machine_list() for line in await _check(machine)]
+@dataclass(frozen=True, slots=True)
+class CheckedMachine:
+    """What a machine answers when it is asked how it isolates jobs."""
+
+    name: str
+    capabilities: Capabilities | None = None
+    error: str | None = None
+    """Why it could not be asked."""
+
+
+async def check_machines(settings: Settings, *, as_json: bool = False) -> str:
+    """Ask every machine whether it can isolate jobs, and what jobs can still reach. Returns text or JSON."""
+    found = [await _check(machine) for machine in settings.machine_list()]
+    if as_json:
+        return render_json(found, settings.secret_values())
+    lines = [line for one in found for line in _render_checked(one)]
     return show_for_terminal(redact("".join(f"{line}\n" for line in lines), settings.secret_values()))
 
 
-async def _check(machine: Machine) -> list[str]:
+async def _check(machine: Machine) -> CheckedMachine:
     host = open_host(machine)
     try:
-        found = await JobdClient(machine, host).capabilities()
+        return CheckedMachine(machine.name, await JobdClient(machine, host).capabilities())
     except (HostError, JobdError) as error:
-        return [f"{machine.name}  cannot be asked: {one_line(str(error), 300)}"]
+        return CheckedMachine(machine.name, error=one_line(str(error), 300))
     finally:
         await host.close()
-    first = f"{machine.name}  {one_line(found.words, 300)}; environments by {one_line(found.way, 20)}"
+
+
+def _render_checked(checked: CheckedMachine) -> list[str]:
+    found = checked.capabilities
+    if found is None:
+        return [f"{checked.name}  cannot be asked: {checked.error}"]
+    first = f"{checked.name}  {one_line(found.words, 300)}; environments by {one_line(found.way, 20)}"
     return [first, *(f"  open: {one_line(clause, 300)}" for clause in found.open)]
 
 

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from pathlib import PurePath
 from typing import Any
 
 from bot.config.settings import Settings
@@ -16,6 +19,7 @@ from handlers.text.sanitize import redact
 from handlers.text.shown_patch import show_patch
 from handlers.words.verified import render_checks
 from runner.characters import show_for_terminal
+from runner.checks.verification import Check
 from runner.db.database import open_existing_database
 from runner.model.job import Job, Report
 from runner.rows import job_rows
@@ -26,8 +30,8 @@ class UnknownJob(Exception):  # noqa: N818
     """There is no such job, or no such stage of a job; the message says which."""
 
 
-async def read_report(settings: Settings, job_id: str) -> str:
-    """All results of a job, as text for a terminal. Raises `UnknownJob` and `DatabaseError`."""
+async def read_report(settings: Settings, job_id: str, *, as_json: bool = False) -> str:
+    """All results of a job, as text for a terminal or as JSON. Raises `UnknownJob` and `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await job_rows.fetch_job(connection, job_id)
         report, checks = await job_rows.fetch_report(connection, job_id), await fetch_checks(connection, job_id)
@@ -35,8 +39,18 @@ async def read_report(settings: Settings, job_id: str) -> str:
         raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     # Only redact the configured secrets. A report may be about text that looks like a secret.
     secrets = settings.secret_values()
+    if as_json:
+        return render_json(describe_report(job, report, checks), secrets)
     seen = render_checks(job, checks, report, settings.server.public_url, secrets)
     return show_for_terminal(render_report(job, report, seen, secrets=secrets))
+
+
+def describe_report(job: Job, report: Report | None, checks: Sequence[Check]) -> dict[str, Any]:
+    """A job's results as plain values. Pure."""
+    texts = {name: getattr(report, name, None) for name in ("body", "worklog", "pr_title", "repro", "patch", "digest")}
+    told = {name: list(getattr(report, name, ())) for name in ("refusals", "warnings")}
+    names = ("id", "repository", "case_key", "attempt", "preset", "state", "failure", "base_commit", "requested_by")
+    return {**{name: getattr(job, name) for name in names}, **texts, **told, "checks": [*checks]}
 
 
 def render_report(job: Job, report: Report | None, seen: str = "", *, secrets: Collection[str] = ()) -> str:
@@ -63,20 +77,47 @@ def render_table(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-async def read_costs(settings: Settings, since: date | None, until: date | None) -> str:
-    """The costs as CSV, of jobs created from `since` to `until` (UTC, both included). Raises `DatabaseError`."""
+def render_json(value: object, secrets: Collection[str]) -> str:
+    """Plain values and dataclasses as JSON, without the `secrets`. Pure.
+
+    Texts are redacted before they are quoted, because quoting changes secrets of several lines.
+    """
+    return json.dumps(_make_plain(value, secrets), indent=2) + "\n"
+
+
+def _make_plain(value: Any, secrets: Collection[str]) -> Any:
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {redact(str(key), secrets, shapes=()): _make_plain(inner, secrets) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_make_plain(inner, secrets) for inner in value]
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return redact(str(value), secrets, shapes=()) if isinstance(value, str | PurePath) else value
+
+
+async def read_costs(settings: Settings, since: date | None, until: date | None, *, as_json: bool = False) -> str:
+    """The costs as CSV or JSON, of jobs created from `since` to `until` (UTC, inclusive). Raises `DatabaseError`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         after = _begin(until + timedelta(days=1)) if until else None
         bill = await job_rows.fetch_bill(connection, _begin(since) if since else None, after)
     configured = {spec.name: spec.model for spec in settings.agent_specs()}
-    return render_costs([{**row, "model": row["model"] or configured.get(row["agent"])} for row in bill])
+    rows = [{**row, **_name_counts(row), "model": row["model"] or configured.get(row["agent"])} for row in bill]
+    return render_json(rows, settings.secret_values()) if as_json else render_costs(rows)
+
+
+def _name_counts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The counts that an agent reports, each None if it reported none of them."""
+    counts = {name: row[name] for name in ("turns", "input_tokens", "cached_tokens", "output_tokens")}
+    return counts if any(counts.values()) else dict.fromkeys(counts)
 
 
 def _begin(day: date) -> datetime:
     return datetime.combine(day, time(), UTC)
 
 
-def render_costs(bill: list[Mapping[str, Any]]) -> str:
+def render_costs(bill: Sequence[Mapping[str, Any]]) -> str:
     """The costs as CSV with a header. Pure."""
     written = io.StringIO()
     writer = csv.writer(written, lineterminator="\n")

@@ -49,6 +49,13 @@ class App:
     webhook_secret: str = field(repr=False)
     client_id: str = ""
     client_secret: str = field(default="", repr=False)
+    owner: str = ""
+    """The login of the person who owns it; empty if an organization does."""
+
+    @property
+    def signs_in(self) -> bool:
+        """Whether people can sign in to the pages through it."""
+        return bool(self.client_id and self.client_secret)
 
     @property
     def key_file(self) -> str:
@@ -135,6 +142,14 @@ class Answers:
     """A machine whose host key is not confirmed yet, or that could not run a job yet."""
     agents: tuple[AgentAnswer, ...] = ()
     caps: CapsAnswer = CapsAnswer()
+    entered_operators: tuple[str, ...] | None = None
+    """None: not asked yet."""
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The logins of those who see deliveries, costs and confidential reports: by default the App's owner."""
+        suggested = (self.app.owner,) if self.app and self.app.owner else ()
+        return suggested if self.entered_operators is None else self.entered_operators
 
     def secrets(self) -> tuple[str, ...]:
         """The texts that no page may show."""

@@ -61,7 +61,7 @@ def _render_github(answers: Answers) -> str:
         "# To change it: add the new one first in the list, restart, change it on GitHub, remove the old one.",
         f"webhook_secrets = {_quote_all([app.webhook_secret])}",
     ]
-    return "\n".join([*lines, *_list_proxy(place), *_list_dashboard(app), ""])
+    return "\n".join([*lines, *_list_proxy(place), *_list_dashboard(app, answers.operators), ""])
 
 
 PROXY_FILE = "ptq-proxy-credentials"
@@ -82,15 +82,16 @@ CLIENT_FILE = "ptq-app-client-secret"
 """The App's client secret, used to sign people in."""
 
 
-def _list_dashboard(app: App) -> Iterator[str]:
-    if app.client_id and app.client_secret:
+def _list_dashboard(app: App, operators: Iterable[str]) -> Iterator[str]:
+    if app.signs_in:
         yield "\n[dashboard]"
         yield "# People sign in to the pages through the App: docs/dashboard.md."
         yield f"client_id = {quote(app.client_id)}"
         yield f"client_secret_file = {quote(CLIENT_FILE)}"
         yield "# true: everybody sees jobs of public repositories. false: only people who have signed in."
         yield "public = true"
-        yield '# operators = ["your-login"]   # people who see deliveries, costs and confidential reports'
+        yield "# People who see deliveries, costs and confidential reports."
+        yield f"operators = {_quote_all(operators)}"
 
 
 def _comment(text: str) -> str:

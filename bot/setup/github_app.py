@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -120,7 +120,14 @@ def _parse_app(told: dict[str, Any]) -> App:
         webhook_secret=str(told["webhook_secret"]),
         client_id=str(told["client_id"]),
         client_secret=str(told["client_secret"]),
+        owner=_find_owner(told),
     )
+
+
+def _find_owner(told: dict[str, Any]) -> str:
+    """The login of the person who owns an App; empty if an organization does."""
+    owner = told.get("owner") or {}
+    return str(owner["login"]) if owner.get("type") == "User" else ""
 
 
 async def complete(place: Place, app: App, now: Callable[[], datetime]) -> App:
@@ -129,10 +136,12 @@ async def complete(place: Place, app: App, now: Callable[[], datetime]) -> App:
         async with connect(place) as session:
             line, credentials = _open(place, app, session, now)
             told, _ = await line.ask("GET", "/app", {}, credentials.sign(now()))
-        slug, html_url = read_answer(lambda found: (str(found["slug"]), str(found["html_url"])), told)
+        slug, html_url, owner = read_answer(
+            lambda found: (str(found["slug"]), str(found["html_url"]), _find_owner(found)), told
+        )
     except GITHUB_ERRORS as error:
         raise GitHubSetupError(f"GitHub rejected this key for App ID {app.id}: {error}.") from error
-    return App(app.id, slug, html_url, app.private_key, app.webhook_secret, app.client_id, app.client_secret)
+    return replace(app, slug=slug, html_url=html_url, owner=owner)
 
 
 async def list_installed(place: Place, app: App, now: Callable[[], datetime]) -> list[Installed]:

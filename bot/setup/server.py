@@ -16,9 +16,12 @@ from aiohttp import web
 
 from bot.config.settings import ConfigError
 from bot.doctor.examination import examine
+from bot.doctor.key_files import find_key_problem, find_mode_problem
+from bot.operations.context import find_login
 from bot.setup import steps
 from bot.setup.access import STATIC, Handler, SetupAccess, SetupRefused
 from bot.setup.answers import MachineAnswer, find_next
+from bot.setup.checks import require_github, require_models, require_program
 from bot.setup.files import UnusableFile
 from bot.setup.github_app import CREATED, GitHubSetupError, complete, convert
 from bot.setup.state import SetupState, now
@@ -108,6 +111,10 @@ class Setup:
                     self.state.failure = str(error)
                     form = await _read_form(request)
                     self.state.typed = {name: text for name, text in form.items() if name not in SECRET_FIELDS}
+                    if isinstance(error, InvalidInput) and error.field:
+                        # Two forms are on one page, with the same fields.
+                        self.state.failed_field = f"{'local-' * (form.get('kind') == 'local')}{error.field}"
+                        self.state.may_insist = error.may_insist
                     target = f"/{request.path.split('/')[1]}"
                 except OSError as error:
                     self._set_disk_failure(error)
@@ -135,7 +142,9 @@ class Setup:
 
     async def set_place(self, request: web.Request) -> str:
         """Save the addresses."""
-        self.state.save(steps.set_place(self.state.answers, await _read_form(request)))
+        answers = steps.set_place(self.state.answers, await _read_form(request))
+        await require_github(answers.place)
+        self.state.save(answers)
         return "/app#create"
 
     async def receive_app(self, request: web.Request) -> web.Response:
@@ -186,7 +195,8 @@ class Setup:
         machine = answers.looked_at
         assert machine
         if machine.kind == "ssh":
-            machine = replace(machine, host_key=await self._look(machine))
+            self._check_key(machine)
+            machine = replace(machine, host_key=await self._look(machine, "address"))
             if not machine.client_key_file:
                 self.state.files.find_client_key()
             self.state.save(replace(answers, looked_at=machine))
@@ -195,11 +205,18 @@ class Setup:
             await self._try()
         return "/machines"
 
-    async def _look(self, machine: MachineAnswer) -> str:
+    def _check_key(self, machine: MachineAnswer) -> None:
+        if machine.client_key_file:
+            path = self.state.files.folder / Path(machine.client_key_file).expanduser()
+            if problem := find_key_problem(path, find_login()) or find_mode_problem(path):
+                words = f"This key cannot be used: {problem.words}. To fix it: {problem.fix}"
+                raise InvalidInput(words, "client_key_file")
+
+    async def _look(self, machine: MachineAnswer, field: str = "") -> str:
         try:
             return await read_host_key(machine, self._silence_s)
         except HostKeyUnavailable as error:
-            raise InvalidInput(f"Cannot connect to {machine.name}: {error}.") from error
+            raise InvalidInput(f"Cannot connect to {machine.name}: {error}.", field) from error
 
     async def confirm_machine(self, request: web.Request) -> str:
         """Accept the host key that was shown, if the machine still has it, and test the machine."""
@@ -234,8 +251,13 @@ class Setup:
     # Agents
 
     async def add_agent(self, request: web.Request) -> str:
-        """Add an agent."""
-        self.state.save(steps.add_agent(self.state.answers, await _read_form(request)))
+        """Add an agent that is installed on a machine, and whose models answer."""
+        form = await _read_form(request)
+        answers = steps.add_agent(self.state.answers, form)
+        if form.get("anyway") != "yes":
+            await require_program(answers.agents[-1], answers.machines, self.state.files.folder)
+            await require_models(answers.place, answers.agents[-1])
+        self.state.save(answers)
         return "/agents"
 
     async def drop_agent(self, request: web.Request) -> str:
@@ -248,7 +270,7 @@ class Setup:
     async def write(self, request: web.Request) -> str:
         """Save the caps, write the configuration, and run the doctor on it."""
         form = await _read_form(request)
-        self.state.save(steps.set_caps(self.state.answers, form))
+        self.state.save(steps.set_operators(steps.set_caps(self.state.answers, form), form))
         if (missing := find_next(self.state.answers)) != "finish":
             raise InvalidInput(f"Still missing: {missing}.")
         try:

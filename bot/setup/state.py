@@ -32,6 +32,10 @@ class SetupState:
         self._oauth_state = ""
         # For the next page:
         self.failure = ""
+        self.failed_field = ""
+        """The field that the failure is about: its name, after the prefix of its form."""
+        self.may_insist = False
+        """Whether the form offers to ignore the failure."""
         self.typed: Form = {}
         # Not saved, because it can be looked up again:
         self.installed: Sequence[Installed] = ()

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -43,6 +44,15 @@ MAX_NAME = 34
 class InvalidInput(ValueError):  # noqa: N818 - what is the case
     """The input is not valid. The message is a sentence for people, without secrets."""
 
+    def __init__(self, words: str, field: str = "", *, may_insist: bool = False) -> None:
+        """`field` is the name of the field that is wrong; empty if it is not one field.
+
+        `may_insist` says that the person may know better: the form is accepted with `anyway`.
+        """
+        super().__init__(words)
+        self.field = field
+        self.may_insist = may_insist
+
 
 def find_api_url(web_url: str) -> str:
     """The address of GitHub's API: a host of its own on github.com, a path on an Enterprise Server."""
@@ -57,17 +67,17 @@ def set_place(answers: Answers, form: Form) -> Answers:
     public_url = _read(form, "public_url").rstrip("/")
     webhook_url, port = _read(form, "webhook_url").rstrip("/"), _read_number(form, "port", "The port")
     if not re.fullmatch(r"https?://[^\s/?#@]+", web_url):
-        raise InvalidInput("Enter GitHub's address like https://github.com, with nothing after the host.")
+        raise InvalidInput("Enter GitHub's address like https://github.com, with nothing after the host.", "web_url")
     given = {"public_url": public_url, "port": port, **({"webhook_url": webhook_url} if webhook_url else {})}
     _check(ServerTable, given)
     organization, app_name = _read(form, "organization"), _read(form, "app_name")
     if not re.fullmatch(r"([A-Za-z0-9][A-Za-z0-9-]{0,38})?", organization):
-        raise InvalidInput("An organization's name has letters, digits and hyphens.")
+        raise InvalidInput("An organization's name has letters, digits and hyphens.", "organization")
     if not 1 <= len(app_name) <= MAX_NAME:
-        raise InvalidInput(f"The App's name has 1 to {MAX_NAME} characters, and must be unique on GitHub.")
+        raise InvalidInput(f"The App's name has 1 to {MAX_NAME} characters, and must be unique on GitHub.", "app_name")
     ca_file = _read(form, "ca_file")
     if ca_file and not Path(ca_file).expanduser().is_absolute():
-        raise InvalidInput("Enter the absolute path of the CA bundle.")
+        raise InvalidInput("Enter the absolute path of the CA bundle.", "ca_file")
     place = Place(
         web_url=web_url,
         api_url=find_api_url(web_url),
@@ -80,7 +90,7 @@ def set_place(answers: Answers, form: Form) -> Answers:
         **_read_proxy(answers.place, form),
     )
     if blocked := find_blocked(place):
-        raise InvalidInput(blocked)
+        raise InvalidInput(blocked, "webhook_url")
     return replace(answers, place=place)
 
 
@@ -89,7 +99,8 @@ def _read_proxy(known: Place, form: Form) -> dict[str, str]:
     url, credentials = _read(form, "proxy"), _read(form, "proxy_credentials")
     if url == known.proxy:
         credentials = credentials or known.proxy_credentials
-    _check(ProxyTable, {"url": url or None, **({"credentials": credentials} if credentials else {})})
+    given = {"url": url or None, **({"credentials": credentials} if credentials else {})}
+    _check(ProxyTable, given, {"url": "proxy", "credentials": "proxy_credentials"}, "proxy")
     return {"proxy": url, "proxy_credentials": credentials}
 
 
@@ -126,13 +137,13 @@ def set_known_app(answers: Answers, form: Form) -> Answers:
     """Set an App that was registered by hand. Raises `InvalidInput`."""
     app_id, secret = _read(form, "app_id"), _read(form, "webhook_secret")
     if not re.fullmatch(r"[0-9]{1,18}", app_id):
-        raise InvalidInput("The App ID is a number. It is on the App's settings page.")
+        raise InvalidInput("The App ID is a number. It is on the App's settings page.", "app_id")
     if not secret:
-        raise InvalidInput("The webhook secret is required.")
+        raise InvalidInput("The webhook secret is required.", "webhook_secret")
     try:
         key = parse_private_key(_read(form, "private_key"))
     except ValueError as error:
-        raise InvalidInput(f"{str(error)[0].upper()}{str(error)[1:]}.") from None
+        raise InvalidInput(f"{str(error)[0].upper()}{str(error)[1:]}.", "private_key") from None
     client_id, client_secret = _read(form, "client_id"), _read(form, "client_secret")
     return replace(answers, app=App(app_id, "", "", key, secret, client_id, client_secret))
 
@@ -143,7 +154,7 @@ def set_repositories(answers: Answers, form: Form, chosen: Sequence[str], privat
     if not chosen:
         raise InvalidInput("Choose at least one repository.")
     if not any(labels) or labels[0] == labels[1]:
-        raise InvalidInput("Enter two different labels. One of them can be empty.")
+        raise InvalidInput("Enter two different labels. One of them can be empty.", "diagnose_label")
     hidden = frozenset(private)
     repositories = tuple(
         RepositoryAnswer(
@@ -156,7 +167,8 @@ def set_repositories(answers: Answers, form: Form, chosen: Sequence[str], privat
         for name in chosen
     )
     for one in repositories:
-        _check(RepositoryTable, {"agent": "any", "setup": one.setup, "test_command": one.tests})
+        given = {"agent": "any", "setup": one.setup, "test_command": one.tests}
+        _check(RepositoryTable, given, {"setup": f"setup:{one.name}", "test_command": f"tests:{one.name}"})
     return replace(answers, repositories=repositories, diagnose_label=labels[0], fix_label=labels[1])
 
 
@@ -165,7 +177,7 @@ def connect_machine(answers: Answers, form: Form) -> Answers:
     name, workspace = _read(form, "name"), _read(form, "workspace").rstrip("/")
     slots = _read_number(form, "slots", "The number of slots")
     if name in [machine.name for machine in answers.machines]:
-        raise InvalidInput(f"There is already a machine {name}.")
+        raise InvalidInput(f"There is already a machine {name}.", "name")
     if form.get("kind") == "local":
         machine = MachineAnswer(name, workspace, "local", slots=slots)
     else:
@@ -179,9 +191,9 @@ def _parse_machine(name: str, workspace: str, slots: int, address: str, key_file
     try:
         hop = parse_hop(address)
     except ValueError:
-        raise InvalidInput("Enter the address like ptq@gpu-1.example.org or ptq@10.0.0.5:2222.") from None
+        raise InvalidInput("Enter the address like ptq@gpu-1.example.org or ptq@10.0.0.5:2222.", "address") from None
     if not hop.user:
-        raise InvalidInput("Include the user name: ptq@gpu-1.example.org.")
+        raise InvalidInput("Include the user name: ptq@gpu-1.example.org.", "address")
     port = hop.port or DEFAULT_PORT
     return MachineAnswer(name, workspace, "ssh", hop.host, port, hop.user, key_file, slots)
 
@@ -208,20 +220,24 @@ def add_agent(answers: Answers, form: Form) -> Answers:
     """Add an agent. Raises `InvalidInput`."""
     name, kind, key = _read(form, "name"), _read(form, "kind"), _read(form, "key")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,40}", name):
-        raise InvalidInput("An agent's name has letters, digits, '-' and '_'.")
+        raise InvalidInput("An agent's name has letters, digits, '-' and '_'.", "name")
     if name in [agent.name for agent in answers.agents]:
-        raise InvalidInput(f"There is already an agent {name}.")
+        raise InvalidInput(f"There is already an agent {name}.", "name")
     try:
         command = tuple(shlex.split(form.get("command", "")))
     except ValueError:
-        raise InvalidInput("The command has an unclosed quote.") from None
+        raise InvalidInput("The command has an unclosed quote.", "command") from None
+    if kind == "command" and not command:
+        raise InvalidInput("Enter the program that works on an issue, such as /opt/agent/run.sh.", "command")
     url = _read(form, "gateway_url").rstrip("/") or (GATEWAYS.get(kind, "") if key else "")
     agent = AgentAnswer(name, kind, command, _read(form, "model"), "" if kind == "cursor" else url, key)
     if key and kind != "cursor" and not url:
-        raise InvalidInput("Enter the API base URL that this key is for.")
+        raise InvalidInput("Enter the API base URL that this key is for.", "gateway_url")
+    if kind == "pi" and url and "/" not in agent.model:
+        raise InvalidInput("Enter the model of pi as provider/model, such as anthropic/NAME.", "model")
     gateway = {"url": agent.gateway_url, **({"key": key} if key else {})} if agent.gateway_url else None
     given = {"kind": kind, "command": command or None, "model": agent.model or None, "gateway": gateway}
-    _check(AgentTable, given)
+    _check(AgentTable, given, {"gateway.url": "gateway_url", "gateway.key": "key"})
     return replace(answers, agents=(*answers.agents, agent))
 
 
@@ -233,25 +249,53 @@ def drop_agent(answers: Answers, name: str) -> Answers:
 def set_caps(answers: Answers, form: Form) -> Answers:
     """Set the caps on money that the form has. Raises `InvalidInput`."""
     given = {scope: form.get(f"{scope}_usd", amount) for scope, amount in asdict(answers.caps).items()}
-    return replace(answers, caps=CapsAnswer(**{scope: _parse_amount(text) for scope, text in given.items()}))
+    return replace(answers, caps=CapsAnswer(**{scope: _parse_amount(scope, text) for scope, text in given.items()}))
 
 
-def _parse_amount(text: str) -> str:
+def set_operators(answers: Answers, form: Form) -> Answers:
+    """Set who sees deliveries, costs and confidential reports on the pages. Raises `InvalidInput`."""
+    if answers.app is None or not answers.app.signs_in:
+        return answers
+    given = form.get("operators", " ".join(answers.operators))
+    logins = tuple(dict.fromkeys(login.removeprefix("@") for login in re.split(r"[\s,]+", given) if login))
+    if not logins:
+        raise InvalidInput("Enter your GitHub login: somebody has to see costs and confidential reports.", "operators")
+    for login in logins:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}", login):
+            raise InvalidInput(f"{login} is not a GitHub login.", "operators")
+    return replace(answers, entered_operators=logins)
+
+
+def _parse_amount(scope: str, text: str) -> str:
     amount = text.strip().removeprefix("$")
     if amount.lower() == UNLIMITED:
         return UNLIMITED
     if not re.fullmatch(r"[0-9]{1,7}(\.[0-9]{1,2})?", amount) or not float(amount):
-        raise InvalidInput(f'Enter each cap as an amount in US dollars, such as 10 or 2.50, or as "{UNLIMITED}".')
+        raise InvalidInput(
+            f'Enter each cap as an amount in US dollars, such as 10 or 2.50, or as "{UNLIMITED}".', f"{scope}_usd"
+        )
     return f"{float(amount):.2f}".removesuffix(".00")
 
 
-def _check(table: type[BaseModel], values: Mapping[str, object]) -> None:
+def _check(
+    table: type[BaseModel],
+    values: Mapping[str, object],
+    fields: Mapping[str, str] = MappingProxyType({}),
+    otherwise: str = "",
+) -> None:
+    """Check values as the configuration does. `fields` are the names of fields whose keys have other ones.
+
+    Raises `InvalidInput` with the first problem. `otherwise` is the field for a problem of the whole table.
+    """
     try:
         table.model_validate(values)
     except ValidationError as error:
-        # A problem of the whole table names the file, which the person has not seen.
-        problems = [problem.removeprefix(f"{name_key(())}: ") for problem in describe_problems(error)]
-        raise InvalidInput(". ".join(problems) + ".") from None
+        key, _, words = describe_problems(error)[0].partition(": ")
+        key = re.sub(r"\[\d+\]$", "", key)
+        if key == name_key(()):
+            raise InvalidInput(f"{words[0].upper()}{words[1:]}.", otherwise) from None
+        words = words.replace("Input should be", "must be")
+        raise InvalidInput(f"This {words}.", fields.get(key, key)) from None
 
 
 def _read(form: Form, name: str) -> str:
@@ -261,5 +305,5 @@ def _read(form: Form, name: str) -> str:
 def _read_number(form: Form, name: str, what: str) -> int:
     text = _read(form, name)
     if not re.fullmatch(r"[0-9]{1,6}", text):
-        raise InvalidInput(f"{what} is a number.")
+        raise InvalidInput(f"{what} is a number.", name)
     return int(text)

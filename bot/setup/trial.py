@@ -93,6 +93,22 @@ async def try_machine(machine: MachineAnswer, folder: Path) -> Trial:
     return Trial(machine, tuple(findings))
 
 
+async def find_on_machine(machine: MachineAnswer, folder: Path, program: str) -> bool | None:
+    """Whether a machine has this program; None if it cannot be asked now."""
+    known_hosts = folder / f".{machine.name}.known_hosts"
+    write_private(known_hosts, machine.known_hosts_line.encode())
+    target = _as_machine(machine, folder, known_hosts)
+    host = open_host(target)
+    try:
+        found = await JobdClient(target, host).find_programs([program], [])
+        return found.versions.get(program) is not None
+    except (HostError, JobdError):
+        return None
+    finally:
+        known_hosts.unlink(missing_ok=True)
+        await host.close()
+
+
 async def _find_workspace(host: Host) -> str:
     said = (await host.run(["printenv", "HOME"])).stdout.decode(errors="replace").strip()
     if not re.fullmatch(r"/[^\0\n]+", said):

@@ -122,7 +122,8 @@ class Views:
 
     def _page(self, name: str, **values: Any) -> web.Response:
         state = self._state
-        failure, typed, state.failure, state.typed = state.failure, state.typed, "", {}
+        failure, failed_field, may_insist, typed = state.failure, state.failed_field, state.may_insist, state.typed
+        state.failure, state.failed_field, state.may_insist, state.typed = "", "", False, {}
         html = self._templates.get_template(f"{name}.html").render(
             state=state,
             answers=state.answers,
@@ -131,6 +132,8 @@ class Views:
             done=list_completed(state.answers),
             here=name,
             failure=failure,
+            failed_field=failed_field,
+            may_insist=may_insist,
             typed=typed,
             defaults={"tests": TESTS, "script": SCRIPT},
             **values,

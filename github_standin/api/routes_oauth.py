@@ -23,7 +23,7 @@ from github_standin.api.calls import Call
 from github_standin.model.answers import Answer, Refusal, not_found
 from github_standin.model.auth import Authority
 from github_standin.model.render import Json, render_account
-from github_standin.model.state import App, World
+from github_standin.model.state import App, User, World
 
 CODE_LIFE = timedelta(minutes=10)
 
@@ -39,6 +39,11 @@ padding: 0 1rem } button { font: inherit; width: 100%; margin: .3rem 0; padding:
 <input type="hidden" name="{{ name }}" value="{{ value }}">{% endfor %}
 <button name="login" value="{{ login }}">Sign in as <b>{{ login }}</b></button></form>{% endfor %}
 </main></body></html>""")
+
+
+def _is_person(user: User) -> bool:
+    """Whether somebody can sign in with an account. The owner of an App without a name is a placeholder."""
+    return user.type == "User" and not user.login.startswith("-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class OAuth:
     async def ask(self, request: web.Request) -> web.Response:
         """The page that asks who you are."""
         fields = self._check(request.query)
-        people = sorted(user.login for user in self._world.users.values() if user.type == "User")
+        people = sorted(user.login for user in self._world.users.values() if _is_person(user))
         html = _PAGE.render(app=self._app.slug, logins=people, fields=fields)
         return web.Response(text=html, content_type="text/html", headers=_POLICY)
 
@@ -78,7 +83,7 @@ class OAuth:
         form = {name: str(value) for name, value in (await request.post()).items()}
         fields = self._check(form)
         user = self._world.users.get(form.get("login", "").casefold())
-        if user is None or user.type != "User":
+        if user is None or not _is_person(user):
             raise web.HTTPNotFound
         code, expires_at = secrets.token_hex(10), self._world.clock() + CODE_LIFE
         self._codes[code] = _Code(user.login, fields["redirect_uri"], fields["code_challenge"], expires_at)

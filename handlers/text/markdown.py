@@ -35,6 +35,42 @@ def _parser() -> MarkdownIt:
     return parser
 
 
+MIN_WRAPPED = 40
+"""The characters of a line that may have been wrapped. Its author ended a shorter one on purpose."""
+
+_ENDS = re.compile(r"(?:\\|  )$")
+"""The end of a line with a break of its own."""
+
+_OWN_LINE = re.compile(r"\s*(?:\||\[\^)")
+"""The start of a line of a table or of a footnote, which are paragraphs for this parser."""
+
+
+def join_wrapped(text: str) -> str:
+    """The text with each wrapped paragraph on one line.
+
+    In Markdown, a line break within a paragraph is a space, but GitHub's comments show it.
+    """
+    lines = re.split(r"\r\n?|\n", text)
+    for token in reversed(parse_blocks("\n".join(lines))):
+        if token.type == "inline" and token.map and "\n" in token.content:
+            start, end = token.map
+            inner = token.content.split("\n")
+            if len(inner) == end - start:  # Not a heading of several lines.
+                lines[start:end] = _join(lines[start:end], inner)
+    return "\n".join(lines)
+
+
+def _join(lines: Sequence[str], inner: Sequence[str]) -> list[str]:
+    """The lines of a paragraph, joined where they were wrapped. `inner` has no marks of the lists and quotes around."""
+    joined = [lines[0]]
+    for line, before, words in zip(lines[1:], inner, inner[1:], strict=False):
+        if len(before) < MIN_WRAPPED or _ENDS.search(before) or _OWN_LINE.match(before) or _OWN_LINE.match(words):
+            joined.append(line)
+        else:
+            joined[-1] = f"{joined[-1].rstrip()} {words.strip()}"
+    return joined
+
+
 LINE_START = r"^([ \t]*+(?:(?:[>*+-]|[0-9]{1,9}[.)])[ \t]*+)*+"
 """The start of a line and the marks of quotes, lists and emphasis. Its group is left open."""
 

@@ -6,7 +6,7 @@ The parsed texts are as untrusted as the report.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -64,18 +64,38 @@ def parse_report(text: str) -> ParsedReport:
     )
 
 
+def leave_out(text: str, names: Collection[str]) -> str:
+    """The report without its outcome and the sections of these names. What is not parsed stays."""
+    lines = split_lines(text[:MAX_PARSED])
+    place, _ = find_outcome(lines)
+    lines[: place + 1] = [""] * (place + 1)
+    found = [*_find_sections(lines)]
+    # Without a summary, the text before the first section is one.
+    dropped = {*names} | (
+        {"preamble"} if "summary" in names and "summary" not in {name for name, *_ in found} else set()
+    )
+    kept = [line for name, first, _, end in found if name not in dropped for line in lines[first:end]]
+    return "\n".join(kept).strip("\n") + text[MAX_PARSED:]
+
+
 def _split_sections(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """The known sections, and as `preamble` the text before the first one.
+    """The known sections, and as `preamble` the text before the first one."""
+    for name, _, start, end in _find_sections(lines):
+        yield name, "\n".join(lines[start:end]).strip()
+
+
+def _find_sections(lines: list[str]) -> Iterator[tuple[str, int, int, int]]:
+    """Name, first line, line after the heading, and line after the last of each known section. The first is `preamble`.
 
     An unknown heading belongs to its section, unless it has the same or a higher level.
     """
-    name, level, start = "preamble", 7, 0
+    name, level, begun, start = "preamble", 7, 0, 0
     for found, found_level, first, end in _find_headings(lines):
         if found is None and (found_level > level or name == "preamble"):
             continue
-        yield name, "\n".join(lines[start:first]).strip()
-        name, level, start = found or "", found_level, end
-    yield name, "\n".join(lines[start:]).strip()
+        yield name, begun, start, first
+        name, level, begun, start = found or "", found_level, first, end
+    yield name, begun, start, len(lines)
 
 
 def _find_headings(lines: list[str]) -> Iterator[tuple[str | None, int, int, int]]:

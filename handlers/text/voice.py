@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from enum import StrEnum
 from functools import cache
 
+from handlers.text.markdown import join_wrapped
 from handlers.text.sanitize import cut, make_safe, redact
 from runner.changes.concerns import OUTCOMES
 from runner.characters import drop_invisible, show_invisible, unify
@@ -43,6 +44,8 @@ class Label(StrEnum):
     FULL_WORKLOG = "Full worklog"
     WORKLOG = "Worklog:"
     AGENTS_REPORT = "The agent's full report"
+    REST_OF_REPORT = "The rest of the report"
+    AGENTS_REST = "The rest of the agent's report"
     AGENTS_WORKLOG = "The agent's worklog"
     AGENTS_REPRO = "The agent's repro"
     AGENTS_WORDS = "In the agent's words:"
@@ -60,6 +63,7 @@ class Mark(StrEnum):
     """The sign before a line of a list of ours."""
 
     GOOD = "✅"
+    FAILS = "🔴"
     OPEN = "❔"
     DOUBT = "⚠️"
     REFUSED = "⛔"
@@ -91,7 +95,7 @@ def quote(text: str, secrets: Collection[str], limit: int, notice: str) -> str:
         return ""
     room = max(limit - len(notice) - 2, 0)
     # What makes a text safe only ever adds to it, so no more of it than this could be shown.
-    safe = make_safe(whole[:room], ()).rstrip("\n")
+    safe = make_safe(join_wrapped(whole[:room]), ()).rstrip("\n")
     lines, is_whole = _clip(cut(safe, max(room - _LONGEST_PREFIX, 0), "").rstrip("\n"), room)
     is_whole = is_whole and len(whole) <= room and len(safe) <= room - _LONGEST_PREFIX
     return "\n".join(lines if is_whole else [*lines, "", notice])
@@ -207,6 +211,7 @@ _SHORTCODES = {
     ":white_check_mark:": "✅",
     ":heavy_check_mark:": "✅",
     ":ballot_box_with_check:": "✅",
+    ":red_circle:": "🔴",
     ":grey_question:": "❔",
     ":question:": "❔",
     ":warning:": "⚠",

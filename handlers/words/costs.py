@@ -49,4 +49,5 @@ def describe_meter(meter: Meter) -> str:
         for count, what in ((usage.turns, "turn"), (meter.tool_calls, "tool call"))
         if count
     ]
-    return _attribute(meter, ", ".join([*counts, describe_tokens(usage.tokens), _describe_money(meter)]))
+    tokens = describe_tokens(usage.tokens) if usage.tokens else "tokens unknown"
+    return _attribute(meter, ", ".join([*counts, tokens, _describe_money(meter)]))

@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from handlers.addresses import job_url, link_job
 from handlers.rules import find_command
-from handlers.text.report import ParsedReport, has_words, parse_report
+from handlers.text.report import ParsedReport, has_words, leave_out, parse_report
 from handlers.text.sanitize import collapse, cut, fence, make_plain_line, make_safe_title, redact, show_code
 from handlers.text.shown_patch import show_patch
 from handlers.text.voice import NOTE_PLACEHOLDER, Headline, Label, Mark, quote, show_words
@@ -150,7 +150,8 @@ def draft_report(
     headline = Headline.NEEDS_HUMAN if _needs_human(job, report) else headline
     end = last_lines if quotes_log else ""
     head = _render_head(job, headline, public_url, secrets, quotes_log=quotes_log, last_lines=end)
-    above = [head, _render_findings(job, parsed, secrets)]
+    findings = _render_findings(job, parsed, secrets)
+    above = [head, findings]
     above.append(render_checks(job, checks, report, public_url, secrets))
     above += [_render_doubts(left, secrets)] if left else []
     above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
@@ -165,7 +166,7 @@ def draft_report(
     below = _render_facts(job, meter, shown_model, public_url, cautions)
     spare = MAX_STEP if job.state is not JobState.SUCCEEDED else len(f"{Label.NEXT_STEP.bold} \n\n")
     room = MAX_COMMENT - MAX_MARKER - spare - sum(len(part) + 2 for part in (*above, step, below))
-    texts = _render_texts(job, left, secrets) if left else ""
+    texts = _render_texts(job, left, secrets, is_told=_REST_BELOW not in findings) if left else ""
     diff = _render_diff(job, left, public_url, secrets, room - len(texts) - 2) if left else ""
     # The job's page has everything. Without a page, the diff has priority.
     if left and left.patch.strip() and not public_url and not shows_diff(diff, left, secrets):
@@ -297,11 +298,18 @@ def count_lines(patch: str) -> tuple[int, int]:
     return counts["added"], counts["removed"]
 
 
-def _render_texts(job: Job, report: Report, secrets: Collection[str]) -> str:
-    """The report and the worklog, collapsed and quoted under the agent's name."""
+def _render_texts(job: Job, report: Report, secrets: Collection[str], *, is_told: bool) -> str:
+    """The report and the worklog, collapsed and quoted under the agent's name.
+
+    If the findings are told whole above (`is_told`), the report is shown without them.
+    """
     notice = "… (cut: the job's page has the rest)"
-    titles = (Label.AGENTS_REPORT, Label.AGENTS_WORKLOG) if job.has_agent else (Label.FULL_REPORT, Label.FULL_WORKLOG)
-    quotes = (quote(text, secrets, MAX_TEXT, notice) for text in (report.body, report.worklog))
+    whole = (Label.AGENTS_REPORT, Label.AGENTS_WORKLOG) if job.has_agent else (Label.FULL_REPORT, Label.FULL_WORKLOG)
+    rest = Label.AGENTS_REST if job.has_agent else Label.REST_OF_REPORT
+    titles = (rest, whole[1]) if is_told else whole
+    body = redact(report.body, secrets)
+    body = leave_out(body, ("summary", "root cause")) if is_told else body
+    quotes = (quote(text, secrets, MAX_TEXT, notice) for text in (body, report.worklog))
     return "\n\n".join(collapse(title, shown) for title, shown in zip(titles, quotes, strict=True) if shown)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
 
 from handlers.addresses import link_job
 from handlers.text.repros import THE_ISSUE
 from handlers.text.sanitize import redact
 from handlers.text.voice import Headline, Label, Mark, show_words
+from runner.checks.environment_faults import FaultKind
 from runner.checks.new_names import find_new_names
 from runner.checks.verification import Check, CheckFinding, CheckKind, CheckVerdict, Side, judge
 from runner.model.job import Job, JobState, Report
@@ -42,13 +43,13 @@ _HEADLINES = {
 }
 
 GOOD = frozenset({CheckVerdict.VERIFIED, CheckVerdict.REPRODUCED})
-OPEN = frozenset({CheckVerdict.NAMES_PATCH, CheckVerdict.UNTRIED})
-"""Verdicts without a failure, but the script may still look for the patch."""
+OPEN = frozenset({CheckVerdict.NAMES_PATCH, CheckVerdict.UNTRIED, CheckVerdict.NOT_RUNNABLE})
+"""Verdicts without a failure, but the script may still look for the patch, or could not run."""
 
 MAX_NAMES = 3
 """The most names that are quoted of those that only the change has."""
 
-DOUBTS = {
+_DOUBTS = {
     CheckVerdict.SHOWS_NOTHING: "it does not fail before the change, so it shows nothing",
     CheckVerdict.NOT_ALWAYS: "before the change, it does not fail in the same way each time",
     CheckVerdict.STILL_FAILS: "after the change, it still fails",
@@ -62,8 +63,21 @@ DOUBTS = {
     CheckVerdict.UNTRIED: "it could not be tested whether it looks for the patch",
     CheckVerdict.NOT_ALL_FAIL: "before the change, not all of them fail",
     CheckVerdict.SKIPPED: "after the change, some are skipped",
+    CheckVerdict.NOT_RUNNABLE: "it could not run in this environment, so it does not count",
     CheckVerdict.NOT_RUN: "it was not run",
 }
+
+_REMEDIES = {
+    FaultKind.MISSING_MODULE: "{name} is not installed on the machine, so this does not count as the bug. "
+    "The operator adds it to `setup` in this repository's table of `ptq.toml`",
+    FaultKind.BROKEN_LIBRARY: "{name} cannot be loaded on the machine, so this does not count as the bug. "
+    "The operator installs it there, or rebuilds what uses it in `setup`",
+    FaultKind.SYNTAX: "the script is not valid, so this does not count as the bug. "
+    "Correct it in the issue, and start the job again",
+    FaultKind.MISSING_DEVICE: "the machine has no device that the script needs, so this does not count as the bug. "
+    "Choose a machine that has one with `--machine`, or the operator sets `requires` of this repository",
+}
+"""What is wrong where a script could not run, and what to do."""
 
 
 def render_checks(
@@ -104,8 +118,8 @@ def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str])
         return redact(job.failure or str(job.state), secrets)
     if outcome is not Outcome.UNSETTLED:
         return ""
-    doubts = ((judge(check, has_change=False).verdict, check.trouble) for check in checks)
-    said = (redact(trouble or DOUBTS[verdict], secrets) for verdict, trouble in doubts if verdict not in GOOD)
+    doubts = ((judge(check, has_change=False), check.trouble) for check in checks)
+    said = (redact(trouble or explain_doubt(it, secrets), secrets) for it, trouble in doubts if it.verdict not in GOOD)
     return "; ".join(dict.fromkeys(said))
 
 
@@ -124,8 +138,13 @@ def _render(job: Job, check: Check, finding: CheckFinding, public_url: str, secr
     words = "tests" if check.kind is CheckKind.TESTS else "script"
     link = f" ({link_job(public_url, job.id, words, f'#check-{check.number}')})" if public_url else ""
     said = "; ".join(_say(check, finding, secrets))
-    mark = Mark.GOOD if finding.verdict in GOOD else Mark.OPEN if finding.verdict in OPEN else Mark.DOUBT
-    return f"- {mark} {_name(check, secrets)}: {said}{link}"
+    return f"- {_mark(finding.verdict)} {_name(check, secrets)}: {said}{link}"
+
+
+def _mark(verdict: CheckVerdict) -> Mark:
+    if verdict is CheckVerdict.REPRODUCED:
+        return Mark.FAILS
+    return Mark.GOOD if verdict in GOOD else Mark.OPEN if verdict in OPEN else Mark.DOUBT
 
 
 def _name(check: Check, secrets: Collection[str]) -> str:
@@ -143,7 +162,9 @@ def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Itera
     """The counts, then the objections."""
     if total := finding.total.get(Side.BASE):
         how = f" ({show_words(finding.failure, secrets, MAX_FAILURE)})" if finding.failure else ""
-        yield f"before: fails {finding.failed[Side.BASE]}/{total}{how}"
+        before = "before: " * (Side.CHANGED in finding.total)
+        is_run = finding.verdict is not CheckVerdict.NOT_RUNNABLE
+        yield f"{before}{f'fails {finding.failed[Side.BASE]}/{total}' if is_run else 'could not run'}{how}"
     if total := finding.total.get(Side.CHANGED):
         how = f" (fails: {show_words(finding.other_failure, secrets, MAX_FAILURE)})" if finding.other_failure else ""
         yield f"after: passes {total - finding.failed[Side.CHANGED]}/{total}{how}"
@@ -153,4 +174,18 @@ def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Itera
             names = (show_words(name, secrets, MAX_FAILURE) for name in finding.new_names[:MAX_NAMES])
             reason = f": {', '.join(names)}"
         is_part = finding.verdict is CheckVerdict.NOT_RUN and any(finding.total.values())
-        yield f"**not verified**: {'some runs are missing' if is_part else DOUBTS[finding.verdict]}{reason}"
+        yield f"**not verified**: {'some runs are missing' if is_part else explain_doubt(finding, secrets)}{reason}"
+
+
+def explain_doubt(finding: CheckFinding, secrets: Collection[str]) -> str:
+    """Why a check does not count, and what to do where it could not run, as a clause in Markdown."""
+    return name_doubt(finding, lambda name: show_words(name, secrets, MAX_FAILURE))
+
+
+def name_doubt(finding: CheckFinding, show: Callable[[str], str] = str) -> str:
+    """The same as text; `show` shows a name, which is untrusted."""
+    if finding.verdict is CheckVerdict.NOT_RUNNABLE and finding.fault:
+        return _REMEDIES[finding.fault.kind].format(name=show(finding.fault.name))
+    if finding.verdict is CheckVerdict.SHOWS_NOTHING and Side.CHANGED not in finding.total:
+        return "it does not fail, so the bug does not show"
+    return _DOUBTS[finding.verdict]

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from runner.changes.patch import list_added_lines
 from runner.changes.patch_text import PatchMismatch
+from runner.checks.environment_faults import EnvironmentFault, find_fault
 from runner.checks.regression_tests import is_for_tests
 from runner.checks.signature import count_tests, find_signature, name_failure
 from runner.model.job import FileChange
@@ -65,6 +66,8 @@ class CheckVerdict(StrEnum):
     VERIFIED = "verified"
     REPRODUCED = "reproduced"
     """It fails on base; there is no change."""
+    NOT_RUNNABLE = "not runnable"
+    """On base it fails because of its environment, or is not valid, so it says nothing about the bug."""
     SHOWS_NOTHING = "shows nothing"
     """It does not fail on base."""
     NOT_ALWAYS = "not always"
@@ -140,6 +143,8 @@ class CheckFinding:
     """How it fails with the change, if that differs."""
     new_names: Sequence[str] = ()
     """Names that its script uses and only the change defines."""
+    fault: EnvironmentFault | None = None
+    """Why it could not run on base."""
 
 
 def list_sides(kind: CheckKind, *, has_change: bool, has_text: bool) -> tuple[Side, ...]:
@@ -196,7 +201,8 @@ def judge(check: Check, *, has_change: bool, new_names: Sequence[str] = ()) -> C
     failed = {side: sum(run.failed for run in check.runs.get(side, ())) for side in sides}
     total = {side: len(check.runs.get(side, ())) for side in sides}
     before, after = _list_signatures(check, Side.BASE), _list_signatures(check, Side.CHANGED)
-    verdict = _judge(check, sides, failed, total, before, after)
+    fault = _find_fault(check)
+    verdict = _judge(check, sides, failed, total, before, after, fault)
     return CheckFinding(
         _qualify(check.kind, sides, new_names) if verdict is CheckVerdict.VERIFIED else verdict,
         failed,
@@ -204,7 +210,19 @@ def judge(check: Check, *, has_change: bool, new_names: Sequence[str] = ()) -> C
         _describe_first_failure(check.runs.get(Side.BASE, ()), before),
         _describe_first_failure(check.runs.get(Side.CHANGED, ()), after - before),
         new_names,
+        fault,
     )
+
+
+def _find_fault(check: Check) -> EnvironmentFault | None:
+    """The first fault of the environment among the runs on base."""
+    is_script = check.kind is not CheckKind.TESTS
+    faults = (
+        find_fault(run.words, run.status, timed_out=run.timed_out, is_script=is_script)
+        for run in check.runs.get(Side.BASE, ())
+        if run.failed
+    )
+    return next((fault for fault in faults if fault), None)
 
 
 def _judge(
@@ -214,6 +232,7 @@ def _judge(
     total: Mapping[Side, int],
     before: set[str],
     after: set[str],
+    fault: EnvironmentFault | None,
 ) -> CheckVerdict:
     """The first objection to the check, or its success."""
     was_run = all(total[side] and _was_run(check.kind, check.runs[side]) for side in sides)
@@ -221,6 +240,8 @@ def _judge(
         return CheckVerdict.NOT_RUN
     if not failed[Side.BASE]:
         return CheckVerdict.SHOWS_NOTHING
+    if fault:
+        return CheckVerdict.NOT_RUNNABLE
     if failed[Side.BASE] < total[Side.BASE] or len(before) > 1:
         return CheckVerdict.NOT_ALWAYS
     if Side.CHANGED not in sides:

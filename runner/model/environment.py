@@ -91,6 +91,8 @@ class Recipe:
     setup: tuple[str, ...]
     update: tuple[str, ...]
     smoke_test: tuple[str, ...]
+    imports: tuple[str, ...]
+    """Shell commands that import the project's modules, as a script does."""
     slot: int
     timeout_s: int
     base_timeout_s: int
@@ -98,6 +100,11 @@ class Recipe:
     git: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Git's environment for fetching through the gateway (`runner.steps.gateway`)."""
     relay: bool = False
+
+
+def import_command(python: str, module: str) -> str:
+    """The shell command that imports a module, as a script of a check does: the current folder does not count."""
+    return f'{python} -c "import sys; sys.path[:1] = []; import {module}"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +119,8 @@ class Profile:
     """Updates a job's environment if its commit differs from its base's. None means `setup` again."""
     smoke_test: tuple[str, ...] = ()
     """Fails if a base is broken."""
+    imports: tuple[str, ...] = ()
+    """The project's top-level Python modules. A base in which one cannot be imported is broken."""
     submodules: bool = True
     network: Literal["host", "none"] = "host"
     package_hosts: tuple[str, ...] = ()
@@ -147,6 +156,7 @@ class Profile:
             setup=self.setup,
             update=self.setup if self.update is None else self.update,
             smoke_test=self.smoke_test,
+            imports=tuple(import_command(self.verification.script, name) for name in self.imports),
             slot=slot,
             timeout_s=self.limits.prepare_timeout_s,
             base_timeout_s=self.limits.base_timeout_s,

@@ -42,6 +42,7 @@ from runner.rows.usage_columns import COLUMNS, cut_self_reported, read_usage, su
 _ACTIVE = [str(state) for state in ACTIVE]
 _ENDABLE = [*_ACTIVE, str(JobState.LOST)]
 _BY_AGENTS = jobs.c.kind.in_([kind for kind, row in KINDS.items() if not row.by_hand])
+_HAVE_AGENTS = jobs.c.kind.in_([kind for kind, row in KINDS.items() if row.has_agent])
 
 
 def _job(row: Row[Any]) -> Job:
@@ -350,14 +351,14 @@ def read_meter(row: Mapping[str, Any]) -> Meter:
 BILL = (
     *(jobs.c.id.label("job"), jobs.c.created_at, jobs.c.repository),
     jobs.c.thread.label("issue"),
-    *(jobs.c.requested_by, jobs.c.preset, jobs.c.attempt, case((_BY_AGENTS, jobs.c.agent)).label("agent")),
+    *(jobs.c.requested_by, jobs.c.preset, jobs.c.attempt, case((_HAVE_AGENTS, jobs.c.agent)).label("agent")),
     func.coalesce(meters.c.model, jobs.c.model).label("model"),
     *(jobs.c.state, meters.c.ending, meters.c.turns, meters.c.tool_calls, meters.c.retries, meters.c.unknown_events),
     *(meters.c.input_tokens, meters.c.cached_tokens, meters.c.output_tokens),
     *(meters.c.cost_usd, meters.c.cost_is_estimate, meters.c.run_s),
 )
-"""The columns of the cost list. Values of the meter are None if the agent never started. The agent is None for work by
-people, and the issue is None for a series."""
+"""The columns of the cost list. Values of the meter are None if the agent never started. The agent is None if
+there is none, and the issue is None for a series."""
 
 
 async def fetch_bill(

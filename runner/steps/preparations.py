@@ -20,13 +20,13 @@ from runner.transport.ssh_metrics import SSH_METRICS
 
 log = structlog.get_logger()
 
-BASE_BROKEN = ("setup_failed", "smoke_test_failed")
+BASE_BROKEN = ("setup_failed", "smoke_test_failed", "imports_failed")
 """Error codes of a base that cannot be built."""
 
 
 def name_recipe(recipe: Recipe) -> str:
     """A name for the recipe of a base. If any part of the recipe changes, jobs need another base. Pure."""
-    parts = (recipe.clone_url, recipe.create_venv, recipe.setup, recipe.submodules, recipe.smoke_test)
+    parts = (recipe.clone_url, recipe.create_venv, recipe.setup, recipe.submodules, recipe.smoke_test, recipe.imports)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -7,11 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+import typer
 
+from bot.cli.main import app
+from bot.cli.options import find_config
 from bot.demo.loopback import find_free_port
 from github_standin.model.registration import make_key
 from tests.support import program
@@ -194,6 +198,26 @@ def test_without_arguments_the_program_says_what_it_can_do() -> None:
     assert done.returncode == 0
     for command in ("serve", "report", "costs", "deliveries", "replay", "machines", "db", "demo"):
         assert command in done.stdout
+
+
+def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        app(["--version"])
+    assert (ended.value.code, capsys.readouterr().out) == (0, f"ptq-bot {metadata.version('ptq-bot')}\n")
+
+
+def test_a_command_finds_its_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PTQ_CONFIG", raising=False)
+    with pytest.raises(typer.Exit):
+        find_config()
+    assert "there is no ./ptq.toml or /etc/ptq/ptq.toml" in capsys.readouterr().err
+    (tmp_path / "ptq.toml").touch()
+    assert find_config() == Path("ptq.toml")
+    monkeypatch.setenv("PTQ_CONFIG", "/elsewhere/ptq.toml")
+    assert find_config() == Path("/elsewhere/ptq.toml")
 
 
 def test_help_loads_none_of_the_large_libraries() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from bot.web.dashboard.diffs import fold_diff
 from bot.web.dashboard.job_page import list_phases
-from bot.web.dashboard.listing import PAGE, PageFilter, read_filter
+from bot.web.dashboard.listing import PAGE, PageFilter, name_worker, read_filter
 from bot.web.dashboard.spend import SpendRow, sum_all
 from runner.changes.patch import list_lines
 from runner.db.schema import deliveries, pulls
@@ -124,6 +124,9 @@ async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard
     job = await dashboard.add()
     async with dashboard.database.write() as connection:
         await job_rows.save_meter(connection, make_meter(job.id, turns=1, cost_usd=1.5))
+    other = await dashboard.add(id="unpriced01", agent="mystery", thread=8)
+    async with dashboard.database.write() as connection:
+        await job_rows.save_meter(connection, make_meter(other.id))
     for login in (None, "alice"):
         async with dashboard.browser(login) as browser:
             for path in ("/deliveries", "/spend"):
@@ -140,7 +143,9 @@ async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard
         await browser.fill_in("/deliveries/d-1/replay")
         assert "Replay d-1" not in browser.page.html, "it waits to be worked"
         page = await browser.visit("/spend")
-        assert ("$1.50" in page.text, "octo/widgets" in page.text, "2026-03-01" in page.text) == (True, True, True)
+        assert ("at least $1.50" in page.text, "2026-03-01" in page.text) == (True, True)
+        (row,) = re.findall(r"<tr><th scope=\"row\">mystery</th>(.*?)</tr>", page.html)
+        assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["unknown", "1", "1", "unknown", "0.0"]
 
 
 async def test_jobs_are_found_by_filters_and_by_words(dashboard: Dashboard) -> None:
@@ -172,6 +177,12 @@ async def test_jobs_are_found_by_filters_and_by_words(dashboard: Dashboard) -> N
         for query, expected in queries.items():
             assert (await browser.visit(f"/jobs?{query}")).status == 200
             assert set(jobs_on(browser)) == expected, query
+
+
+def test_a_job_without_an_agent_is_listed_under_who_works_on_it() -> None:
+    assert [name_worker(kind, "script") for kind in (JobKind.VERIFY, JobKind.RELEASE, JobKind.AGENT)] == [
+        *("ptq-bot itself", "a person", "script")
+    ]
 
 
 async def test_a_list_goes_on_where_its_page_ended_whatever_comes_meanwhile(dashboard: Dashboard) -> None:

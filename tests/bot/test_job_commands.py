@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -14,6 +15,7 @@ from bot.operations.jobs import (
     NotDone,
     cancel_jobs,
     clean_job,
+    follow_log,
     list_jobs,
     read_log,
     rename_job,
@@ -113,6 +115,25 @@ async def test_a_log_is_read_from_the_database_or_from_where_it_grows(tmp_path: 
     assert await read_log(settings, "1123456789", "agent") == "looking at [redacted]\n"
     with pytest.raises(UnknownJob, match="there are prepare, agent, collect, check"):
         await read_log(settings, "1123456789", "compile")
+
+
+async def test_a_log_is_followed_until_its_stage_ends(tmp_path: Path) -> None:
+    settings = load_settings(await fill(tmp_path))
+    spool, shown, states = Spool(settings.server.data_dir / "spool"), list[str](), list[str]()
+    spool.append("1123456789", "prepare", b"cloning\n")
+    following = asyncio.create_task(
+        follow_log(settings, "1123456789", "prepare", shown.append, states.append, raw=False)
+    )
+    while not shown:
+        await asyncio.sleep(0.01)
+    spool.append("1123456789", "prepare", f"the key is {AGENT_VALUE}\n".encode())
+    async with open_database(tmp_path) as database, database.write() as connection:
+        job = await job_rows.fetch_job(connection, "1123456789")
+        assert job
+        await job_rows.move_job(connection, job, JobState.RUNNING, NOON)
+    await asyncio.wait_for(following, 10)
+    assert "".join(shown) == "cloning\nthe key is [redacted]\n"
+    assert states == ["preparing\n", "running\n"]
 
 
 async def test_what_an_agent_says_in_events_is_read_as_words(tmp_path: Path) -> None:

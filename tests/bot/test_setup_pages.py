@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
+import subprocess
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -13,8 +16,12 @@ import pytest
 
 from bot.demo.repository import NAME
 from bot.demo.tryout import Tryout
-from bot.setup.answers import MachineAnswer
-from tests.support.installer import Operator, open_setup
+from bot.setup import steps
+from bot.setup.answers import AgentAnswer, Answers, MachineAnswer
+from bot.setup.checks import require_models
+from bot.setup.steps import InvalidInput
+from tests.support.doctor_models import make_models
+from tests.support.installer import Operator, Seen, open_setup
 from tests.support.openapi import load_openapi
 
 
@@ -30,6 +37,13 @@ async def tryout(tmp_path: Path) -> AsyncIterator[Tryout]:
 async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
     async with open_setup(tmp_path / "here") as operator:
         yield operator
+
+
+def find_wrong(seen: Seen) -> list[str]:
+    """The fields that the page marks as wrong, each with its reason next to it."""
+    inputs = re.findall(r'<(?:input|textarea)[^>]* name="([^"]+)"[^>]* aria-invalid="true"', seen.html)
+    assert all(f'id="error-{name}"' in seen.html for name in inputs), seen.text
+    return inputs
 
 
 def modes(folder: Path) -> set[int]:
@@ -158,7 +172,13 @@ async def test_an_unreachable_github_is_explained(operator: Operator) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         place = {"app_name": "x", "public_url": "http://127.0.0.1:1", "port": "1"}
-        await operator.post("/app/place", {**place, "web_url": f"http://127.0.0.1:{nobody.getsockname()[1]}"})
+        place["web_url"] = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        refused = await operator.post("/app/place", place)
+        assert "does not answer (Connection refused)" in refused.text
+        assert find_wrong(refused) == ["web_url"]
+        missing = await operator.post("/app/place", {**place, "ca_file": "/nowhere/ca.pem"})
+        assert ("/nowhere/ca.pem" in missing.text, find_wrong(missing)) == (True, ["ca_file"])
+        operator.setup.state.save(steps.set_place(operator.setup.state.answers, place))
         state = parse_qs(urlsplit(operator.setup.state.describe_app_form()["address"]).query)["state"][0]
         assert "GitHub did not answer" in (await operator.open(f"/github/created?code=abc&state={state}")).text
 
@@ -268,6 +288,53 @@ async def test_this_host_can_be_a_machine(operator: Operator, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+async def test_a_field_is_marked_with_its_reason_in_words(operator: Operator) -> None:
+    seen = await operator.post("/machines/look", {"kind": "local", "name": "here", "workspace": "ptq", "slots": "1"})
+    assert "This must be an absolute path on the machine." in seen.text
+    assert 'id="error-local-workspace"' in seen.html
+    assert seen.html.count('aria-invalid="true"') == 1
+    assert "workspace:" not in seen.text, "no key of the configuration"
+    assert "aria-invalid" not in (await operator.open("/machines")).html
+
+
+async def test_a_key_file_is_checked_when_it_is_entered(tryout: Tryout, operator: Operator, tmp_path: Path) -> None:
+    key = tmp_path / "locked"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "hunter22", "-f", key], check=True)
+    locked = await operator.look_at(tryout, client_key_file=str(key))
+    assert f"remove the passphrase: ssh-keygen -p -N '' -f {key}" in locked.text
+    assert find_wrong(locked) == ["client_key_file"]
+    Path(tryout.ssh.client_key_file).chmod(0o644)
+    assert "has mode 0644: every account on this host has access" in (await operator.look_at(tryout)).text
+
+
+async def test_an_agent_that_no_machine_has_is_added_only_if_one_insists(tryout: Tryout, operator: Operator) -> None:
+    ssh, state = tryout.ssh, operator.setup.state
+    known_hosts = Path(ssh.known_hosts_file).read_text().split()
+    machine = MachineAnswer("machine-1", str(tryout.workspace), host="127.0.0.1", port=ssh.port, user=ssh.user)
+    machine = replace(machine, client_key_file=str(ssh.client_key_file), host_key=" ".join(known_hosts[1:3]))
+    state.save(replace(state.answers, machines=(machine,)))
+    form = {"kind": "command", "name": "mine", "command": "/nowhere/agent"}
+    seen = await operator.post("/agents/add", form)
+    assert "/nowhere/agent is not installed on machine-1. Install it there" in seen.text
+    assert (find_wrong(seen), "Add it anyway" in seen.text) == (["command"], True)
+    assert list(state.answers.agents) == []
+    await operator.post("/agents/add", {**form, "anyway": "yes"})
+    await operator.post("/agents/add", {**form, "name": "shell", "command": "sh"})
+    assert [agent.name for agent in state.answers.agents] == ["mine", "shell"]
+
+
+async def test_models_are_asked_before_an_agent_is_added() -> None:
+    async with make_models() as models:
+        for path, field in (("/200", ""), ("/401", "key"), ("/404", "gateway_url")):
+            agent = AgentAnswer("a", "claude", gateway_url=str(models.make_url(path)), key="k3y-k3y-k3y")
+            try:
+                await require_models(Answers().place, agent)
+                found = ""
+            except InvalidInput as error:
+                found = error.field
+            assert found == field, path
+
+
 async def test_set_up_continues_after_an_interruption(tryout: Tryout, tmp_path: Path) -> None:
     async with open_setup(tmp_path / "here") as operator:
         await operator.create_app(tryout.github.url)
@@ -321,6 +388,7 @@ async def test_set_up_ends_with_a_configuration_that_the_doctor_has_checked(
     page = await operator.open("/finish")
     assert [page.hidden(f"{scope}_usd") for scope in ("job", "user_day", "repository_month")] == ["10", "50", "500"]
     assert "such as 10 or 2.50" in (await operator.post("/finish/write", {"job_usd": "ten"})).text
+    assert page.hidden("operators") == "maintainer", "the owner of the App"
     config.write_text("mine")
     assert "Replace the existing file" in (await operator.post("/finish/write")).text
     assert config.read_text() == "mine"
@@ -329,8 +397,8 @@ async def test_set_up_ends_with_a_configuration_that_the_doctor_has_checked(
     for label in ("ptq", "ptq:fix"):
         assert f"gh label create {label} -R {tryout.github.url}/{NAME}" in written.text
     assert f'href="{tryout.github.url}/{NAME}/labels"' in written.html
-    assert "Add yourself as an operator" in written.text
-    assert 'operators = ["your-login"]' in written.text
+    assert "when maintainer has signed in" in written.text
+    assert 'operators = ["maintainer"]' in config.read_text()
     said = await wait_for_the_doctor(operator)
     assert "App ptq-bot (" in said
     assert "FAILED" not in said

@@ -213,19 +213,20 @@ def test_the_api_url_follows_from_the_web_url(web_url: str, api_url: str) -> Non
     [
         ({"web_url": "github.com"}, "like https://github.com"),
         ({"web_url": "https://github.com/octo"}, "nothing after the host"),
-        ({"public_url": "ptq"}, "public_url: must be an http"),
+        ({"public_url": "ptq"}, "This must be an http"),
         ({"public_url": "http://127.0.0.1:8080"}, "a forwarder's address"),
         ({"webhook_url": "http://localhost:1/x"}, "only this computer can"),
         ({"port": "no"}, "The port is a number"),
-        ({"port": "70000"}, "port:"),
+        ({"port": "70000"}, "This .*65535"),
         ({"app_name": "x" * 35}, "1 to 34 characters"),
         ({"organization": "a/b"}, "letters, digits and hyphens"),
         ({"ca_file": "ca.pem"}, "the absolute path"),
     ],
 )
 def test_an_invalid_address_is_explained(changes: dict[str, str], words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
+    with pytest.raises(InvalidInput, match=words) as caught:
         steps.set_place(Answers(), {**PLACE, **changes})
+    assert caught.value.field in {*changes, "webhook_url"}
 
 
 @pytest.mark.parametrize(
@@ -235,15 +236,16 @@ def test_an_invalid_address_is_explained(changes: dict[str, str], words: str) ->
         ({"address": "ptq@gpu 1"}, "like ptq@gpu-1"),
         ({"address": "ptq@gpu-1:99999"}, "like ptq@gpu-1"),
         ({"address": "-oProxyCommand=x@y"}, "like ptq@gpu-1"),
-        ({"name": "a b"}, "name: may contain only"),
+        ({"name": "a b"}, "This may contain only"),
         ({"name": "old"}, "already a machine old"),
-        ({"slots": "0"}, "slots:"),
+        ({"slots": "0"}, "This .*greater than"),
         ({"workspace": "ptq"}, "absolute path"),
     ],
 )
 def test_an_invalid_machine_is_explained(changes: dict[str, str], words: str) -> None:
-    with pytest.raises(InvalidInput, match=words):
+    with pytest.raises(InvalidInput, match=words) as caught:
         steps.connect_machine(Answers(machines=(MachineAnswer("old"),)), {**MACHINE, **changes})
+    assert [caught.value.field] == [*changes]
 
 
 def test_known_hosts_contain_an_unusual_port() -> None:
@@ -257,11 +259,11 @@ def test_known_hosts_contain_an_unusual_port() -> None:
     ("form", "words"),
     [
         ({"name": "a b", "kind": "claude"}, "An agent's name"),
-        ({"name": "a", "kind": "command"}, "also needs: command"),
+        ({"name": "a", "kind": "command"}, "Enter the program that works"),
         ({"name": "a", "kind": "command", "command": "'x"}, "an unclosed quote"),
         ({"name": "a", "kind": "command", "command": "x", "key": "hush"}, "Enter the API base URL"),
         ({"name": "a", "kind": "pi", "key": "hush", "gateway_url": "https://x.example"}, "provider/model"),
-        ({"name": "a", "kind": "other"}, "kind: must be one of"),
+        ({"name": "a", "kind": "other"}, "This must be one of"),
         ({"name": "old", "kind": "claude"}, "already an agent old"),
     ],
 )
@@ -269,6 +271,7 @@ def test_an_invalid_agent_is_explained_without_its_key(form: dict[str, str], wor
     with pytest.raises(InvalidInput, match=words) as caught:
         steps.add_agent(Answers(agents=(AgentAnswer("old", "claude"),)), form)
     assert "hush" not in str(caught.value)
+    assert caught.value.field in {"name", "kind", "command", "gateway_url", "model"}
 
 
 def test_the_caps_are_the_defaults_unless_others_are_entered(tmp_path: Path) -> None:
@@ -289,6 +292,22 @@ def test_the_caps_are_the_defaults_unless_others_are_entered(tmp_path: Path) -> 
 def test_an_amount_that_is_none_is_explained(amount: str) -> None:
     with pytest.raises(InvalidInput, match=r"such as 10 or 2\.50"):
         steps.set_caps(Answers(), {"job_usd": amount})
+
+
+def test_the_owner_of_the_app_is_operator_unless_others_are_entered(tmp_path: Path) -> None:
+    answers = complete(app=replace(APP, owner="octocat"))
+    assert load_settings(write(tmp_path, steps.set_operators(answers, {}))).dashboard.operators == {"octocat"}
+    others = steps.set_operators(answers, {"operators": " @hubot, mona "})
+    assert load_settings(write(tmp_path, others)).dashboard.operators == {"hubot", "mona"}
+    for app, text, words in (
+        (APP, None, "Enter your GitHub login"),  # An organization owns it.
+        (answers.app, " ", "Enter your GitHub login"),
+        (answers.app, "a b@c", "b@c is not a GitHub login"),
+    ):
+        with pytest.raises(InvalidInput, match=words) as caught:
+            steps.set_operators(complete(app=app), {} if text is None else {"operators": text})
+        assert caught.value.field == "operators"
+    assert steps.set_operators(complete(app=replace(APP, client_id="")), {}).operators == (), "nobody can sign in"
 
 
 def test_caps_of_the_command_line_are_filled_in_over_saved_ones(tmp_path: Path) -> None:

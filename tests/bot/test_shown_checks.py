@@ -36,6 +36,15 @@ def test_a_bug_that_still_reproduces_is_not_shown_as_a_success() -> None:
     assert (row.verdict, row.style, row.before, row.after) == ("reproduces", "failed", "fails 3 of 3", "")
 
 
+def test_a_script_that_could_not_run_is_open_and_says_what_to_do() -> None:
+    missing = CheckRun(1, False, "ModuleNotFoundError: No module named 'widgets'\n")
+    (row,) = show_checks(make_job(), [Check("1", 1, CheckKind.ISSUE, "", "x", {Side.BASE: (missing,) * 3})], None)
+    assert (row.verdict, row.style) == ("not verified", "pending")
+    assert row.doubt.startswith(
+        "widgets is not installed on the machine, so this does not count as the bug. The operator"
+    )
+
+
 def test_runs_that_end_in_the_same_way_are_shown_once() -> None:
     other = CheckRun(1, False, "ValueError: no\n")
     check = Check("1", 1, CheckKind.ISSUE, "", "x", {Side.BASE: (FAILS, FAILS, other), Side.CHANGED: (PASSES,)})

@@ -45,3 +45,4 @@ def test_a_meter_is_one_line() -> None:
 
 def test_an_agent_that_says_nothing_about_itself_is_said_to_be_unknown() -> None:
     assert describe_meter(make_meter(output_bytes=100)) == "tokens and cost unknown"
+    assert describe_meter(make_meter(turns=2, cost_usd=0.5)) == "2 turns, tokens unknown, $0.50"

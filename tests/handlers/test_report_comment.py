@@ -194,12 +194,33 @@ def test_a_secret_is_redacted_wherever_a_machine_says_it() -> None:
     assert "is binary" in text
 
 
+def test_what_is_quoted_above_is_not_in_the_rest_of_the_report() -> None:
+    body = f"{BODY}\n## Test\nIt counts the chunks.\n\n## Open questions\nNone.\n"
+    shown = render(report=result(body=body))
+    assert shown.count("The range ended early.") == 1
+    (rest,) = re.findall(r"<summary>The rest of the agent's report</summary>\n\n(.*?)\n\n</details>", shown, re.DOTALL)
+    assert rest == "> ## Test\n> It counts the chunks.\n>\n> ## Open questions\n> None."
+    long = render(report=result(body=body.replace("lost", "lost " * MAX_SUMMARY)))
+    assert "<summary>The agent's full report</summary>" in long, "not all of the summary is above"
+    assert "full report" not in render(report=result(body="fix staged\n\nIt lost the last chunk."))
+
+
+def test_wrapped_paragraphs_are_joined_and_other_lines_are_not() -> None:
+    wrapped = "The range of the last chunk ended one element too\nearly, so the list lost it."
+    table = "| a column that is wide enough to be wrapped | b |\n|---|---|\n| 1 | 2 |"
+    code = "```\nprint('a line that is long enough to look wrapped')\nprint(1)\n```"
+    body = f"fix staged\n\n{wrapped}\n\n- {wrapped}\n\n{table}\n\n{code}\n\nFile: a.py\nLine: 7"
+    quoted = [line.removeprefix("> ") for line in render(report=result(body=body)).splitlines()]
+    joined = wrapped.replace("\n", " ")
+    assert {joined, f"- {joined}", *table.split("\n"), *code.split("\n"), "File: a.py", "Line: 7"} <= {*quoted}
+
+
 def test_a_secret_is_redacted_wherever_an_agent_says_it() -> None:
     secret = "hunter2-hunter2"
     body = f"fix staged\n\n## Summary\nIt used {secret}.\n\n## Root cause\nThat is {secret}.\n\n## Test\n{secret}\n"
     text = render(report=result(body=body, worklog=f"echo {secret}"), secrets=(secret,))
     assert secret not in text
-    assert text.count("[redacted]") == 6, "summary and cause twice, for the full report has them too"
+    assert text.count("[redacted]") == 4
 
 
 @pytest.mark.parametrize("part", ["body", "worklog", "summary"])

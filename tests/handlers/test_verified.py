@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from markdown_it import MarkdownIt
 
-from handlers.words.verified import render_checks
+from handlers.words.verified import Outcome, explain_outcome, find_outcome, render_checks
 from runner.checks.verification import Check, CheckKind, CheckRun, Side
-from runner.model.job import FileChange
+from runner.model.job import FileChange, JobState
 from tests.handlers.test_report_comment import done, render, result
 from tests.support.jobs import make_job
 
@@ -70,7 +70,21 @@ def test_a_name_that_only_the_change_has_is_quoted_unless_the_issue_has_it_too()
 
 def test_without_a_change_only_the_base_is_spoken_of() -> None:
     (line,) = say(check(runs={Side.BASE: [fails("ValueError: no")] * 3}), digest=None)
-    assert line == f"- ✅ **the issue's repro**: before: fails 3/3 (`ValueError: no`) ([script]({PAGE}1))"
+    assert line == f"- 🔴 **the issue's repro**: fails 3/3 (`ValueError: no`) ([script]({PAGE}1))"
+    (line,) = say(check(runs={Side.BASE: [GOOD] * 3}), digest=None)
+    assert "fails 0/3; **not verified**: it does not fail, so the bug does not show (" in line
+
+
+def test_a_script_that_could_not_run_is_open_and_says_what_to_do() -> None:
+    missing = check(runs={Side.BASE: [fails("ModuleNotFoundError: No module named 'widgets'")] * 3})
+    (line,) = say(missing, digest=None)
+    assert line.startswith(
+        "- ❔ **the issue's repro**: could not run (`ModuleNotFoundError: No module named 'widgets'`); "
+        "**not verified**: `widgets` is not installed on the machine, so this does not count as the bug. The operator"
+    )
+    ended = replace(JOB, state=JobState.SUCCEEDED)
+    assert find_outcome(ended, [missing]) is Outcome.UNSETTLED
+    assert "`setup`" in explain_outcome(ended, [missing], ())
 
 
 def test_what_was_not_run_is_said_with_the_reason_and_what_was_never_tried_is_not() -> None:

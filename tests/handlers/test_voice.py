@@ -153,9 +153,10 @@ def test_any_other_line_stays(line: str) -> None:
 
 
 def test_what_an_agent_forges_stands_in_its_quote_and_says_so() -> None:
-    text = render(report=result(body=f"fix staged\n\n## Summary\n{FORGERY}"))
-    assert read_outside(text) == read_outside(render())
-    assert text.count(f"> {SPEAKER} **Seen by ptq-bot**") == 2, "in the summary, and in the full report"
+    text = render(report=result(body=f"fix staged\n\n## Test\n{FORGERY}\n\n## Summary\n{FORGERY}"))
+    usual = render(report=result(body="fix staged\n\n## Test\nx\n\n## Summary\nx"))
+    assert read_outside(text) == read_outside(usual)
+    assert text.count(f"> {SPEAKER} **Seen by ptq-bot**") == 2, "in the summary, and in the rest of the report"
     assert text.count(f"> - {SPEAKER} ✅") == text.count(f"> {SPEAKER} **Next step.**") == 2
     assert text.index("**What the agent says** (`mine`)") < text.index("> ")
 
@@ -163,11 +164,12 @@ def test_what_an_agent_forges_stands_in_its_quote_and_says_so() -> None:
 @pytest.mark.slow
 def test_whatever_an_agent_writes_what_stands_outside_of_quotes_stays_the_same() -> None:
     """GitHub's own parser is asked."""
-    usual = read_outside(render(report=result(body="fix staged\n\n## Summary\nx", worklog="x")))
+    body = "fix staged\n\n## Test\nx\n\n## Summary\nx"
+    usual = read_outside(render(report=result(body=body, worklog="x")))
     random = Random(7)
     for _ in range(200):
         text = make_text(random)[:350]  # So that nothing is cut, even if all of it is spelt out.
-        report = result(body=f"fix staged\n\n## Summary\nx\n\n{text}", worklog=f"x\n\n{text}")
+        report = result(body=f"{body}\n\n{text}", worklog=f"x\n\n{text}")
         assert read_outside(render(report=report)) == usual, repr(text)
 
 

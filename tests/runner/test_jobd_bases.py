@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 from runner.jobd.environment import bases
 from runner.jobd.environment.trees import WAYS
 from runner.jobd.sandbox import namespaces
+from runner.model.environment import import_command
 from tests.support.contents import find_differences, read_entries
 from tests.support.git_daemon import serve
 from tests.support.jobd import Jobd, Repository, find_first, make_repository, processes_with, wait_until
@@ -105,6 +107,17 @@ def test_whatever_makes_a_base_tells_it_from_others(jobd: Jobd, change: dict[str
     assert len(list_shelves(jobd)) == 1
     done(jobd.beside().prepare(**change))
     assert len(list_shelves(jobd)) == 2
+
+
+def test_a_base_whose_project_cannot_be_imported_is_not_used(jobd: Jobd) -> None:
+    command, found = (import_command(sys.executable, name) for name in ("widgets", "json"))
+    # In the worktree, but not installed.
+    poll = jobd.prepare(setup=["mkdir -p widgets", "touch widgets/__init__.py"], imports=[command])
+    assert poll["error"] == "imports_failed"
+    head, *tail = poll["message"].splitlines()
+    assert head.startswith("the project cannot be imported, so its repository's `setup` or `import_names` is wrong: ")
+    assert tail[-1] == "ModuleNotFoundError: No module named 'widgets'"
+    done(jobd.beside().prepare(imports=[found]))
 
 
 @pytest.mark.parametrize("command", ["setup", "smoke_test"])

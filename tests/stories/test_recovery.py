@@ -53,7 +53,7 @@ async def test_a_label_that_was_put_on_while_the_service_was_down_gets_its_job(t
         finished = await start_and_look(world)
         assert (finished["recovered"], finished["missing"], finished["labels"]) == (1, 1, 0)
         assert finished["since"] < finished["until"]
-        assert (await world.wait_for_report()).count("fix staged") == 1
+        assert (await world.wait_for_report()).count("### Fix staged") == 1
         await restart(world)
         await settle_with(world, jobs=1)
         assert len(world.statuses()) == len(world.reports()) == 1

@@ -44,6 +44,7 @@ async def test_from_nothing_to_a_first_report_by_the_pages_alone(tmp_path: Path,
             for comment in tryout.github.issue("octo/widgets", tryout.number).comments
             if address.endswith(f"#issuecomment-{comment.id}")
         )
-        assert "fix staged" in report
+        assert "### Fix staged" in report
+        assert load_settings(config).dashboard.operators == {"maintainer"}, "the owner of the App"
         assert "+    for start in range(0, len(items), size):" in report
         assert tryout.github.complaints == []

@@ -98,7 +98,7 @@ async def test_a_backlog_gets_one_summary_and_its_threads_hear_nothing(world: Wo
     assert {*jobs} == {first, second}
     assert jobs[first].started_at is None, "no agent was started"
     report = await read_report(load_settings(world.playground.config), jobs[first].id)
-    assert "**the issue's repro**: before: fails 1/1" in report
+    assert "**the issue's repro**: fails 1/1" in report
     values = json.loads(render_json(summary))
     assert values["counts"] == {"still reproduces": 1, "does not reproduce": 1, "no script": 1}
     assert values["issues"][0]["commit"] == head

@@ -61,7 +61,7 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     command = await take(world, key)
     first = await world.wait_for_job("cancelled")
     await world.wait_for_reply("<!-- ptq:report=")
-    assert "fix staged" in world.reports()[0]
+    assert "### Cancelled: fix staged" in world.reports()[0]
     seen = await asyncio.to_thread(work, world, command)
     assert f"# Job {first.id}" in seen
     assert "looked, found, mended" in seen

@@ -120,7 +120,7 @@ async def test_a_change_that_mends_nothing_is_not_called_verified(tmp_path: Path
 async def test_a_preset_that_changes_nothing_says_how_the_repro_fails(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT, verify_runs=2) as world:
         seen = seen_in(await report_on(world, label="ptq"))
-        assert "- ✅ **the issue's repro**: before: fails 2/2 (`AssertionError: " in seen
+        assert "- 🔴 **the issue's repro**: fails 2/2 (`AssertionError: " in seen
         assert "change" not in seen
 
 
@@ -165,7 +165,7 @@ async def test_a_strangers_script_reaches_nobody(tmp_path: Path) -> None:
         url = URL(world.playground.service.url)
         script = CALLS_OUT.format(url.host, url.port)
         seen = seen_in(await report_on(world, f"Look:\n\n```python\n{script}\n```\n", label="ptq"))
-        assert "before: fails 1/1 (`nobody there: Connection refused`)" in seen
+        assert "fails 1/1 (`nobody there: Connection refused`)" in seen
 
 
 async def test_a_script_finds_nothing_of_the_agent(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ async def test_a_script_finds_nothing_of_the_agent(tmp_path: Path) -> None:
     agent = WRITE_REPORT + REPRO.format(LOOK_AROUND) + leave
     async with open_world(tmp_path, on_real_machine=True, agent=agent, verify_runs=1) as world:
         seen = seen_in(await report_on(world))
-        assert "before: fails 1/1 (`AssertionError: nothing of the agent is here`)" in seen
+        assert "fails 1/1 (`AssertionError: nothing of the agent is here`)" in seen
 
 
 async def test_a_private_repository_is_fetched_for_it_through_the_service(

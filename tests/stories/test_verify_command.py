@@ -21,7 +21,7 @@ async def test_an_old_issue_is_checked_on_todays_base_branch_without_an_agent(tm
         report = await world.wait_for_report()
         first = world.git("rev-parse", "main").strip()
         assert f"### Still reproduces at `{first[:10]}`" in report
-        assert "**the issue's repro**: before: fails 2/2" in report
+        assert "**the issue's repro**: fails 2/2" in report
         assert "no agent" in report
         assert "`/ptq diagnose` asks an agent for the cause" in report
         assert "close the issue" not in report
@@ -31,7 +31,7 @@ async def test_an_old_issue_is_checked_on_todays_base_branch_without_an_agent(tm
         report = await world.wait_for_report(2)
         assert f"### Does not reproduce at `{world.git('rev-parse', 'main').strip()[:10]}`" in report
         assert "close the issue" in report
-        assert "before: fails 0/2" in report
+        assert "fails 0/2" in report
         assert [job.started_at for job in await world.jobs()] == [None, None]
 
 
@@ -47,7 +47,7 @@ async def test_the_repro_of_an_earlier_attempt_is_run_too(tmp_path: Path) -> Non
         await world.comment("/ptq verify")
         report = await world.wait_for_report(2)
         assert "### Still reproduces at" in report
-        assert "**the agent's repro**: before: fails 1/1" in report
+        assert "**the agent's repro**: fails 1/1" in report
         await world.comment("/ptq results")
         assert "### Still reproduces" in await world.wait_for_reply("report again")
         await world.comment(f"/ptq pr {digest}\n\n{NOTE}")

@@ -237,7 +237,8 @@ def find_breaches(channel: str, out: str) -> list[str]:
             return [*find_live(out), *([] if ends_outside(out) else ["what follows is not outside"])]
         case "pull":
             ours = find_live("Fixes #7 @maintainer")
-            html = re.compile(r"(?:</?details>|</?summary>|The agent's (?:full report|repro|worklog)|\s)*")
+            titles = r"The agent's (?:full report|repro|worklog)|The rest of the agent's report"
+            html = re.compile(rf"(?:</?details>|</?summary>|{titles}|\s)*")
             lively = [live for live in find_live(out) if live not in ours and not html.fullmatch(live)]
             return lively + [found[0] for found in _COMMANDS_IN_COMMIT.finditer(out) if found[0] != "Fixes #7"]
         case "title" | "commit":

@@ -16,6 +16,7 @@ from typer.exceptions import TyperException
 from typer.main import get_command
 
 from bot.cli.main import app
+from bot.cli.options import find_config
 
 PROGRAM = "ptq-bot"
 PLACEHOLDERS: Mapping[type, str] = {Path: "FILE", int: "N", float: "N", datetime: "YYYY-MM-DD"}
@@ -69,7 +70,7 @@ def _usage(command: TyperCommand) -> Iterator[str]:
     for param in command.params:
         if isinstance(param, TyperArgument):
             yield _spell(param)
-    options = [param for param in command.params if isinstance(param, TyperOption)]
+    options = [param for param in command.params if isinstance(param, TyperOption) and not _is_common(param)]
     yield from (_spell(option) for option in options if option.required)
     if not all(option.required for option in options):
         yield "[options]"
@@ -87,11 +88,14 @@ def _render_table(command: TyperCommand) -> str:
     # What nearly all of them take is said once, above the commands.
     shown = [param for param in command.params if isinstance(param, TyperArgument | TyperOption)]
     rows = [
-        f"| `{_spell(param)}` | {_default(param)} | {_words(param)} |\n"
-        for param in shown
-        if not (param.name == "config" and param.required)
+        f"| `{_spell(param)}` | {_default(param)} | {_words(param)} |\n" for param in shown if not _is_common(param)
     ]
     return "".join(["\n| what | default | what it says |\n|---|---|---|\n", *rows]) if rows else ""
+
+
+def _is_common(param: Any) -> bool:
+    """Whether it is the option that nearly all commands have: the configuration."""
+    return param.default is find_config
 
 
 def _words(param: Any) -> str:
@@ -139,8 +143,8 @@ def complain(typed: Typed) -> str:
     command, words = commands[name], typed.words[len(name.split()) :]
     # A command with its argument is there to be copied, in a sentence too; one with nothing or an option is named only.
     is_named = not typed.is_whole and not (words and not words[0].startswith("-"))
-    takes_config = any(param.name == "config" and param.required for param in command.params)
-    given = ("--config", "ptq.toml", *words) if is_named and takes_config else words
+    # So that no configuration is looked for.
+    given = ("--config", "ptq.toml", *words) if any(map(_is_common, command.params)) else words
     try:
         command.make_context(PROGRAM, [*_with_numbers(command, given)])
     except TyperException as error:

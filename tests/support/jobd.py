@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 
 PREPARE: Mapping[str, Any] = {
     **{"trunk": "main", "base_branch": "main", "base_commit": "", "changes": [], "changes_from": "", "held_back": []},
-    **{"create_venv": ["/bin/mkdir"], "setup": [], "update": [], "smoke_test": [], "submodules": False},
+    **{"create_venv": ["/bin/mkdir"], "setup": [], "update": [], "smoke_test": [], "imports": [], "submodules": False},
     **{"network": "host", "must_seal": False, "private": [], "gpus": {}, "slot": 0, "ways": [*WAYS]},
     **{"base_timeout_s": 60, "git": {}, "relay": False},
 }

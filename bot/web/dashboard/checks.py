@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from handlers.text.repros import THE_ISSUE
-from handlers.words.verified import DOUBTS, GOOD, OPEN, judge_for
+from handlers.words.verified import GOOD, OPEN, judge_for, name_doubt
 from runner.checks.verification import Check, CheckFinding, CheckKind, CheckRun, CheckVerdict, Side
 from runner.model.job import Job, Report
 
@@ -90,7 +90,7 @@ def _count(finding: CheckFinding, side: Side) -> str:
 
 def _explain(check: Check, finding: CheckFinding) -> str:
     is_part = finding.verdict is CheckVerdict.NOT_RUN and any(finding.total.values())
-    clause = "some runs are missing" if is_part else DOUBTS[finding.verdict]
+    clause = "some runs are missing" if is_part else name_doubt(finding)
     more = check.trouble or ", ".join(finding.new_names)
     return f"{clause}: {more}" if more else clause
 

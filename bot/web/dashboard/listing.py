@@ -21,7 +21,7 @@ from handlers.words.report_comment import render_duration
 from runner.changes.concerns import find_outcome, split_lines
 from runner.characters import make_storable
 from runner.db.schema import cases, jobs, meters, pulls, reports
-from runner.model.job import ACTIVE, FINAL, JobState
+from runner.model.job import ACTIVE, FINAL, KINDS, JobKind, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
 
@@ -41,7 +41,7 @@ OUTCOME_READ = 4_000
 
 _SHOWN = (
     *("id", "repository", "thread", "attempt", "preset", "agent", "machine", "requested_by", "state"),
-    *("created_at", "started_at", "ended_at", "trouble", "name"),
+    *("created_at", "started_at", "ended_at", "trouble", "name", "kind"),
 )
 """The columns for a list, without the long brief."""
 
@@ -81,6 +81,7 @@ class ListedJob:
     attempt: int
     preset: str
     agent: str
+    """Who works on it: the agent, a person, or the service itself."""
     machine: str | None
     requested_by: str
     state: str
@@ -207,6 +208,11 @@ def name_state(state: str, *, is_hidden: bool) -> str:
     return ENDED if is_hidden and state in FINAL else state
 
 
+def name_worker(kind: JobKind, agent: str) -> str:
+    """Who works on a job of this kind. Every job has an agent's name, but not every job has an agent. Pure."""
+    return agent if KINDS[kind].has_agent else "a person" if KINDS[kind].by_hand else "ptq-bot itself"
+
+
 def _list(row: Mapping[str, Any], now: datetime, *, is_hidden: bool) -> ListedJob:
     """A job as the reader may see it: of a withheld job, people learn only that it has ended."""
     values = dict(row)
@@ -215,6 +221,7 @@ def _list(row: Mapping[str, Any], now: datetime, *, is_hidden: bool) -> ListedJo
     outcome = find_outcome(split_lines(report))[1] if report and not is_hidden else None
     values["pull_number"] = None if is_hidden else values["pull_number"]
     meter = _read_meter(values)
+    values["agent"] = name_worker(JobKind(str(values.pop("kind"))), str(values["agent"]))
     values["state"] = name_state(str(values["state"]), is_hidden=is_hidden)
     thread, repository, name = values.pop("thread"), values.pop("repository"), values.pop("name")
     shows_cost = meter is not None and meter.usage.cost_usd is not None and not is_hidden

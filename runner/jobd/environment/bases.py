@@ -22,7 +22,7 @@ from ..git import find_clone
 from ..locks import locked
 from ..stages.stage import Stage
 from .clone import fetch_commit
-from .recipe import check_out, list_untracked, make_venv, refresh_index, run_commands
+from .recipe import check_imports, check_out, list_untracked, make_venv, refresh_index, run_commands
 from .trees import Tree, make_tree, mount_tree, move_to_trash, unmount_tree
 
 MAX_LAYERS = 20
@@ -70,7 +70,7 @@ class BaseStore:
         return Tree(self.way, self.place, tuple(self.folder / name for name in (base.layers if base else ())), top)
 
 
-RECIPE = ("create_venv", "setup", "submodules", "smoke_test")
+RECIPE = ("create_venv", "setup", "submodules", "smoke_test", "imports")
 """The fields of a request that decide how a base is built. If one changes, the base is rebuilt."""
 
 
@@ -199,6 +199,7 @@ def follow_recipe(stage: Stage, record: Record, commit: str, *, fresh: bool) -> 
         steps[f"setup {number}"] = partial(run_commands, stage, "setup", [command])
     steps["index"] = partial(refresh_index, stage)
     steps["smoke test"] = partial(run_commands, stage, "smoke_test", request["smoke_test"])
+    steps["imports"] = partial(check_imports, stage)
     for name, do in steps.items():
         step = f"{name} at {commit}"
         if not record.is_done(step):

@@ -101,6 +101,14 @@ def run_commands(stage: Stage, kind: str, commands: Iterable[str]) -> None:
         stage.must(f"{kind}_failed", what, shell, env, job.worktree, start_beside=start_beside)
 
 
+def check_imports(stage: Stage) -> None:
+    """Import the project's modules. Raises `Failure`, which says what to fix."""
+    for command in stage.request["imports"]:
+        wrong = "the project cannot be imported, so its repository's `setup` or `import_names` is wrong"
+        what = f"{wrong}: `{command}` failed"
+        stage.must("imports_failed", what, ["/bin/sh", "-ec", command], stage.job.environment(), stage.job.worktree)
+
+
 def list_untracked(stage: Stage, commit: str) -> list[str]:
     """The files that the operator's commands left in the worktree and that git neither tracks nor ignores.
 

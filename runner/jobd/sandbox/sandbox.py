@@ -174,8 +174,8 @@ def open_sandbox(
 
 def list_commands(request: Mapping[str, Any]) -> Iterator[str]:
     """The operator's commands and variables in a request. They contain no text from strangers."""
-    commands = ("create_venv", "setup", "update", "rebuild", "smoke_test", "lint", "argv", "script_argv", "test_argv")
-    for name in commands:
+    building = ("create_venv", "setup", "update", "rebuild", "smoke_test", "imports")
+    for name in (*building, "lint", "argv", "script_argv", "test_argv"):
         yield from request.get(name) or ()
     yield from (request.get("env") or {}).values()
 

@@ -127,6 +127,7 @@ def make_recipe(size: Size, wheels: Path | None) -> Mapping[str, object]:
         "create_venv": [sys.executable, "-m", "venv", "--without-pip"],
         "setup": [install, build, f"cd build; {make_samples_script()}"],
         "smoke_test": [f"python -c 'import {'torch' if wheels else 'synthetic'}'", 'touch "$PTQ_OUTPUT_DIR/smoke"'],
+        "imports": [],
         "submodules": True,
     }
 
