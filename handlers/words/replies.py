@@ -106,13 +106,16 @@ def render_capped(use: CapUse, requested_by: str, *, is_quota: bool, again: bool
     return f"{head}: {use.describe(requested_by)} is used up.{free} {raised}"
 
 
-def render_no_permission(login: str, repository: str, role: Role, *, helps: bool = False) -> str:
-    """The one answer to somebody without the needed permission on an issue; `helps` says that they may start jobs."""
+def render_no_permission(login: str, repository: str, role: Role, *, command: str = "", helps: bool = False) -> str:
+    """The one answer to somebody without the needed permission on an issue.
+
+    `command` is the one that they asked for, if there is one. `helps` says that they may start jobs.
+    """
+    can = f"can use `{command}`" if command else "can do it"
     if helps:
-        return f"@{login}, you need {role.word} access to `{repository}` for this. A maintainer can do it."
+        return f"@{login}, you need {role.word} access to `{repository}` for this. A maintainer {can}."
     return (
-        f"Thanks, @{login}. Only people with {role.word} access to `{repository}` can start agents here. "
-        "A maintainer can run `/ptq diagnose`."
+        f"Thanks, @{login}. Only people with {role.word} access to `{repository}` can do this here. A maintainer {can}."
     )
 
 
