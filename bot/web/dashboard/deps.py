@@ -17,6 +17,11 @@ from runner.characters import make_storable
 from runner.model.job import Job
 from runner.rows import job_rows
 
+NO_SIGN_IN = (
+    "This page is for operators. Nobody can sign in, because ptq.toml has no [dashboard] table. "
+    "On the service's host, ptq-bot deliveries and ptq-bot costs show the same."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DashboardDeps:
@@ -64,6 +69,9 @@ class DashboardDeps:
         return web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)
 
     def require_operator(self, visitor: Visitor) -> None:
-        """Raise the same answer for people who are not operators."""
+        """Raise the same answer for people who are not operators, or say that nobody can be one on these pages."""
+        if not visitor.may_sign_in:
+            page = self.renderer.render_message(visitor, "Nobody can sign in", NO_SIGN_IN, 404)
+            raise web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)
         if not visitor.is_operator:
             raise self.refuse(visitor)
