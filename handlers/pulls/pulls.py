@@ -25,6 +25,7 @@ from handlers.effects.retry_policy import MAX_WAIT_S, Verdict, judge
 from handlers.events import IssueComment
 from handlers.ports import NotFound
 from handlers.pulls.note import (
+    NoteFault,
     NoteText,
     find_digest_fault,
     find_note_fault,
@@ -46,6 +47,12 @@ MAX_COMPARED = 300_000
 
 MAX_REFUSALS = 3
 """Times that GitHub may refuse a step before the pull request is given up."""
+
+OUTDATED = (
+    "Another diff has replaced the one that this form showed. Read the diff on this page and, if you agree with it, "
+    "send your note again."
+)
+"""Why a form with another digest is not accepted."""
 
 
 # The note
@@ -77,7 +84,7 @@ async def ask_for_pull(
     stood = [reply for reply in reports if _stood(reply, comment)]
     fault = await run_aside(report.size, find_fault, note, report, stood)
     if fault:
-        return fault
+        return fault.reply
     for reply in posted:
         if reply.kind == "report" and (refusal := await _check_report(context, reply)):
             return refusal
@@ -112,17 +119,20 @@ def _stood(reply: Reply, comment: IssueComment) -> bool:
     return (reply.commented_at, reply.comment_id) < (comment.created_at, comment.id)
 
 
-def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | None:
-    """Why a note approves nothing, as a reply; None when it approves the report's diff. `stood` are the reports that
-    could be read when it was written, for one that names no digest."""
+def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> NoteFault | None:
+    """Why a note approves nothing; None when it approves the report's diff. `stood` are the reports that could be read
+    when it was written, for one that names no digest."""
     digest = report.digest or ""
     shown = digest[:DIGEST_SHOWN]
     if note.digest is not None and not matches_digest(note.digest, digest):
-        return find_digest_fault(note.digest) or replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
+        stale = replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
+        return NoteFault(find_digest_fault(note.digest) or stale, OUTDATED)
     if note.digest is None and (not stood or stood[0].job_id != report.job_id):
-        return replies.render_newer_report(shown)
+        return NoteFault(replies.render_newer_report(shown), OUTDATED)
+    if option := find_option_fault(note, shown):
+        return NoteFault(option, option)
     texts = [text[:MAX_COMPARED] for _, text in (*report.texts(), ("Title", report.pr_title))]
-    return find_option_fault(note) or find_note_fault(note.text, texts)
+    return find_note_fault(note.text, texts, shown)
 
 
 async def _write_down(

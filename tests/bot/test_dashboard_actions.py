@@ -277,7 +277,7 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
         pen, fields = browser.cookies()["ptq-pen"], browser.fields(f"{path}/note")
         assert "ghu_" not in pen
         page = await browser.send(f"{path}/note", {**fields, "note": "lgtm"})
-        assert (page.status, "30 letters" in page.text) == (409, True)
+        assert (page.status, "needs 30" in page.text) == (409, True)
         page = await browser.send(f"{path}/note", {**fields, "note": f"{NOTE}\n\n/ptq cancel"})
         assert (page.status, "other commands" in page.text) == (409, True)
         assert dashboard.github.issue(NAME, 1).comments == []

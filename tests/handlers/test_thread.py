@@ -95,7 +95,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         replies.render_capped(CapUse(Scope.ISSUE, "jobs", 5, 5), "maintainer", is_quota=True),
     ],
     replies.render_no_permission: [
-        replies.render_no_permission("drive-by", REPOSITORY, Role.WRITE),
+        replies.render_no_permission("drive-by", REPOSITORY, Role.WRITE, command="/ptq fix"),
         replies.render_no_permission("helper", REPOSITORY, Role.WRITE, helps=True),
     ],
     replies.render_not_configured: [replies.render_not_configured("maintainer", REPOSITORY)],
@@ -189,10 +189,10 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_pull_exists: [replies.render_pull_exists(13)],
     replies.render_pull_failed: [replies.render_pull_failed("GitHub answered 422: no commits between main and x")],
     find_option_fault: [
-        find_option_fault(NoteText(None, "", "")) or "",
-        find_option_fault(NoteText(None, "", unknown="--titel")) or "",
+        find_option_fault(NoteText(None, "", ""), DIGEST) or "",
+        find_option_fault(NoteText(None, "", unknown="--titel"), DIGEST) or "",
     ],
-    find_note_fault: [fault for note in ("", "ok", "> quoted") if (fault := find_note_fault(note, []))],
+    find_note_fault: [fault.reply for note in ("", "ok", "> quoted") if (fault := find_note_fault(note, [], DIGEST))],
 }
 """What each function says, by the function."""
 

@@ -165,4 +165,4 @@ def check_note(body: str, report: Report) -> None:
     if len(commands) != 1 or not isinstance(commands[0], Command) or commands[0].verb != "pr":
         raise ActionRefused("A note cannot contain other commands.", 409)
     if fault := find_fault(parse_note(commands[0]), report, []):
-        raise ActionRefused(fault, 409)
+        raise ActionRefused(fault.on_page, 409)
