@@ -156,8 +156,9 @@ async def _write_down(
         if case is None or case.standing_job_id != report.job_id:
             return replies.render_no_diff()
         # Another attempt may have come to the same diff: one pull request is enough for both.
-        before = await casebook.fetch_newest_pull(connection, rules.name, number)
-        if before is None or before.digest != pull.digest or not await _goes_to_same(connection, before, pull):
+        job = await job_rows.fetch_job(connection, pull.job_id)
+        before = await casebook.fetch_same_pull(connection, job, pull.digest) if job else None
+        if before is None:
             # The branch may be there already, at the commit of the first try.
             given_up = await casebook.fetch_pull(connection, pull.job_id)
             if given_up:
@@ -168,13 +169,7 @@ async def _write_down(
     if before.note_url == pull.note_url:
         log.info("note.accepted", job=pull.job_id, by=pull.approver, digest=pull.digest[:DIGEST_SHOWN])
         return None
-    return replies.render_pull_exists(before.number) if before.number else replies.render_pull_pending()
-
-
-async def _goes_to_same(connection: AsyncConnection, one: Pull, other: Pull) -> bool:
-    """Whether two are meant for one branch: a rebase onto another may leave a diff as it was."""
-    jobs = [await job_rows.fetch_job(connection, pull.job_id) for pull in (one, other)]
-    return len({job.base_branch for job in jobs if job}) == 1
+    return replies.render_pull_exists(before.number)
 
 
 # The pull request

@@ -302,11 +302,6 @@ def render_report_changed(*, is_absent: bool) -> str:
     return f"{why} {becomes} please read it and, if you agree with it, send your note again."
 
 
-def render_pull_pending() -> str:
-    """A second note for the same report while the first is being carried out."""
-    return "An earlier note for this diff was accepted. Its draft pull request is being opened."
-
-
 def render_pull_opened(number: int, approver: str, *, updated: bool = False, drops_edits: bool = False) -> str:
     """The link from the issue to its pull request; an `updated` one existed with another diff.
 
@@ -322,8 +317,10 @@ def render_pull_opened(number: int, approver: str, *, updated: bool = False, dro
     return f"{done}. {body} Please review it before you merge it."
 
 
-def render_pull_exists(number: int) -> str:
-    """A note for a diff whose pull request is open."""
+def render_pull_exists(number: int | None) -> str:
+    """A diff that a note has approved already; `number` is None while its pull request is being opened."""
+    if number is None:
+        return "An earlier note for this diff was accepted. Its draft pull request is being opened."
     return f"Pull request #{number} already contains this diff."
 
 

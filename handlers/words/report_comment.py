@@ -122,6 +122,7 @@ def draft_report(
     secrets: Collection[str],
     checks: Sequence[Check] = (),
     pull_number: int | None = None,
+    approved: str = "",
     key_on_machine: bool = False,
     caps_unpriced: bool = False,
     quotes_log: bool = False,
@@ -130,8 +131,9 @@ def draft_report(
     """The report of an ended job: findings, diff, next step, and costs.
 
     `model` is the configured model, `checks` are the service's own checks. `pull_number` is the issue's pull request,
-    if there is one. `key_on_machine` says whether the agent's key was on the machine, and `caps_unpriced` whether turns
-    and time are capped where the cost is unknown. A withheld run gets a neutral text.
+    if there is one, and `approved` says where the diff is, if a note has approved it already. `key_on_machine` says
+    whether the agent's key was on the machine, and `caps_unpriced` whether turns and time are capped where the cost is
+    unknown. A withheld run gets a neutral text.
 
     More people read a thread than a log. Unless everybody may read the log (`quotes_log`), the comment contains no line
     that was logged after the agent started, and no results of a run without a report. `last_lines` is the redacted end
@@ -149,9 +151,11 @@ def draft_report(
     above.append(render_checks(job, checks, report, public_url, secrets))
     above += [_render_doubts(left, secrets)] if left else []
     above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
-    if report and approvable(job, report, secrets, has_page=bool(public_url)):
+    is_approvable = report is not None and approvable(job, report, secrets, has_page=bool(public_url))
+    if report and is_approvable and not approved:
         above.append(_render_title(report, pull_number, secrets))
-    step = _choose_next_step(job, report, checks, secrets, has_page=bool(public_url))
+    step = _choose_next_step(job, report, checks, secrets, is_approvable=is_approvable)
+    step = approved if is_approvable and approved else step
     shown_model = name_model(job, meter, model, secrets)
     is_capped_otherwise = caps_unpriced and meter is not None and meter.usage.cost_usd is None
     cautions = ["turns and time capped instead"] * is_capped_otherwise
@@ -310,9 +314,9 @@ def _choose_next_step(
     checks: Sequence[Check],
     secrets: Collection[str],
     *,
-    has_page: bool,
+    is_approvable: bool,
 ) -> str:
-    if report and approvable(job, report, secrets, has_page=has_page):
+    if report and is_approvable:
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
         return (
             "To open a draft pull request, reply with this line, followed by a note: "

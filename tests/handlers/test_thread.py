@@ -180,13 +180,12 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         replies.render_report_changed(is_absent=True),
     ],
     replies.render_newer_report: [replies.render_newer_report(DIGEST)],
-    replies.render_pull_pending: [replies.render_pull_pending()],
     replies.render_pull_opened: [
         replies.render_pull_opened(13, "maintainer"),
         replies.render_pull_opened(13, "maintainer", updated=True),
         replies.render_pull_opened(13, "maintainer", updated=True, drops_edits=True),
     ],
-    replies.render_pull_exists: [replies.render_pull_exists(13)],
+    replies.render_pull_exists: [replies.render_pull_exists(13), replies.render_pull_exists(None)],
     replies.render_pull_failed: [replies.render_pull_failed("GitHub answered 422: no commits between main and x")],
     find_option_fault: [
         find_option_fault(NoteText(None, "", ""), DIGEST) or "",
