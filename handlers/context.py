@@ -43,6 +43,13 @@ class Context:
     public_logs: bool = False
     """Whether everybody who can see a job of a public repository may read its log."""
 
+    public_pages: bool = True
+    """Whether people see jobs of public repositories without sign-in."""
+
+    def opens_page(self, job: Job) -> bool:
+        """Whether everybody who has the address of a job's page can open it."""
+        return not job.private and (self.public_pages or not self.signs_in)
+
     def opens_log(self, job: Job) -> bool:
         """Whether everybody who can see a job may read its log. If not, only people who can start jobs there may."""
         return self.public_logs and not job.private

@@ -35,6 +35,7 @@ from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
 from bot.web.live_channel import JobView, may_read
 from bot.web.live_log import MAX_STREAMS, LiveLogCallbacks, LiveLogs
 from bot.web.page_queue import PageQueue, run_for_page
+from handlers.addresses import PATCH_FILE
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.effects.outbox import count_backlog, list_troubles
@@ -59,7 +60,7 @@ from runner.steps.spool import GROWING, STAGES, Spool
 
 STATIC = {path.name: path for path in (Path(__file__).parent / "static").iterdir() if path.is_file()}
 """Name -> file that every page may load."""
-ARTIFACTS = {"report.md": "body", "worklog.md": "worklog", "repro.py": "repro", "change.patch": "patch"}
+ARTIFACTS = {"report.md": "body", "worklog.md": "worklog", "repro.py": "repro", PATCH_FILE: "patch"}
 """File name -> field of the report."""
 
 REFRESH_S = 5

@@ -193,6 +193,8 @@ def _render(context: Context, ended: _Ended) -> Draft:
             caps_unpriced=context.caps_unpriced(job),
             quotes_log=context.opens_log(job),
             last_lines=_read_last_lines(context, job, ended.log) if ended.log else "",
+            signs_in=context.signs_in,
+            opens_page=context.opens_page(job),
         )
     except Exception:
         log.exception("report.not_rendered", **job.log_context())

@@ -38,7 +38,7 @@ class Label(StrEnum):
     TITLE = "Proposed title:"
     DIFF = "Diff:"
     TOO_LONG = "The diff is too long for a comment"
-    CHECKOUT = "Onto a local checkout:"
+    CHECKOUT = "Apply locally:"
     FULL_REPORT = "Full report"
     FULL_WORKLOG = "Full worklog"
     WORKLOG = "Worklog:"

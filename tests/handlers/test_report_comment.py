@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from handlers.cases.casebook import Pull, derive_reply_id, draft_reply
+from handlers.context import Context
 from handlers.text.report import ParsedReport
 from handlers.words.pull_body import (
     find_edits,
@@ -72,6 +73,7 @@ def render(
     secrets: tuple[str, ...] = (),
     meter: Meter | None = None,
     pull_number: int | None = None,
+    **more: Any,
 ) -> str:
     draft = draft_report(
         job or done(),
@@ -81,8 +83,44 @@ def render(
         public_url="https://ptq.example",
         secrets=secrets,
         pull_number=pull_number,
+        **more,
     )
     return draft.finish()
+
+
+def test_where_people_can_sign_in_a_report_leads_to_the_form_for_the_note() -> None:
+    page = "https://ptq.example/jobs/0123456789/note"
+    text = render(signs_in=True)
+    assert f"**Next step.** [Write your note]({page})" in text
+    assert "```text\n/ptq pr 0123456789ab\n```" in text, "the command always works"
+    assert page not in render()
+    assert page not in render(report=result(digest=None), signs_in=True)
+
+
+def test_a_diff_is_downloaded_where_its_page_asks_people_to_sign_in() -> None:
+    assert "curl -fsSL https://ptq.example/jobs/0123456789/patch | git apply" in render(signs_in=True)
+    text = render(signs_in=True, opens_page=False)
+    assert "curl" not in text
+    assert "[download the diff](https://ptq.example/jobs/0123456789/files/change.patch), then" in text
+    assert "```sh\ngit apply change.patch\n```" in text
+
+
+@pytest.mark.parametrize(
+    ("private", "signs_in", "public", "opens"),
+    [
+        (False, False, True, True),
+        (False, False, False, True),
+        (False, True, True, True),
+        (False, True, False, False),
+        (True, True, True, False),
+    ],
+)
+def test_a_page_opens_without_sign_in_as_the_dashboard_decides(
+    private: bool, signs_in: bool, public: bool, opens: bool
+) -> None:
+    nothing = cast("Any", None)
+    context = Context(nothing, nothing, {}, {}, "", (), nothing, nothing, signs_in=signs_in, public_pages=public)
+    assert context.opens_page(done(private=private)) is opens
 
 
 def test_a_report_says_what_was_found_and_exactly_what_to_do_next() -> None:
