@@ -95,6 +95,14 @@ def report(job_id: Job, config: Config) -> None:
 
 
 @app.command()
+def apply(job_id: Job, config: Config) -> None:
+    """Apply a job's diff to a new branch of the git checkout in this folder."""
+    from bot.cli.apply import apply_diff
+
+    _print(apply_diff(load(config), job_id, Path.cwd()))
+
+
+@app.command()
 def costs(config: Config, since: Day = None, until: Day = None) -> None:
     """Print the costs of each job as CSV."""
     from bot.operations.reports import read_costs
