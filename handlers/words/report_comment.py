@@ -219,8 +219,12 @@ def _render_findings(job: Job, parsed: ParsedReport | None, secrets: Collection[
         found.append(quote(cause, secrets, MAX_SUMMARY, _REST_BELOW))
     if not found:
         return ""
-    says = f"{Label.AGENT_SAYS.bold} (`{job.agent}`)" if job.has_agent else Label.REPORT_SAYS.bold
-    return "\n\n".join([says, *found])
+    return "\n\n".join([say_whose(job), *found])
+
+
+def say_whose(job: Job) -> str:
+    """The line above the words of a job's agent, or of a report that no agent wrote."""
+    return f"{Label.AGENT_SAYS.bold} (`{job.agent}`)" if job.has_agent else Label.REPORT_SAYS.bold
 
 
 _REST_BELOW = "… (the full report is below)"

@@ -17,6 +17,7 @@ from handlers.words.pull_body import (
     find_edits,
     render_commit_message,
     render_marker,
+    render_note,
     render_pull_body,
     render_pull_title,
 )
@@ -306,14 +307,21 @@ def body_of(**changes: Any) -> str:
 
 def test_a_pull_request_begins_with_the_note_verbatim_and_discloses_the_agent() -> None:
     text = body_of()
-    assert text.startswith(PULL.note)
+    assert text.startswith(f"**@maintainer wrote:**\n\n{PULL.note}\n")
     for part in ("Fixes #7", "`mine` (a-model)", "@maintainer", "`0123456789ab`", PULL.note_url, "import widgets"):
         assert part in text
 
 
-def test_behind_the_note_come_report_issue_repro_and_worklog_and_last_who_wrote_and_approved_it() -> None:
-    text = body_of()
-    parts = (PULL.note, "It lost the last chunk.", "\nFixes #7\n", "import widgets", "looked, found", "coding agent")
+def test_after_the_note_come_checks_and_agent_each_under_its_own_name_and_last_who_approved_it() -> None:
+    check = Check("0123456789", 1, CheckKind.AGENT, "", "x", {Side.BASE: [CheckRun(1, timed_out=False, words="no")]})
+    text = render_pull_body(
+        PULL, done(), result(), [check], template="# Cause\n", model=None, public_url="https://ptq.example", secrets=()
+    )
+    parts = (
+        *("**@maintainer wrote:**", PULL.note, "**Seen by ptq-bot**", "\n# Cause\n", "\nFixes #7\n"),
+        *("**What the agent says** (`mine`)", "It lost the last chunk.\n>\n> ## Root", "import widgets"),
+        *("looked, found", "coding agent", "Approved by @maintainer"),
+    )
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     assert text.count("<details>") == text.count("</details>") == 3
@@ -369,7 +377,7 @@ def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
     for length in range(59_000, 60_000, 50):
         text = body_of(body="b" * length, worklog="w" * 70_000, repro="r" * 500)
         assert len(text) <= MAX_COMMENT
-        assert text.startswith(PULL.note)
+        assert PULL.note in text
         assert text.count("(Part of this is too long: [see here](https://ptq.example/jobs/0123456789).)")
         assert text.index("Fixes #7") < text.index("digest `0123456789ab`")
 
@@ -405,8 +413,8 @@ def test_what_people_wrote_above_our_part_is_told_from_the_notes(above: str, edi
 
 def test_nothing_is_taken_from_a_body_without_our_marker() -> None:
     body = render_pull_body(PULL, done(), result(), model=None, public_url="", secrets=())
-    assert find_edits(body, [PULL.note], ()) == ""
-    assert find_edits(body.replace(render_marker(done().id), ""), [PULL.note], ()) is None
+    assert find_edits(body, [render_note(PULL)], ()) == ""
+    assert find_edits(body.replace(render_marker(done().id), ""), [render_note(PULL)], ()) is None
 
 
 def test_the_approvers_title_comes_first_and_is_one_harmless_line_too() -> None:
