@@ -9,6 +9,7 @@ from aiohttp import web
 from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.cookies import CookieCipher
 from bot.web.auth.oauth import GitHubOAuth
+from bot.web.auth.page_queue import PageQueue
 from bot.web.auth.sessions import Sessions, Visitor
 from bot.web.auth.visibility import Visibility
 from bot.web.dashboard.rendering import HEADERS, Renderer
@@ -32,6 +33,8 @@ class DashboardDeps:
     sessions: Sessions
     visibility: Visibility
     oauth: GitHubOAuth | None
+    queue: PageQueue
+    """The queue of pages, also of those that show a refused form again."""
 
     @classmethod
     def set_up(cls, context: Context, auth: AuthConfig) -> DashboardDeps:
@@ -49,9 +52,9 @@ class DashboardDeps:
             list_left=auth.list_left,
             calls_of_person=auth.calls_of_person,
         )
-        return cls(
-            context, Renderer(context, auth.web_url, visibility.explain_not_asked), sessions, visibility, auth.oauth
-        )
+        renderer = Renderer(context, auth.web_url, visibility.explain_not_asked)
+        queue = PageQueue(lambda request: sessions.read(request).login, HEADERS)
+        return cls(context, renderer, sessions, visibility, auth.oauth, queue)
 
     async def find_job(self, request: web.Request, visitor: Visitor) -> Job:
         """The job in a page's address. A job that the visitor may not see looks like one that does not exist."""
