@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+
+from cachetools import TTLCache
 
 from handlers.addresses import find_page, find_page_root
 from handlers.ports import GitHub
@@ -14,6 +16,9 @@ from runner.agents.skills import Skill
 from runner.db.database import Database
 from runner.model.job import Job, JobRequest
 from runner.model.machines import Machine, eligible
+
+KEPT_STRANGERS, STRANGER_S = 10_000, 3600.0
+"""How many refused people are in memory, and for how many seconds after their last question to GitHub."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,12 @@ class Context:
 
     public_pages: bool = True
     """Whether people see jobs of public repositories without sign-in."""
+
+    strangers: MutableMapping[tuple[str, str], tuple[int, datetime]] = field(
+        default_factory=lambda: TTLCache(KEPT_STRANGERS, STRANGER_S)
+    )
+    """Login and repository, in lower case -> how often GitHub said that they have no right there, and the time until
+    which it is not asked again (`handlers.commands.permissions`)."""
 
     def opens_page(self, job: Job) -> bool:
         """Whether everybody who has the address of a job's page can open it."""

@@ -217,8 +217,8 @@ class GitHub(Protocol):
     async def react_to_comment(self, repository: str, comment_id: int, content: str) -> None:
         """Add a reaction to a comment. Best effort: never raises."""
 
-    async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
-        """The content of a file at a commit; None if it does not exist."""
+    async def fetch_file(self, repository: str, path: str, commit: str | None) -> bytes | None:
+        """The content of a file at a commit (None: on the default branch as it is now); None if it does not exist."""
 
     async def list_files(self, repository: str, folders: Sequence[str], commit: str) -> list[str]:
         """The paths of the files directly in these top-level folders (`""` is the root), folder by folder."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support.sshd import find_sshd
 
@@ -24,8 +24,8 @@ def find_temporary_root() -> Path:
 
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(find_temporary_root()))
 
-# A deadline would measure the machine, not the code: other work on it makes any example take long.
-settings.register_profile("ptq", deadline=None)
+# Deadlines and this check would measure the machine, not the code: other work on it makes any example take long.
+settings.register_profile("ptq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ptq")
 
 # As long as a test configures no logs of its own: a coloured traceback with all local values takes tenths of a second.

@@ -142,7 +142,9 @@ class Settings(Table):
 
     def upstreams(self) -> Mapping[str, Upstream]:
         """Agent -> address and key of its models, for agents that use the gateway."""
-        return {name: table.gateway.as_upstream() for name, table in self.agents.items() if table.gateway}
+        return {
+            name: table.gateway.as_upstream(table.own_models()) for name, table in self.agents.items() if table.gateway
+        }
 
     def repository_rules(self) -> tuple[RepositoryRules, ...]:
         """The rules of each repository, for the handlers."""

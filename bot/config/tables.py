@@ -277,11 +277,11 @@ class AgentGatewayTable(Table):
     server_tools: frozenset[Text] = frozenset()
     max_output_tokens: Annotated[int, Field(ge=1)] = 32_000
 
-    def as_upstream(self) -> Upstream:
-        """The plain value."""
+    def as_upstream(self, own_models: tuple[str, ...]) -> Upstream:
+        """The plain value, for an agent with these models of its own."""
         headers = {name.lower(): value.get_secret_value() for name, value in self.headers.items()}
         key = self.key.get_secret_value() if self.key else ""
-        return Upstream(self.url, key, headers, self.make(RequestRule))
+        return Upstream(self.url, key, headers, self.make(RequestRule, own_models=own_models))
 
 
 class AgentTable(Table):
@@ -326,6 +326,10 @@ class AgentTable(Table):
             behind_gateway=self.gateway is not None,
             gateway_api=(self.gateway and self.gateway.api) or "",
         )
+
+    def own_models(self) -> tuple[str, ...]:
+        """The configured model, and those that `--model` can request."""
+        return (*([self.model] if self.model else ()), *self.models)
 
 
 class MachineTable(Table):

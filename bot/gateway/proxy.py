@@ -23,10 +23,20 @@ import aiohttp
 import structlog
 from aiohttp import web
 
-from bot.gateway.requests import Api, Asked, NotAllowed, RequestRule, choose_betas, find_api, is_light, read_request
+from bot.gateway.requests import (
+    MAX_NAME,
+    Api,
+    Asked,
+    NotAllowed,
+    RequestRule,
+    choose_betas,
+    find_api,
+    is_light,
+    read_request,
+)
 from bot.gateway.room import HeldBytes, MemoryFull, Room
 from bot.gateway.threads import run_in_turn
-from bot.gateway.usage import AnswerReader
+from bot.gateway.usage import AnswerReader, Count
 from bot.github.session import describe_failure
 from runner.agents.prices import Price, find_price
 from runner.line_limit import LineLimit
@@ -307,7 +317,10 @@ class ModelProxy:
         """
         call = None
         if endpoint.is_open and not asked.is_free:
-            most = asked.most.take(find_price(asked.model, self._prices))
+            price = find_price(asked.model, self._prices)
+            if price is None and models.account.caps_money and not models.upstream.rule.names(asked.model):
+                raise NotAllowed(explain_unpriced(asked.model, models.account.job.agent))
+            most = asked.most.take(price)
             call = await self._ledger.reserve(models.account, asked.model, most, self._now())
         if not endpoint.is_open:
             if call:
@@ -336,8 +349,8 @@ class ModelProxy:
 
     async def _settle(self, account: Account, call: str, asked: Asked, answer: _Answer, began: float) -> None:
         """Record what an answer used. If that is not certain, record what it may have used at most."""
-        count = answer.reader.count if answer.is_certain else answer.reader.reckon(asked.most)
-        taken, assumed = count.take(find_price(asked.model, self._prices)), not answer.is_certain
+        count, assumed = answer.find_count(asked.most), not answer.is_certain
+        taken = count.take(find_price(asked.model, self._prices)) if count else NOTHING
         await self._ledger.settle(account, call, asked.model, taken, self._now(), assumed=assumed)
         log.info(
             "gateway.answered",
@@ -432,10 +445,24 @@ class _Answer:
         has_said_all = self.reader.has_ended and self.reader.is_final
         self.is_certain = self.is_certain or (self.status == HTTPStatus.OK and has_said_all)
 
+    def find_count(self, most: Count) -> Count | None:
+        """The tokens of the call: if they are not known, at most `most`. None if no model has answered it."""
+        if not self.is_certain:
+            return self.reader.reckon(most)
+        return self.reader.count if self.reader.is_final else None
+
     def finish(self) -> None:
         """Note that the whole answer has arrived."""
         self.reader.finish()
         self.is_certain = self.reader.is_final or self.status in FREE_STATUSES
+
+
+def explain_unpriced(model: str, agent: str) -> str:
+    """Why a model is not asked if money is capped, its price is unknown, and the operator has not named it."""
+    return (
+        f"the price of model {model[:MAX_NAME]} is unknown, and money is capped: the operator can add it to [prices], "
+        f"or name the model in models of [agents.{agent}.gateway], where its turns are counted instead"
+    )
 
 
 def read_token(request: web.BaseRequest) -> str:

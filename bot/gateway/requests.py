@@ -19,6 +19,7 @@ import msgspec
 
 from bot.gateway.usage import Count, bound_tokens
 from runner.agents.lines import part, parts, show
+from runner.agents.prices import strip_edition
 
 MAX_MODEL = 200
 """Characters of a model's name."""
@@ -79,6 +80,9 @@ OWN_TOOLS: Mapping[Api, Collection[str]] = {
 }
 """Kinds of tools that the agent runs itself, on its machine. The vendor runs all others."""
 
+SHELL = "shell"
+"""A tool that runs at the vendor, too. The agent runs it only if its environment says so."""
+
 SEARCH = ("tool_search", "client")
 """The `type` and `execution` of the tool with which codex searches its own tools. The vendor must not run it."""
 
@@ -114,6 +118,9 @@ name in `server_tools` that allows it."""
 
 BY_ADDRESS = "_url"
 """The suffix of fields that refer to an image or a file by URL."""
+
+WILDCARDS = "*?"
+"""A pattern that has nothing else matches any model, and names none."""
 
 SEARCHING = re.compile(r":online(:|$)|-search-|-deep-research", re.IGNORECASE)
 """Matches the names of models that search the web even without tools."""
@@ -172,10 +179,19 @@ class RequestRule:
 
     models: tuple[str, ...] = ("*",)
     """Patterns of model names, as in `fnmatch`."""
+    own_models: tuple[str, ...] = ()
+    """The agent's own models: the configured one, and those that `--model` can request."""
     server_tools: frozenset[str] = frozenset()
     """Allowed features that vendors run: `web_search`, `web_fetch`, `code_execution`, `mcp`, `files` and others."""
     max_output_tokens: int = 32_000
     """The limit for requests that do not set one."""
+
+    def names(self, model: str) -> bool:
+        """Whether the operator has named this model, with a pattern for some models or as one of the agent's own."""
+        patterns = (pattern for pattern in self.models if pattern.strip(WILDCARDS))
+        return any(fnmatchcase(model, pattern) for pattern in patterns) or any(
+            is_request_for(own, model) for own in self.own_models
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +208,17 @@ class Asked:
     """The most tokens that the request and its answer can use."""
     streams: bool
     is_free: bool
+
+
+def is_request_for(named: str, asked: str) -> bool:
+    """Whether a request for the model `asked` is one for the model that an agent has been given as `named`.
+
+    pi's names begin with a provider, which the request leaves out. Claude Code replaces aliases such as `opus` by the
+    name of the newest model, and names may have an edition.
+    """
+    names, given = {asked, strip_edition(asked)}, {named, strip_edition(named)}
+    spelled = any(own == name or own.endswith(f"/{name}") for own in given for name in names)
+    return spelled or any(asked.startswith(f"claude-{own}-") for own in given)
 
 
 def find_api(path: str) -> Api:
@@ -348,12 +375,11 @@ def _find_foreign_tools(api: Api, holder: Mapping[str, Any]) -> Iterator[str]:
         kind = re.sub(r"_\d{8}$", "", _read_kind(tool))
         if not isinstance(environment := tool.get("environment"), dict | None):
             raise NotAllowed("the environment of a tool must be an object")
-        place = (environment or {}).get("type", "local")
         if kind == GROUP:
             tools.extend(_read_objects(tool, "tools"))
         elif kind not in OWN_TOOLS[api] and (kind, tool.get("execution")) != SEARCH:
             yield kind or "a tool without a type"
-        elif place != "local":
+        elif (environment or kind == SHELL) and (environment or {}).get("type") != "local":
             yield "code_execution"
 
 

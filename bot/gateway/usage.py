@@ -39,7 +39,7 @@ FREQUENT = b"abcdefghijklmnopqrstuvwxyz "
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """The tokens of one request and its answer."""
+    """The tokens of one request and its answer, which is one turn."""
 
     input_tokens: int = 0
     """All tokens of the request, including the cached and the written ones."""
@@ -52,7 +52,10 @@ class Count:
     def take(self, price: Price | None) -> Usage:
         """The usage with its cost. The cost is unknown without a price."""
         usage = Usage(
-            input_tokens=self.input_tokens, cached_tokens=self.cached_tokens, output_tokens=self.output_tokens
+            turns=1,
+            input_tokens=self.input_tokens,
+            cached_tokens=self.cached_tokens,
+            output_tokens=self.output_tokens,
         )
         if price is None:
             return usage.with_cost(None)

@@ -228,7 +228,7 @@ class AppGitHub:
         except (GitHubError, GitHubUnavailable) as error:
             log.debug("github.reaction_lost", repository=repository, target=target, reason=str(error))
 
-    async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
+    async def fetch_file(self, repository: str, path: str, commit: str | None) -> bytes | None:
         """Needs two calls, because `contents` returns bytes only up to 1 MB, but a blob has up to 100 MB."""
         where = "/contents{/file*}{?ref}"
         try:

@@ -113,6 +113,6 @@ async def ask_about(context: Context, settings: Settings, person: Person, name: 
     """
     rules = context.repositories[find_repository(settings, name).lower()]
     repository = await context.github.fetch_repository(rules.name)
-    rules = await narrow(context, rules, repository)
+    rules = await narrow(context, rules)
     check_rules(rules)
     return replace(person, rules=rules), repository

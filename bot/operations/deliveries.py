@@ -82,16 +82,17 @@ async def replay_delivery(settings: Settings, delivery_id: str, *, force: bool) 
 async def replay(connection: AsyncConnection, person: Person, delivery_id: str, *, force: bool) -> None:
     """Put a delivery back in the queue. Raises `NotPermitted` and `NotReplayed`."""
     person.require(Operation.REPLAY)
-    query = select(deliveries.c.state, deliveries.c.lane).where(deliveries.c.id == delivery_id)
+    query = select(deliveries.c.state, deliveries.c.lane, deliveries.c.body).where(deliveries.c.id == delivery_id)
     found = (await connection.execute(query)).one_or_none()
-    if refusal := find_refusal(found and found.state, found and found.lane, force=force):
+    has_body = bool(found and found.body)
+    if refusal := find_refusal(found and found.state, found and found.lane, has_body=has_body, force=force):
         raise NotReplayed(f"delivery {show_for_terminal(delivery_id)} {refusal}")
     again = {"state": "pending", "attempts": 0, "error": None, "finished_at": None}
     statement = update(deliveries).where(deliveries.c.id == delivery_id)
     await connection.execute(statement.values(**again, next_attempt_at=deliveries.c.received_at))
 
 
-def find_refusal(state: str | None, lane: str | None, *, force: bool) -> str | None:
+def find_refusal(state: str | None, lane: str | None, *, has_body: bool = True, force: bool) -> str | None:
     """Why a delivery cannot be replayed, as the end of a sentence; None if it can. Pure.
 
     A replay creates no second job or reply, because their ids are derived from the request. A cancel cannot be
@@ -105,4 +106,6 @@ def find_refusal(state: str | None, lane: str | None, *, force: bool) -> str | N
         return "asks to cancel: it might end a job that came later, so comment /ptq cancel again instead"
     if state == "done" and not force:
         return "was worked already; --force works it again, which does nothing twice"
+    if not has_body:
+        return "was worked already, and its body is gone: the oldest are deleted if all of them need too much space"
     return None

@@ -216,6 +216,19 @@ async def fetch_replies_of_job(connection: AsyncConnection, job_id: str) -> list
     return [read_reply(row) for row in await connection.execute(query)]
 
 
+async def fetch_answers_with(
+    connection: AsyncConnection, repository: str, threads: Collection[int], text: str
+) -> list[Reply]:
+    """Our answers in these threads that have this text, such as a report that was posted again."""
+    query = select(replies).where(
+        replies.c.repository == repository,
+        replies.c.issue_number.in_(threads),
+        replies.c.kind == "reply",
+        replies.c.body.contains(text, autoescape=True),
+    )
+    return [read_reply(row) for row in await connection.execute(query)]
+
+
 async def fetch_unposted(connection: AsyncConnection) -> list[tuple[str, str | None, str | None, int]]:
     """Replies that are not on GitHub as wanted: repository, why they wait, why they were abandoned, and how many."""
     unposted = or_(replies.c.comment_id.is_(None), replies.c.posted_body != replies.c.body)

@@ -1,5 +1,7 @@
 """Deletes old deliveries, which hold private data, and old logs, which are large, but nothing that a case needs.
 
+The bodies of worked deliveries have a bound in bytes, too, because strangers cause deliveries.
+
 Reports, changes, pull requests, replies, meters and sessions are kept forever. Jobs that a case refers to, and the last
 job of each issue, also keep their logs.
 """
@@ -12,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import Row, Select, and_, delete, exists, select
+from sqlalchemy import Row, Select, and_, delete, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.database import Database
@@ -25,6 +27,13 @@ log = structlog.get_logger()
 REDELIVERED_DAYS = 3
 """For so long GitHub can send a delivery again, and its row shows that it was received.
 https://docs.github.com/en/webhooks/testing-and-troubleshooting-webhooks/redelivering-webhooks"""
+
+MAX_BODIES = 1_000_000_000
+"""The most bytes of the stored bodies of worked deliveries, together. Beyond it, the oldest bodies are emptied. The
+rows stay, so that the same content is not worked again."""
+
+EMPTIED = 20
+"""The most bytes of a stored body that is empty."""
 
 BATCH = 50
 """The rows of one transaction, so that none is long."""
@@ -63,11 +72,14 @@ def are_logs_due(job: OldJob, retention: Retention, now: datetime) -> bool:
     return job.ended_at < now - timedelta(days=retention.logs_days)
 
 
-async def clean_database(db: Database, retention: Retention, now: Callable[[], datetime]) -> None:
+async def clean_database(
+    db: Database, retention: Retention, now: Callable[[], datetime], max_bodies: int = MAX_BODIES
+) -> None:
     """Delete everything that is due, in short transactions."""
     gone = await _clean_deliveries(db, retention, now()), await _clean_logs(db, retention, now())
-    if any(gone):
-        log.info("retention.cleaned", deliveries=gone[0], jobs_without_logs=gone[1])
+    emptied = await _empty_bodies(db, max_bodies)
+    if emptied or any(gone):
+        log.info("retention.cleaned", deliveries=gone[0], jobs_without_logs=gone[1], emptied_bodies=emptied)
 
 
 async def clean_spool(db: Database, spool: Spool) -> None:
@@ -96,6 +108,27 @@ async def _clean_deliveries(db: Database, retention: Retention, now: datetime) -
         if len(rows) < BATCH or not is_delivery_due("done", rows[-1].received_at, retention, now):
             return gone
         last = rows[-1].sequence
+
+
+async def _empty_bodies(db: Database, most: int) -> int:
+    """Empty the oldest bodies of worked deliveries beyond this many bytes. Returns their number."""
+    size = func.length(deliveries.c.body)
+    filled = deliveries.c.state == "done", size > EMPTIED
+    with_newer = func.sum(size).over(order_by=deliveries.c.sequence.desc()).label("with_newer")
+    sized = select(deliveries.c.sequence, with_newer).where(*filled).subquery()
+    async with db.read() as connection:
+        last = await connection.scalar(select(func.max(sized.c.sequence)).where(sized.c.with_newer > most))
+    begin, emptied = 0, 0
+    while last is not None:
+        some = select(deliveries.c.sequence).where(*filled, deliveries.c.sequence.between(begin, last))
+        async with db.write() as connection:
+            found = (await connection.execute(some.order_by(deliveries.c.sequence).limit(BATCH))).scalars().all()
+            await connection.execute(update(deliveries).where(deliveries.c.sequence.in_(found)).values(body=b""))
+        emptied += len(found)
+        if len(found) < BATCH:
+            break
+        begin = found[-1]
+    return emptied
 
 
 async def _clean_logs(db: Database, retention: Retention, now: datetime) -> int:

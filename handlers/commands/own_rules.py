@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from handlers.context import Context
-from handlers.events import Repository
 from handlers.rules import RepositoryRules, Role
 from runner.model.caps import Scope
 
@@ -50,9 +49,12 @@ class _OwnRules(_RulesTable):
     quotas: _Quotas = _Quotas()
 
 
-async def narrow(context: Context, rules: RepositoryRules, repository: Repository) -> RepositoryRules:
-    """The rules of a repository, combined with its own. Read from GitHub each time, like permissions."""
-    content = await context.github.fetch_file(rules.name, PATH, repository.default_branch)
+async def narrow(context: Context, rules: RepositoryRules) -> RepositoryRules:
+    """The rules of a repository, combined with its own. Read from GitHub each time, like permissions.
+
+    GitHub says which branch is the default one now. A late delivery may name another one, which has no such file.
+    """
+    content = await context.github.fetch_file(rules.name, PATH, None)
     return rules if content is None else apply_own(rules, content, context.presets)
 
 

@@ -1,9 +1,14 @@
-"""Who a person is: their role is asked of GitHub live, never read from a payload; no answer means no."""
+"""Who a person is: their role is asked of GitHub live, never read from a payload; no answer means no.
+
+A right is never kept. That somebody has none is kept for moments, because each question counts in GitHub's hourly
+limit, and strangers can comment as often as they like.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 
 import structlog
 
@@ -15,19 +20,44 @@ from handlers.effects.strangers import reply_to_stranger
 from handlers.events import Repository, User
 from handlers.rules import RepositoryRules, Role
 from handlers.words import replies
+from runner.model.back_off import BackOff
 
 log = structlog.get_logger()
 
+FREE_QUESTIONS = 3
+"""So often GitHub is asked about somebody without a right before there is a wait."""
+
+WAITS = BackOff(60.0, 1800.0)
+"""The waits after that, until GitHub is asked about them again."""
+
+
+async def fetch_person(context: Context, rules: RepositoryRules, login: str, surface: Surface) -> Person:
+    """Somebody with the role that GitHub says they have just now. In a thread, people who had no right several times
+    have none for some minutes more."""
+    if surface is not Surface.THREAD:
+        return Person(login, surface, rules, await context.github.fetch_role(rules.name, login))
+    key, now = (login.casefold(), rules.name.lower()), context.now()
+    refused, until = context.strangers.get(key, (0, now))
+    if now < until:
+        return Person(login, surface, rules, Role.NONE)
+    person = Person(login, surface, rules, await context.github.fetch_role(rules.name, login))
+    if person.is_stranger:
+        wait_s = WAITS.after(refused + 1 - FREE_QUESTIONS) if refused >= FREE_QUESTIONS else 0.0
+        context.strangers[key] = refused + 1, now + timedelta(seconds=wait_s)
+    else:
+        context.strangers.pop(key, None)
+    return person
+
 
 async def identify(
-    context: Context, rules: RepositoryRules, repository: Repository, login: str, surface: Surface, operation: Operation
+    context: Context, rules: RepositoryRules, login: str, surface: Surface, operation: Operation
 ) -> Person:
     """Somebody with the role that GitHub says they have just now. Where that is enough by the operator's rules, the
     repository's own rules count too.
     """
-    person = Person(login, surface, rules, await context.github.fetch_role(rules.name, login))
+    person = await fetch_person(context, rules, login, surface)
     if RIGHTS[operation] is not Right.ANYONE and person.may(operation):
-        return replace(person, rules=await narrow(context, rules, repository))
+        return replace(person, rules=await narrow(context, rules))
     return person
 
 
@@ -50,7 +80,7 @@ async def admit(
         return None
     # Which operation takes most is a matter of the rules, and the repository's own may differ from the operator's.
     hardest = max(asked, key=lambda operation: _rank(operation, rules))
-    person = await identify(context, rules, repository, sender.login, Surface.THREAD, hardest)
+    person = await identify(context, rules, sender.login, Surface.THREAD, hardest)
     refused = [operation for operation in asked if not person.may(operation)]
     if not refused:
         return person

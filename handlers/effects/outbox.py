@@ -28,6 +28,7 @@ from handlers.words import replies
 from runner.db.database import Database
 from runner.db.schema import replies as reply_rows
 from runner.model.job import Job
+from runner.rows import job_rows
 
 log = structlog.get_logger()
 
@@ -195,7 +196,9 @@ class Comments(Effect[Due[Reply]]):
 
     async def replace_text(self, connection: AsyncConnection, due: Due[Reply], verdict: Verdict) -> bool:
         """Store a short text with a link, unless this was already that text."""
-        short = replies.render_shortened(self.context.public_url, due.row.job_id)
+        job = await job_rows.fetch_job(connection, due.row.job_id) if due.row.job_id else None
+        root = self.context.find_page_root(job) if job else self.context.public_url
+        short = replies.render_shortened(root, due.row.job_id)
         if due.row.body == short:
             return False
         tries = {"trouble": verdict.trouble, "refusals": verdict.refusals, "absences": verdict.absences}

@@ -20,12 +20,14 @@ from handlers.commands.rights import Person
 from handlers.context import Context
 from handlers.holds import hold_replies, takeover
 from handlers.holds.manual_jobs import HoldRefused, KeyHolder
+from handlers.jobs.start import CLOCK_SKEW, was_requested_before
 from handlers.rules import RepositoryRules
 from handlers.words import replies
 from runner.jobd.access.admission import MAX_KEYS, read_key
 from runner.jobd.files import Failure
 from runner.model.job import Job, JobKind, JobState
 from runner.rows import job_rows
+from runner.rows.holds import Hold, fetch_hold
 from runner.rows.machine_states import fetch_sightings
 
 log = structlog.get_logger()
@@ -59,8 +61,12 @@ async def take_over(
     person: Person,
     number: int,
     offered: Iterable[str],
+    written_at: datetime,
 ) -> str:
-    """Hold the newest job's environment for a person with these keys, or refuse. Returns the reply."""
+    """Hold the newest job's environment for a person with these keys, or refuse. Returns the reply.
+
+    A job or a hold that began after the comment is left alone: the delivery may be late, or a copy of an old one.
+    """
     rules, login = person.rules, person.name
     last, keys = await find_newest(connection, rules.name, number), choose_keys(offered)
     if rules.fault:
@@ -73,8 +79,11 @@ async def take_over(
         return hold_replies.render_takeover_refused()
     if not keys:
         return hold_replies.render_no_keys(login)
+    job = await takeover.find_job(connection, last.id) or last
+    hold = await fetch_hold(connection, job.id)
+    if not was_requested_before(last, written_at) or (hold and _began_after(hold, written_at)):
+        return hold_replies.render_too_late()
     try:
-        job = await takeover.find_job(connection, last.id) or last
         taken = await takeover.take_over(
             connection,
             person,
@@ -137,12 +146,17 @@ async def release(
     how: str,
     written_at: datetime,
 ) -> str:
-    """End the hold of an issue, no matter who has it, or refuse. Returns the reply."""
+    """End the hold of an issue, no matter who has it, or refuse. Returns the reply.
+
+    A hold that began after the comment is left alone: the delivery may be late, or a copy of an old one.
+    """
     now = context.now()
     found = await takeover.find_held(connection, f"{person.rules.name}#{number}", now)
     if found is None:
         return hold_replies.render_nothing_held()
     held, hold = found
+    if _began_after(hold, written_at):
+        return hold_replies.render_too_late()
     if await _is_for_operator(connection, held):
         return hold_replies.render_takeover_refused()
     if how not in ("", DROP):
@@ -162,6 +176,11 @@ async def release(
         return hold_replies.render_not_released(str(refused), context.secrets)
     log.info("hold.released", **held.log_context(), person=hold.person, by=person.name)
     return hold_replies.render_released(hold.person, job, context.find_page_root(held))
+
+
+def _began_after(hold: Hold, written_at: datetime) -> bool:
+    """Whether a hold began after a comment was written. The two clocks may differ a little."""
+    return hold.begun_at - CLOCK_SKEW > written_at
 
 
 async def _is_for_operator(connection: AsyncConnection, job: Job) -> bool:

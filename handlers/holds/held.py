@@ -58,8 +58,7 @@ async def _check(context: Context, hold: Hold, job: Job) -> None:
     """Grant or continue access if the person may open pull requests; otherwise end the hold, and say so."""
     may = False
     if rules := context.rules_for(job.repository):
-        repository = await context.github.fetch_repository(rules.name)
-        person = await identify(context, rules, repository, hold.person, Surface.THREAD, Operation.TAKE_OVER)
+        person = await identify(context, rules, hold.person, Surface.THREAD, Operation.TAKE_OVER)
         may = person.may(Operation.TAKE_OVER)
     async with context.db.write() as connection:
         now = context.now()

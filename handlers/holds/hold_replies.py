@@ -100,6 +100,14 @@ def render_not_taken_over(why: str, secrets: Collection[str]) -> str:
     return f"Not taken over: {make_plain_line(why, secrets, 400)}."
 
 
+def render_too_late() -> str:
+    """A command that is older than the job or the hold of which it could be."""
+    return (
+        "Nothing was done: this comment reached ptq-bot late, and what it would end has begun since. "
+        "If you mean the current job or environment, please comment again."
+    )
+
+
 def render_nothing_held() -> str:
     """`/ptq release` without a hold."""
     return "Nobody holds an environment of this issue. `/ptq takeover` gives you one."

@@ -27,7 +27,7 @@ from handlers.jobs.start import start_again
 from handlers.notices.notifications import draft_concern
 from handlers.text.live_transcript import read_last_lines
 from handlers.words import replies, status_comment
-from handlers.words.report_comment import Draft, approvable, draft_report
+from handlers.words.report_comment import Draft, approvable, draft_report, shows_diff
 from handlers.words.verified import find_outcome
 from runner.agents import build_agent
 from runner.aside import run_aside
@@ -114,12 +114,9 @@ async def _report(context: Context, job_id: str) -> None:
     if job is None:
         return
     ended = await _read_ended(context, job)
-    has_page = bool(context.find_page_root(job))
     draft = await run_aside(ended.size, _render, context, ended)
     is_new = ended.same_pull is None
-    is_approvable = is_new and await run_aside(
-        ended.size, approvable, job, ended.report, context.secrets, has_page=has_page
-    )
+    is_approvable = is_new and await run_aside(ended.size, _is_approvable, context, ended, draft)
     is_concern = await run_aside(ended.size, is_withheld, ended.report)
     async with context.db.write() as connection:
         if await job_rows.fetch_job(connection, job_id) != job:
@@ -141,6 +138,14 @@ async def _report(context: Context, job_id: str) -> None:
             await insert_notification(connection, draft_concern(job, ended.report, context.now()))
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
     context.notify()
+
+
+def _is_approvable(context: Context, ended: _Ended, draft: Draft) -> bool:
+    """Whether a note can approve the diff. Without a page, the comment has to show it."""
+    has_page, report = bool(context.find_page_root(ended.job)), ended.report
+    return approvable(ended.job, report, context.secrets, has_page=has_page) and (
+        has_page or (report is not None and shows_diff(draft.above, report, context.secrets))
+    )
 
 
 async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:

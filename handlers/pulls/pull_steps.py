@@ -247,8 +247,7 @@ async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> 
     """
     await _check_note(context, approved.job, pull)
     await _check_base(context, approved.job)
-    rules = approved.rules
-    rules = await narrow(context, rules, await context.github.fetch_repository(rules.name))
+    rules = await narrow(context, approved.rules)
     if rules.fault:
         raise Abandoned(f"invalid `{PATH}` on the default branch: {rules.fault}")
     least = rules.who_may_open

@@ -36,6 +36,7 @@ from handlers.pulls.note import (
 from handlers.pulls.pull_steps import Brought, bring, name_branch
 from handlers.rules import RepositoryRules
 from handlers.words import replies
+from handlers.words.report_comment import shows_diff
 from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.rows import job_rows
@@ -78,30 +79,47 @@ async def ask_for_pull(
         newest = await casebook.fetch_newest_pull(connection, rules.name, issue_number)
         standing = case.standing_job_id if case else None
         report = await job_rows.fetch_report(connection, standing) if standing else None
+        job = await job_rows.fetch_job(connection, standing) if standing else None
         posted = await casebook.fetch_replies_of_job(connection, standing) if standing else []
+        threads = {issue_number, newest.number or issue_number} if newest else {issue_number}
+        shown = ((report and report.digest) or "")[:DIGEST_SHOWN]
+        copies = await casebook.fetch_answers_with(connection, rules.name, threads, shown) if shown else []
     if report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
     stood = [reply for reply in reports if _stood(reply, comment)]
     fault = await run_aside(report.size, find_fault, note, report, stood)
     if fault:
         return fault.reply
-    for reply in posted:
-        if reply.kind == "report" and (refusal := await _check_report(context, reply)):
+    if not (job and context.find_page_root(job)) and not _is_diff_posted(context, report, posted):
+        return replies.render_unshown_diff()
+    for reply in (*posted, *copies):
+        if reply.kind != "status" and (refusal := await _check_report(context, reply)):
             return refusal
     return await _write_down(context, rules, issue_number, comment, note, report)
+
+
+def _is_diff_posted(context: Context, report: Report, posted: Collection[Reply]) -> bool:
+    """Whether the report is in the thread with the whole diff. A report that GitHub rejected is there without it."""
+    return any(
+        reply.kind == "report" and reply.comment_id is not None and shows_diff(reply.body, report, context.secrets)
+        for reply in posted
+    )
 
 
 async def _check_report(context: Context, reply: Reply) -> str | None:
     """Why what stands on the issue is not what we reported, as a reply, once our comment is on its way there again.
 
-    A note approves what its author read. One whose report could never be posted was read on the job's page. GitHub may
-    not find a comment for a moment that is there, so the outbox decides whether it was deleted.
+    A note approves what its author read, perhaps in a copy (`/ptq results`). A copy that was deleted is not missed. A
+    report that could never be posted was read on the job's page. GitHub may not find a comment for a moment that is
+    there, so the outbox decides whether it was deleted.
     """
     try:
         if await is_as_posted(context, reply):
             return None
         is_absent = False
     except NotFound:
+        if reply.kind != "report":
+            return None
         is_absent = True
     # Another note must not begin the count of absences again.
     if not (is_absent and reply.is_being_restored):

@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
+from cachetools import TTLCache
 from gidgethub.routing import Router
 from pydantic import ValidationError
 
@@ -68,6 +69,13 @@ SKEW_S = 5
 ABSENT = 5
 """A repository that GitHub does not show in so many passes in a row is private, deleted, or without the App. A single
 404 may be one of GitHub's mistakes."""
+
+REREAD_S = 3600.0
+"""An issue's timeline is read again for a label that needs nothing, after so long, or when GitHub's record has a
+delivery about it. Everybody can make a timeline long, and comment so that the issue is looked at."""
+
+KEPT_LABELS = 10_000
+"""How many such labels are in memory."""
 
 AWAY = timedelta(minutes=5)
 """After a longer absence of the service, the operator is notified, even if nothing was missed."""
@@ -122,6 +130,10 @@ class Recovery:
         self._absences: Counter[str] = Counter()
         """Repositories in lower case: in how many passes in a row GitHub did not show them to us."""
         self._told: frozenset[str] = frozenset()
+        self._quiet: TTLCache[tuple[str, str], None] = TTLCache(
+            KEPT_LABELS, REREAD_S, timer=lambda: context.now().timestamp()
+        )
+        """Issue and label, in lower case, whose last labelling needs nothing."""
         self.held = 0
         """The number of labels that wait for the operator, because there are too many."""
 
@@ -148,9 +160,10 @@ class Recovery:
         async with context.db.read() as connection:
             looked_at = await fetch_beat(connection, LOOKED)
             enabled = await fetch_enabled(connection)
-        if not enabled.keys() >= {name.lower() for name in context.repositories}:
+        if enabled.keys() != {name.lower() for name in context.repositories}:
             # The configuration was read again, or another replica had an older one.
             async with context.db.write() as connection:
+                await forget_repositories(connection, context.repositories)
                 await enable_repositories(connection, context.repositories, now)
                 enabled = await fetch_enabled(connection)
         this = _Pass(now, enabled)
@@ -162,10 +175,13 @@ class Recovery:
             # The next pass does everything. Labels would now be answered too early, and without their deliveries.
             self._complain("deliveries", error)
             return
+        missed = [(delivery, _find_labelling(self._context, delivery)) for delivery in this.deliveries]
+        for _, labeled in missed:
+            if labeled:
+                self._quiet.pop(_name_label(labeled.repository.full_name, labeled.issue, labeled.label.name), None)
         for rules in context.repositories.values():
             await self._search_labels(this, rules)
         await self._hold(this)
-        missed = [(delivery, _find_labelling(self._context, delivery)) for delivery in this.deliveries]
         for due in this.due:
             if not any(labeled and due.tells(labeled) for _, labeled in missed):
                 await self._start(this, due)
@@ -265,6 +281,7 @@ class Recovery:
                 continue
             if person := await self._find_person(this, rules, issue, last, {Operation.PAUSE: ""}):
                 await pause_repository(self._context, person, issue.number, trigger)
+            self._quiet[_name_label(rules.name, issue, label.name)] = None
 
     async def _lift_pause(self, this: _Pass, rules: RepositoryRules, number: int) -> None:
         """End a pause whose label was removed, if GitHub says by whom, and they are allowed to."""
@@ -273,8 +290,7 @@ class Recovery:
             reason = "it is unknown who removed the label: ptq-bot resume ends the pause"
             self._complain(f"the pause by {rules.name}#{number}", reason)
             return
-        repository, trigger = await self._fetch_repository(this, rules), f"a look at {this.until.isoformat()}"
-        await lift_pause(self._context, rules, repository, number, trigger, by)
+        await lift_pause(self._context, rules, number, f"a look at {this.until.isoformat()}", by)
 
     async def _is_off(self, rules: RepositoryRules, number: int) -> bool:
         """Whether the pause label is not on that issue. It counts as on if the issue cannot be read any more."""
@@ -303,16 +319,22 @@ class Recovery:
             if issue.pull_request:
                 continue
             name = next((on.name for on in issue.labels if on.name.lower() == label.lower()), label)
+            if (key := _name_label(rules.name, issue, name)) in self._quiet:
+                continue
             labellings = await github.list_labellings(rules.name, issue.number, name)
             if last := choose_due(labellings, since, until):
                 found.append((issue, IssueLabel(name=name), last))
+            elif not labellings or labellings[-1].at <= until:
+                self._quiet[key] = None
         return found
 
     async def _admit(
         self, this: _Pass, rules: RepositoryRules, issue: Issue, label: IssueLabel, last: Labelling
     ) -> UnansweredLabel | None:
         """The request of a label, if it was not answered and its person may start jobs."""
+        key = _name_label(rules.name, issue, label.name)
         if await self._was_decided(rules.name, issue.number, label.name, last.at):
+            self._quiet[key] = None
             return None
         repository = await self._fetch_repository(this, rules)
         if await is_waiting(self._context.db, f"{repository.full_name}#{issue.number}"):
@@ -323,7 +345,10 @@ class Recovery:
         preset = find_asked_preset(self._context, labeled)
         asked = {Operation.START: find_command(preset or "")}
         person = await self._find_person(this, rules, issue, last, asked) if preset else None
-        return UnansweredLabel(labeled, person, preset, last.at) if preset and person else None
+        if preset and person:
+            return UnansweredLabel(labeled, person, preset, last.at)
+        self._quiet[key] = None
+        return None
 
     async def _find_person(
         self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling, asked: Mapping[Operation, str]
@@ -422,6 +447,10 @@ class Recovery:
 
 def _write(payload: Mapping[str, Any]) -> bytes:
     return json.dumps(payload, sort_keys=True, separators=(",", ":")).encode()
+
+
+def _name_label(repository: str, issue: Issue, label: str) -> tuple[str, str]:
+    return f"{repository.lower()}#{issue.number}", label.lower()
 
 
 def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled | None:

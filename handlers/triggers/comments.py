@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 from gidgethub import sansio
 from gidgethub.routing import Router
@@ -12,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.options import read_options
-from handlers.commands.permissions import admit, answer
+from handlers.commands.permissions import admit, answer, fetch_person
 from handlers.commands.rights import Operation, Person, Surface
 from handlers.commands.table import COMMANDS, Command, UnknownCommand, parse_commands, render_help
 from handlers.context import Context
@@ -24,6 +26,7 @@ from handlers.jobs.cancel import cancel
 from handlers.jobs.outcomes import render_report
 from handlers.jobs.rebase import read_onto
 from handlers.jobs.start import StartRequest, start_job, was_requested_before
+from handlers.ports import NotFound
 from handlers.pulls.pulls import ask_for_pull
 from handlers.rules import REBASE, RepositoryRules
 from handlers.words import replies, status_comment
@@ -31,6 +34,9 @@ from runner.model.job import Job
 from runner.rows import job_rows
 
 router = Router()
+
+LATE = timedelta(minutes=1)
+"""A command of this age may have been withdrawn before it arrived."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +127,8 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
     rules = context.rules_for(edited.repository.full_name)
     if rules is None:
         return
-    role = await context.github.fetch_role(rules.name, edited.sender.login)
-    if not Person(edited.sender.login, Surface.THREAD, rules, role).may(Operation.START):
+    person = await fetch_person(context, rules, edited.sender.login, Surface.THREAD)
+    if not person.may(Operation.START):
         return
     occasion = f"comment {edited.comment.id} edited"
     await reply_once(context, rules.name, edited.issue.number, occasion, replies.render_edited())
@@ -157,12 +163,27 @@ async def _carry_out(request: Request, command: Command | UnknownCommand) -> Non
 
 
 async def _start(request: Request, command: Command) -> None:
-    await _ask_for_job(request, COMMANDS[command.verb].preset or command.verb, command.argument, command.body)
+    if await _still_stands(request, command):
+        await _ask_for_job(request, COMMANDS[command.verb].preset or command.verb, command.argument, command.body)
 
 
 async def _run(request: Request, command: Command) -> None:
     preset, argument = [*command.argument.split(None, 1), "", ""][:2]
-    await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
+    if await _still_stands(request, command):
+        await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
+
+
+async def _still_stands(request: Request, command: Command) -> bool:
+    """Whether a command that arrives late is still in its comment: people withdraw it by deleting or editing that."""
+    context, comment = request.context, request.event.comment
+    if context.now() - comment.created_at <= LATE:
+        return True
+    with suppress(NotFound):
+        body = (await context.github.fetch_comment(request.rules.name, comment.id)).body
+        if command in parse_commands(body):
+            return True
+    await request.reply(replies.render_withdrawn())
+    return False
 
 
 async def _ask_for_job(request: Request, preset: str, argument: str, body: str) -> None:
@@ -259,7 +280,8 @@ async def _takeover(request: Request, command: Command) -> None:
     if await request.was_answered():
         return
     offered = await context.github.list_public_keys(person.rules.name, person.name)
-    await request.answer(lambda connection: take_over(connection, context, person, request.number, offered))
+    written_at = request.event.comment.created_at
+    await request.answer(lambda connection: take_over(connection, context, person, request.number, offered, written_at))
 
 
 async def _release(request: Request, command: Command) -> None:

@@ -15,7 +15,7 @@ from handlers.commands.permissions import admit, answer, identify
 from handlers.commands.rights import Operation, Person, Surface
 from handlers.context import Context
 from handlers.effects.outbox import was_answered, write_reply
-from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, Repository, User, is_from_bot
+from handlers.events import IssueClosed, IssueLabeled, IssueUnlabeled, User, is_from_bot
 from handlers.jobs.cancel import withdraw
 from handlers.jobs.pauses import pause, resume
 from handlers.jobs.start import StartRequest, start_job
@@ -88,10 +88,10 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
         return
     if is_pause(rules, label):
         trigger = f"delivery {event.delivery_id}"
-        await lift_pause(context, rules, unlabeled.repository, number, trigger, sender)
+        await lift_pause(context, rules, number, trigger, sender)
     else:
         # The repository's own rules may have given it another preset.
-        rules = await narrow(context, rules, unlabeled.repository)
+        rules = await narrow(context, rules)
         if preset := _preset_of(rules, unlabeled.label.name):
             await _take_back(context, rules, number, sender, unlabeled.issue.updated_at, preset)
 
@@ -173,9 +173,7 @@ async def pause_repository(context: Context, person: Person, number: int, trigge
     context.notify()
 
 
-async def lift_pause(
-    context: Context, rules: RepositoryRules, repository: Repository, number: int, trigger: str, by: User
-) -> None:
+async def lift_pause(context: Context, rules: RepositoryRules, number: int, trigger: str, by: User) -> None:
     """End the pause of a removed label, if the person may pause; otherwise add the label again.
 
     On GitHub, triage access is enough to remove labels. If a bot removed it, it is not added again, because two bots
@@ -187,7 +185,7 @@ async def lift_pause(
     begun = [pause for pause in pauses if (pause.repository, pause.issue_number) == (rules.name.lower(), number)]
     if not begun:
         return
-    person = await identify(context, rules, repository, by.login, Surface.THREAD, Operation.RESUME)
+    person = await identify(context, rules, by.login, Surface.THREAD, Operation.RESUME)
     if person.may(Operation.RESUME):
         await _resume_repository(context, person, number, trigger)
         return

@@ -30,8 +30,9 @@ from runner.model.job import DIGEST_SHOWN, Job, Report
 MAX_EDITS = 20_000
 """The most characters of people's own text in a body that we write again."""
 
-_MARKER = re.compile(r"<!-- ptq:pull=\w+ -->")
-"""The beginning of our part of a body. People may have edited the text above it."""
+_MARKER = re.compile(r"^<!-- ptq:pull=\w+ -->$", re.MULTILINE)
+"""The beginning of our part of a body. People may have edited the text above it. An agent's lines are quoted, so none
+of them is this line."""
 
 
 def render_marker(job_id: str) -> str:
@@ -107,9 +108,12 @@ def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> 
 
 
 def _render_repro(script: str, url: str) -> str:
-    """The script as it is, or why it is not here: a script that is changed would not be the one that ran."""
+    """The script as it is, or why it is not here: a script that is changed would not be the one that ran.
+
+    It is quoted, because other bots obey lines that begin with `/close` or `@bot`, also in code.
+    """
     if not commands_in_commit(script):
-        return fence(script, "python") if script.strip() else ""
+        return "> " + fence(script, "python").replace("\n", "\n> ") if script.strip() else ""
     place = f"on [the job's page]({url})" if url else "left out"
     return f"The script is {place}: it holds words that command when they are in a commit's message."
 

@@ -57,7 +57,7 @@ def render_unrenderable(job: Job, public_url: str) -> str:
 
 
 def render_shortened(public_url: str, job_id: str | None) -> str:
-    """Replaces a comment whose text GitHub rejected."""
+    """Replaces a comment whose text GitHub rejected. `public_url` is empty for a job without a page."""
     if not public_url:
         return "GitHub rejected this comment's text. The operator of this App can read it."
     if job_id is None:
@@ -129,6 +129,14 @@ def render_pull_request_thread() -> str:
     return (
         "ptq-bot only works on issues and on its own pull requests. Please use the command on the issue of this "
         "pull request."
+    )
+
+
+def render_withdrawn() -> str:
+    """A late command whose comment was deleted or edited meanwhile."""
+    return (
+        "Not started: this command reached ptq-bot late, and its comment was deleted or edited meanwhile. "
+        "Please comment again if you still want it."
     )
 
 
@@ -300,6 +308,15 @@ def render_report_changed(*, is_absent: bool) -> str:
         why = "The report comment was changed on GitHub after ptq-bot posted it, so this note was not accepted."
         becomes = "The report is being restored:"
     return f"{why} {becomes} please read it and, if you agree with it, send your note again."
+
+
+def render_unshown_diff() -> str:
+    """`/ptq pr` for a diff that is neither on a page nor in a comment."""
+    return (
+        "This diff cannot become a pull request, because nobody could read all of it: it is not in a comment, and jobs "
+        "of private repositories have a page only if sign-in is configured. The operator of this App can set up "
+        "sign-in, or ask for a smaller change."
+    )
 
 
 def render_pull_opened(number: int, approver: str, *, updated: bool = False, drops_edits: bool = False) -> str:

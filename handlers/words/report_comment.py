@@ -39,7 +39,7 @@ MAX_TEXT = 12_000
 
 MAX_SUMMARY = 3_000
 MAX_DIFF_WITHOUT_PAGE = 30_000
-"""A diff with at most this many characters always fits into the comment of a job without a page."""
+"""A longer diff is not in the comment of a job without a page. A shorter one usually is (`shows_diff`)."""
 
 MAX_DOUBTS = 6_000
 MAX_DOUBT = 800
@@ -101,6 +101,11 @@ def approvable(job: Job, report: Report | None, secrets: Collection[str], *, has
     )
 
 
+def shows_diff(comment: str, report: Report, secrets: Collection[str]) -> bool:
+    """Whether a comment of ours has the whole diff."""
+    return fence(show_patch(report.patch, secrets).text, "diff") in comment
+
+
 def find_secrets(report: Report, secrets: Collection[str]) -> list[str]:
     """The files to which the change adds a possible secret, or whose names contain one.
 
@@ -154,7 +159,7 @@ def draft_report(
     above.append(render_checks(job, checks, report, public_url, secrets))
     above += [_render_doubts(left, secrets)] if left else []
     above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
-    is_approvable = report is not None and approvable(job, report, secrets, has_page=bool(public_url))
+    is_approvable = approvable(job, report, secrets, has_page=bool(public_url))
     if report and is_approvable and not approved:
         above.append(_render_title(report, pull_number, secrets))
     page = note_url(public_url, job.id) if public_url and signs_in else ""
@@ -165,13 +170,16 @@ def draft_report(
     cautions = ["turns and time capped instead"] * is_capped_otherwise
     cautions += ["its API key was on the machine"] * key_on_machine
     below = _render_facts(job, meter, shown_model, public_url, cautions)
-    # The job's page has everything. Without a page, the diff has priority.
-    is_long = left is not None and len(show_patch(left.patch, secrets).text) > MAX_DIFF_WITHOUT_PAGE // 2
-    texts = [_render_texts(job, left, secrets)] if left and (public_url or not is_long) else []
     spare = MAX_STEP if job.state is not JobState.SUCCEEDED else len(f"{Label.NEXT_STEP.bold} \n\n")
-    room = MAX_COMMENT - MAX_MARKER - spare - sum(len(part) + 2 for part in (*above, *texts, step, below))
-    diff = [_render_diff(job, left, public_url, secrets, room, opens_page=opens_page)] if left else []
-    return Draft("\n\n".join(part for part in (*above, *diff, *texts) if part), step, below)
+    room = MAX_COMMENT - MAX_MARKER - spare - sum(len(part) + 2 for part in (*above, step, below))
+    texts = _render_texts(job, left, secrets) if left else ""
+    diff = _render_diff(job, left, public_url, secrets, room - len(texts) - 2, opens_page=opens_page) if left else ""
+    # The job's page has everything. Without a page, the diff has priority.
+    if left and left.patch.strip() and not public_url and not shows_diff(diff, left, secrets):
+        texts, diff = "", _render_diff(job, left, public_url, secrets, room, opens_page=opens_page)
+        if is_approvable and not shows_diff(diff, left, secrets):
+            step = _render_usual_step(job, report, secrets)
+    return Draft("\n\n".join(part for part in (*above, diff, texts) if part), step, below)
 
 
 def choose_headline(job: Job, parsed: ParsedReport | None) -> str:

@@ -100,7 +100,12 @@ def find_price(model: str | None, own: Mapping[str, Price]) -> Price | None:
 
 def _spell(model: str) -> Iterator[str]:
     name = model.rpartition("/")[2]
-    yield from (model, name, _EDITION.sub("", name))
+    yield from (model, name, strip_edition(name))
+
+
+def strip_edition(model: str) -> str:
+    """A model's name without the edition behind it."""
+    return _EDITION.sub("", model)
 
 
 def reckon_cost(usage: Usage, price: Price) -> float:

@@ -89,6 +89,7 @@ jobs = Table(
     Column("state", String(20), nullable=False),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime, nullable=False),
+    Column("stages_begun", Integer, nullable=False),  # of the state
     Column("requested_at", UtcDateTime, nullable=False),  # on GitHub's clock
     Column("machine", String(100)),
     Column("base_commit", String(64)),
@@ -220,8 +221,9 @@ meters = Table(
     Column("cached_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),
     Column("cost_usd", Float),  # NULL: unknown, not 0
+    Column("known_usd", Float, nullable=False),  # the known part of the cost, which counts towards caps
     Column("cost_is_estimate", Boolean, nullable=False),
-    Column("is_self_reported", Boolean, nullable=False),  # tokens and money are the agent's own words
+    Column("is_self_reported", Boolean, nullable=False),  # turns, tokens and money are the agent's own words
     Column("output_bytes", Integer, nullable=False),
     Column("run_s", Float, nullable=False),
     Column("last_tool", Text, nullable=False),
@@ -238,6 +240,7 @@ model_calls = Table(
     Column("model", Text, nullable=False),
     Column("state", String(20), nullable=False),  # open: the maximum; settled: the real usage; assumed: no end was seen
     Column("at", UtcDateTime, nullable=False),
+    Column("turns", Integer, nullable=False),  # 0 if the model did not answer
     Column("input_tokens", Integer, nullable=False),
     Column("cached_tokens", Integer, nullable=False),
     Column("output_tokens", Integer, nullable=False),

@@ -36,7 +36,6 @@ class _SqliteConnection(aiosqlite.Connection):
         self._thread.daemon = True
         self._handed_over = 0
         self._done = 0
-        self._is_on_loop = False
         self._turn_began = 0.0
 
     def cursor(self) -> Any:
@@ -44,11 +43,6 @@ class _SqliteConnection(aiosqlite.Connection):
 
     async def rollback(self) -> None:
         await self.run(self._conn.rollback)
-
-    async def _connect(self) -> aiosqlite.Connection:
-        connection = await super()._connect()
-        self._conn.set_progress_handler(lambda: self._is_on_loop, MAX_STEPS)
-        return connection
 
     async def _execute(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         self._handed_over += 1
@@ -76,15 +70,21 @@ class _SqliteConnection(aiosqlite.Connection):
             self._turn_began = time.monotonic()
         if self._handed_over != self._done:
             return await self._execute(function)
-        self._is_on_loop = True
+        # Only for this read. On the thread, SQLite would hold its lock while it waits for Python's; a cursor that is
+        # deleted here holds Python's lock while it waits for SQLite's.
+        self._conn.set_progress_handler(_interrupt, MAX_STEPS)
         try:
             return function()
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
                 raise
         finally:
-            self._is_on_loop = False
+            self._conn.set_progress_handler(None, 0)
         return await self._execute(function)
+
+
+def _interrupt() -> bool:
+    return True
 
 
 class _SqliteCursor(aiosqlite.Cursor):

@@ -106,7 +106,8 @@ def bound_self_reported(caps: Mapping[Scope, Caps], scope: Scope) -> Caps:
     """
     run, shared = caps.get(Scope.JOB, Caps()), caps.get(scope, Caps())
     return Caps(
-        turns=_find_least(run.turns, _halve(shared.turns), _halve(shared.unpriced_turns)),
+        turns=_find_least(run.turns, _halve(shared.turns)),
+        unpriced_turns=_find_least(run.turns, run.unpriced_turns, _halve(shared.turns), _halve(shared.unpriced_turns)),
         tokens=_find_least(run.tokens, _halve(shared.tokens)),
         cost_usd=_find_least(run.cost_usd, None if shared.cost_usd is None else shared.cost_usd / 2),
     )

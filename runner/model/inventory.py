@@ -6,13 +6,13 @@ Pure. The report is limited and checked here, because an agent may have tampered
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from runner.model.jobd_answers import read_number, read_text
-from runner.model.machines import Devices, Machine
+from runner.model.machines import Devices, Lease, Machine
 
 MAX_GPUS = 64
 MAX_NAME = 100
@@ -115,7 +115,8 @@ def find_shortage(machine: Machine, inventory: Inventory) -> str | None:
     free, least = inventory.free_bytes / GB, machine.min_free_gb
     if free < least:
         return f"its disk has {free:,.1f} GB free, but min_free_gb is {least:g}"
-    if inventory.gpus and inventory.gpu_trouble:
+    # With gpus_per_slot = 0, jobs see all GPUs anyway.
+    if inventory.gpu_trouble and (inventory.gpus or machine.gpus_per_slot != 0):
         return f"its GPUs cannot be listed: {inventory.gpu_trouble}"
     return None
 
@@ -139,6 +140,24 @@ def share_gpus(gpus: Sequence[Gpu], slot: int, slots: int, per_slot: int | None)
     else:
         places = list(range(place * count // slots, (place + 1) * count // slots))
     return tuple((gpus[number].device, gpus[number].uuid) for number in sorted(places))
+
+
+def overlaps(share: Devices, machine: Machine, gpus: Sequence[Gpu], others: Iterable[Lease]) -> bool:
+    """Whether a new job's GPUs are also those of a running job whose slot does not share them.
+
+    That can be after a change of slots or GPUs, because running jobs keep the GPUs that they began with. `others` are
+    the leases on the machine.
+    """
+
+    def name(devices: Devices) -> set[str]:
+        return {uuid for _, uuid in devices} or {gpu.uuid for gpu in gpus}
+
+    def name_shared(slot: int) -> set[str]:
+        if slot >= machine.slots:
+            return set()
+        return name(share_gpus(gpus, slot, machine.slots, machine.gpus_per_slot))
+
+    return any(name(share) & name(other.gpus) - name_shared(other.slot) for other in others)
 
 
 def describe_shares(gpus: Sequence[Gpu], slots: int, per_slot: int | None) -> str:

@@ -186,6 +186,9 @@ class Job(JobRequest):
     state: JobState
     created_at: datetime
     changed_at: datetime
+    """When it reached its state, or when the newest stage of that state was begun for the first time."""
+    stages_begun: int = 0
+    """How many stages of its state have been begun on its machine, which may forget them."""
     machine: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -276,7 +279,7 @@ def move(job: Job, to: JobState, now: datetime, failure: str | None = None) -> J
     if to not in NEXT.get(job.state, frozenset()):
         raise IllegalMove(job.id, job.state, to)
     ended_at = now if to in FINAL else None
-    return replace(job, state=to, changed_at=now, ended_at=ended_at, failure=failure, trouble=None)
+    return replace(job, state=to, changed_at=now, stages_begun=0, ended_at=ended_at, failure=failure, trouble=None)
 
 
 def derive_job_id(trigger: str, secret: bytes) -> str:

@@ -25,7 +25,7 @@ class Meter:
     cost_is_estimate: bool = False
     """Whether the money was reckoned from tokens and the price table: nobody has said it."""
     is_self_reported: bool = False
-    """Whether tokens and money are the agent's own words: nobody else has counted them."""
+    """Whether turns, tokens and money are the agent's own words: nobody else has counted them."""
     last_tool: str = ""
     """Which tool it used last: a stranger's text. What it did with it may be what only the operator should know."""
     heading: str = ""

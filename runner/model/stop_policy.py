@@ -81,7 +81,7 @@ def _name_key(use: CapUse, limits: Limits) -> str:
 
 
 def find_overdue(job: Job, limits: Limits, now: datetime) -> str | None:
-    """Why "still running" from a machine is not believed any more, as a clause; None while it may be true.
+    """Why a machine is not waited for any more, as a clause; None while it may still work.
 
     The machine itself enforces these limits. `find_end` has the limits of the agent.
     """
@@ -93,7 +93,7 @@ def find_overdue(job: Job, limits: Limits, now: datetime) -> str | None:
     }[job.state]
     if now - job.changed_at <= timedelta(seconds=limit_s) + LEEWAY:
         return None
-    return f"machine {job.machine} still reports that it is {what}, long after the limit of {limit_s:,} seconds"
+    return f"machine {job.machine} has not finished {what}, long after the limit of {limit_s:,} seconds"
 
 
 def find_warning(watched: Watched, caps: Mapping[Scope, Caps]) -> str | None:

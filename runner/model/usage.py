@@ -42,13 +42,20 @@ class Usage:
 
     def with_cost(self, cost_usd: float | None) -> Usage:
         """The same usage as one part with this cost in US dollars; None if it is unknown."""
-        if cost_usd is not None:
-            return replace(self, known_usd=cost_usd, unpriced=0, unpriced_turns=0, unpriced_run_s=0.0)
-        return replace(self, known_usd=0.0, unpriced=1, unpriced_turns=self.turns, unpriced_run_s=self.run_s)
+        return replace(self, known_usd=cost_usd or 0.0, unpriced=int(cost_usd is None)).as_one()
 
     def with_run_s(self, run_s: float) -> Usage:
         """The usage of one run, with this time."""
-        return replace(self, run_s=run_s).with_cost(self.cost_usd)
+        return replace(self, run_s=run_s).as_one()
+
+    def as_one(self) -> Usage:
+        """The same usage as one part. If the cost of any part is unknown, all turns and seconds are at unknown cost.
+
+        The known part of the cost is kept, so that it counts towards caps on money.
+        """
+        if not self.unpriced:
+            return replace(self, unpriced_turns=0, unpriced_run_s=0.0)
+        return replace(self, unpriced=1, unpriced_turns=self.turns, unpriced_run_s=self.run_s)
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(**{name: getattr(self, name) + getattr(other, name) for name in _NAMES})

@@ -40,6 +40,9 @@ class AtCap(Exception):  # noqa: N818 - what is the case
     """A call does not fit under a cap any more. The message is a clause for people and agents."""
 
 
+_COUNTED = ("turns", "tokens", "cost_usd", "unpriced_turns")
+"""The caps on what calls take. Everybody else who watches over a run reads it only every few seconds."""
+
 _SHARED: Mapping[Scope, tuple[str, ...]] = {
     Scope.ISSUE: ("repository", "thread", "series"),
     Scope.USER_DAY: ("requested_by",),
@@ -79,19 +82,25 @@ class Account:
         self.caps, self.others, self.stored = caps, others, stored
         self._beside_then = {**self.beside}
 
+    @property
+    def caps_money(self) -> bool:
+        """Whether any cap on money holds."""
+        return any(caps.cost_usd is not None for caps in self.caps.values())
+
     def check(self, wanted: Usage) -> None:
         """Raise `AtCap` unless this fits too, with all that is under way."""
         if self.calls >= MAX_CALLS:
             self.refusal = f"its {MAX_CALLS:,} calls of models"
             raise AtCap(f"the model was not asked again after {self.refusal}")
-        total = sum(self.open.values(), self.settled + wanted)
+        total = sum(self.open.values(), self.settled + wanted).as_one()
         for scope, caps in self.caps.items():
             if caps.needs_prices and total.cost_usd is None:
                 raise AtCap(
                     "nobody knows the price of every model that it asked, and there is a cap on money: see [prices]"
                 )
             spent = sum(self._find_unread(scope), total + self.others.get(scope, NOTHING))
-            for use in find_uses({scope: Caps(tokens=caps.tokens, cost_usd=caps.cost_usd)}, {scope: spent}):
+            counted = Caps(**{name: getattr(caps, name) for name in _COUNTED})
+            for use in find_uses({scope: counted}, {scope: spent}):
                 if use.share > 1:
                     raise AtCap(self._explain(use))
 
@@ -100,7 +109,7 @@ class Account:
         names = _SHARED.get(scope)
         for job_id, one in {**self._beside_then, **self.beside}.items() if names else ():
             if job_id != self.job.id and all(getattr(one.job, name) == getattr(self.job, name) for name in names or ()):
-                yield sum(one.open.values(), one.settled) - self.stored.get(job_id, NOTHING)
+                yield sum(one.open.values(), one.settled).as_one() - self.stored.get(job_id, NOTHING)
 
     def _explain(self, use: CapUse) -> str:
         cap = use.describe(self.job.requested_by)
@@ -108,15 +117,10 @@ class Account:
         return f"the model was not asked again at {cap}: what the next answer may take at most is beyond it"
 
     def correct(self, meter: Meter) -> Meter:
-        """A reading by the agent's own words, with what was counted here in place of its tokens and its money."""
-        taken = self.settled
-        usage = replace(
-            meter.usage.with_cost(taken.cost_usd),
-            input_tokens=taken.input_tokens,
-            cached_tokens=taken.cached_tokens,
-            output_tokens=taken.output_tokens,
-        )
-        return replace(meter, usage=usage, cost_is_estimate=taken.cost_usd is not None, is_self_reported=False)
+        """A reading by the agent's own words, with what was counted here in place of its turns, tokens and money."""
+        said = meter.usage
+        usage = replace(self.settled, jobs=said.jobs, run_s=said.run_s, output_bytes=said.output_bytes).as_one()
+        return replace(meter, usage=usage, cost_is_estimate=usage.cost_usd is not None, is_self_reported=False)
 
 
 class Ledger:

@@ -14,8 +14,8 @@ from runner.model.usage import Usage
 COUNTS = ("turns", "input_tokens", "cached_tokens", "output_tokens", "run_s", "output_bytes")
 """Columns that are never NULL. `model_calls` does not have all of them."""
 
-COLUMNS = (*COUNTS, "cost_usd")
-"""`cost_usd` is NULL if it is unknown."""
+COLUMNS = (*COUNTS, "known_usd", "cost_usd")
+"""`cost_usd` is NULL if it is unknown. `model_calls` has no `known_usd`: of one answer, all is known or nothing."""
 
 
 def write_usage(usage: Usage, table: Table) -> dict[str, Any]:
@@ -25,23 +25,23 @@ def write_usage(usage: Usage, table: Table) -> dict[str, Any]:
 
 def read_usage(row: Mapping[str, Any]) -> Usage:
     """The usage in a row of `meters`, which may have other columns, too."""
-    return Usage(jobs=1, **{name: row[name] for name in COUNTS}).with_cost(row["cost_usd"])
+    counts = {name: row[name] for name in (*COUNTS, "known_usd")}
+    return Usage(jobs=1, unpriced=int(row["cost_usd"] is None), **counts).as_one()
 
 
 def cut_self_reported(table: Table, bounds: Caps) -> dict[str, ColumnElement[Any]]:
-    """Columns of `meters` in which what an agent says of itself counts no more than `bounds`.
-
-    Turns are always its own words; tokens and money are where no gateway has counted them.
-    """
-    self_reported, row = table.c.is_self_reported, table.c
+    """Columns of `meters` in which what an agent says of itself counts no more than `bounds`."""
+    row = table.c
     most_input = _cut(row.input_tokens, bounds.tokens)
-    most_output = row.output_tokens if bounds.tokens is None else _cut(row.output_tokens, bounds.tokens - most_input)
-    return {
-        "turns": _cut(row.turns, bounds.turns),
-        "input_tokens": case((self_reported, most_input), else_=row.input_tokens),
-        "output_tokens": case((self_reported, most_output), else_=row.output_tokens),
-        "cost_usd": case((self_reported, _cut(row.cost_usd, bounds.cost_usd)), else_=row.cost_usd),
+    most = {
+        "turns": case(
+            (row.cost_usd.is_(None), _cut(row.turns, bounds.unpriced_turns)), else_=_cut(row.turns, bounds.turns)
+        ),
+        "input_tokens": most_input,
+        "output_tokens": _cut(row.output_tokens, None if bounds.tokens is None else bounds.tokens - most_input),
+        "known_usd": _cut(row.known_usd, bounds.cost_usd),
     }
+    return {name: case((row.is_self_reported, value), else_=row[name]) for name, value in most.items()}
 
 
 def _cut(value: ColumnElement[Any], most: Any) -> ColumnElement[Any]:
@@ -56,7 +56,8 @@ def sum_usage(
     An empty row of an outer join counts as 0. `counted` replaces columns by name.
     """
     counts = [name for name in COUNTS if name in table.c]
-    columns = {name: counted.get(name, table.c[name]) for name in (*counts, "cost_usd")}
+    known = "known_usd" if "known_usd" in table.c else "cost_usd"
+    columns = {name: counted.get(name, table.c[name]) for name in (*counts, known)}
     unpriced = {
         name: case((table.c.cost_usd.is_(None), columns[name]), else_=0)
         for name in ("turns", "run_s")
@@ -64,7 +65,7 @@ def sum_usage(
     }
     return (
         *(_sum(columns[name], table.c[name]).label(name) for name in counts),
-        _sum(columns["cost_usd"], table.c.cost_usd).label("known_usd"),
+        _sum(columns[known], table.c[known]).label("known_usd"),
         (func.count(table.c.job_id) - func.count(table.c.cost_usd)).label("unpriced"),
         *(_sum(value, table.c[name]).label(f"unpriced_{name}") for name, value in unpriced.items()),
     )

@@ -13,7 +13,7 @@ from datetime import timedelta
 import structlog
 
 from runner.model.fair_share import LONG, allot
-from runner.model.inventory import Inventory, Sighting, find_shortage, is_news, remember, share_gpus
+from runner.model.inventory import Inventory, Sighting, find_shortage, is_news, overlaps, remember, share_gpus
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import JobdError
 from runner.model.machines import (
@@ -45,6 +45,8 @@ from runner.steps.runtime import UNCONFIGURED, Runtime, end, set_trouble
 from runner.transport.host_errors import HostError, OutputTooLarge
 
 log = structlog.get_logger()
+
+GPUS_IN_USE = "the slots or GPUs of {machine} have changed, and a running job still has GPUs of the free slot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,10 @@ class Placement:
             log.error("machine.out", machine=machine, reason=reason, permanent=permanent)
 
     async def _lease(self, job: Job, lease: Lease) -> bool:
-        """Take the slot and move the job in one transaction. False if another job, a drain or a pause came first."""
+        """Take the slot and move the job in one transaction.
+
+        False if another job, a drain or a pause came first, or if a running job has GPUs that are the slot's now.
+        """
         now = self._runtime.now()
         async with self._runtime.db.write() as connection:
             leases = await job_rows.fetch_leases(connection)
@@ -259,19 +264,25 @@ class Placement:
                 return False
             if find_pause_of(await fetch_pauses(connection), job):
                 return False
-            gpus = self._share((await fetch_sightings(connection)).get(lease.machine), lease)
+            others = [taken for taken in leases if taken.machine == lease.machine]
+            gpus = self._share((await fetch_sightings(connection)).get(lease.machine), lease, others)
+            if gpus is None:
+                await job_rows.change_job(connection, job, trouble=GPUS_IN_USE.format(machine=lease.machine))
+                return False
             await job_rows.insert_lease(connection, replace(lease, job_id=job.id, gpus=gpus), now)
             await job_rows.note_turn(connection, job, now)
             moved = await job_rows.move_job(connection, job, JobState.PREPARING, now, machine=lease.machine)
         log.info("job.leased", **moved.log_context(), slot=lease.slot)
         return True
 
-    def _share(self, sighting: Sighting | None, lease: Lease) -> Devices:
-        """The GPUs of a slot."""
+    def _share(self, sighting: Sighting | None, lease: Lease, others: Sequence[Lease]) -> Devices | None:
+        """The GPUs of a slot; None while a running job has some of them."""
         machine = self._machines.get(lease.machine)
         if machine is None or sighting is None:
             return ()
-        return share_gpus(sighting.inventory.gpus, lease.slot, machine.slots, machine.gpus_per_slot)
+        gpus = sighting.inventory.gpus
+        share = share_gpus(gpus, lease.slot, machine.slots, machine.gpus_per_slot)
+        return None if overlaps(share, machine, gpus, others) else share
 
 
 def _list_allowed(job: Job, machines: Mapping[str, Machine]) -> list[Machine]:

@@ -1,4 +1,4 @@
-"""Refreshes the bases of environments: each is brought to its branch's newest commit regularly.
+"""Refreshes the bases of environments: each is brought to the newest commit of its repository's branch regularly.
 
 Nothing is stored for it. The id of a refresh is derived from its subject and its time, and a machine starts each id
 only once. So another replica, or this one after a restart, follows the same refresh.
@@ -117,7 +117,8 @@ class Refresher:
             fetcher = replace(Fetcher.of(newest), id=job_id)
             route = await self._runtime.gateway.open_git_route(fetcher, client)
         if poll.state is StageState.ABSENT:
-            recipe = profile.recipe(newest.clone_url, newest.base_branch)
+            # Not the job's branch: it may be the target of a rebase, and other jobs must not begin from there.
+            recipe = profile.recipe(newest.clone_url, profile.base_branch)
             await client.make_base(job_id, replace(recipe, git=route.env, relay=route.by_relay), only_existing=True)
         if poll.state in (StageState.ABSENT, StageState.RUNNING):
             return False

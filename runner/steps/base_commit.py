@@ -29,8 +29,10 @@ async def choose_base_commit(runtime: Runtime, job: Job, earlier: str) -> Job:
 
     `earlier` is the base commit of the attempt that the job continues, or empty. The job stays without a commit if
     only its machine knows the newest one: a `clone_url` of the operator may lag behind, and a worktree may begin at
-    any ref. Raises `NoBaseCommit` and `HistoryError`.
+    any ref. GitHub is not asked again if the machine has been told before. Raises `NoBaseCommit` and `HistoryError`.
     """
+    if job.stages_begun:
+        return job
     commit = job.base_commit or earlier
     if job.thread is not None and (commit or runtime.profiles[job.repository].by_gateway):
         commit = await _find_on_branch(runtime, job, commit)

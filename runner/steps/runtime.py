@@ -148,13 +148,24 @@ async def update_job(runtime: Runtime, job: Job, **changes: Any) -> Job:
         return await job_rows.change_job(connection, job, **changes)
 
 
-async def note_begun(runtime: Runtime, job: Job) -> Job:
-    """Restart the time limit of the job's state, because its stage begins only now, such as after a wait for GitHub."""
-    return await update_job(runtime, job, changed_at=runtime.now())
+async def note_begun(runtime: Runtime, job: Job, stage: int = 1) -> Job:
+    """Restart the time limit of the job's state, because its stage begins only now, such as after a wait for GitHub.
+
+    `stage` counts the stages of the state. If a machine has forgotten one, it begins again without more time.
+    """
+    if stage <= job.stages_begun:
+        return job
+    return await update_job(runtime, job, changed_at=runtime.now(), stages_begun=stage)
+
+
+def require_time_to_begin(runtime: Runtime, job: Job, stage: int = 1) -> None:
+    """Raise `Lost` if a stage that is absent from its machine was begun before, and should have ended long ago."""
+    if stage <= job.stages_begun:
+        require_in_time(runtime, job)
 
 
 def require_in_time(runtime: Runtime, job: Job) -> None:
-    """Raise `Lost` if a running stage should have ended long ago."""
+    """Raise `Lost` if a stage should have ended long ago."""
     if reason := find_overdue(job, runtime.profiles[job.repository].limits, runtime.now()):
         raise Lost(reason)
 

@@ -40,6 +40,7 @@ from runner.steps.runtime import (
     move_on,
     note_begun,
     require_in_time,
+    require_time_to_begin,
     set_trouble,
     update_job,
 )
@@ -119,6 +120,7 @@ async def _prepare(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     poll = await follow(runtime, client, job, "prepare")
     profile = runtime.profiles[job.repository]
     if poll.state is StageState.ABSENT:
+        require_time_to_begin(runtime, job)
         earlier, changes = await _fetch_earlier(runtime, job)
         async with runtime.db.read() as connection:
             lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
@@ -188,6 +190,7 @@ async def _collect(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     poll = await follow(runtime, client, job, "collect")
     profile = runtime.profiles[job.repository]
     if poll.state is StageState.ABSENT:
+        require_time_to_begin(runtime, job)
         await client.collect(
             job.id,
             base_commit=job.base_commit or "",
@@ -197,7 +200,7 @@ async def _collect(runtime: Runtime, client: JobdClient, job: Job) -> Job:
             hidden=runtime.agents[job.agent].launch(Run(session_id="")).hidden,
             limits=profile.limits,
         )
-        return job
+        return await note_begun(runtime, job)
     if poll.state is StageState.RUNNING:
         require_in_time(runtime, job)
         return job

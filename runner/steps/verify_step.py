@@ -37,7 +37,17 @@ from runner.rows.check_rows import add_checks, fetch_checks, save_runs
 from runner.rows.holds import fetch_holds
 from runner.steps.base_commit import read_base_commit
 from runner.steps.gateway import Fetcher
-from runner.steps.runtime import Runtime, end, explain, follow, keep_routes, log_move, note_begun, require_in_time
+from runner.steps.runtime import (
+    Runtime,
+    end,
+    explain,
+    follow,
+    keep_routes,
+    log_move,
+    note_begun,
+    require_in_time,
+    require_time_to_begin,
+)
 from runner.transport.host_errors import HostError
 from runner.transport.jobd_client import JobdClient
 
@@ -156,6 +166,7 @@ async def _begin(runtime: Runtime, client: JobdClient, job: Job, environment: st
     profile, fetcher = runtime.profiles[job.repository], replace(Fetcher.of(job), id=environment)
     async with runtime.db.read() as connection:
         lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
+    require_time_to_begin(runtime, job, 1 if poll.state is StageState.ABSENT else 2)
     if poll.state is StageState.ABSENT:
         recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
         if profile.verification.network == "none":
@@ -174,7 +185,7 @@ async def _begin(runtime: Runtime, client: JobdClient, job: Job, environment: st
             subject = await _leave_strangers_out(runtime, job, subject)
         runs = await asyncio.to_thread(_list_runs, subject, profile)
         await client.start_checks(environment, job.base_commit or "", subject.changes, runs, profile)
-        return await note_begun(runtime, job)
+        return await note_begun(runtime, job, 2)
     else:
         raise JobdError("not_prepared", explain(poll, "the preparation of its environment was killed"))
     return job

@@ -470,3 +470,8 @@ def test_a_key_that_is_not_rsa_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         load_settings(tmp_path / "none.toml", {})
+
+
+def test_the_gateway_knows_the_models_that_the_operator_has_given_the_agent(tmp_path: Path) -> None:
+    rule = load(tmp_path, lambda text: text).upstreams()["mine"].rule
+    assert rule.own_models == ("some-model", "some-other-model")

@@ -388,6 +388,23 @@ async def test_the_link_of_a_report_asks_people_to_sign_in_and_leads_to_the_form
         assert (await browser.visit("/jobs/nothing/note")).status == 404
 
 
+async def test_the_token_for_a_note_that_is_not_posted_is_revoked_at_the_next_one_and_at_sign_out(
+    dashboard: Dashboard,
+) -> None:
+    def count_revoked() -> int:
+        return sum(exchange.path.startswith("/applications/") for exchange in dashboard.github.exchanges)
+
+    path = await add_report(dashboard)
+    other = await dashboard.add(make_report(job_id="other00001"), id="other00001", thread=2, state=JobState.SUCCEEDED)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        before = count_revoked()
+        await go_for_a_note(browser, f"/jobs/{other.id}")
+        assert count_revoked() == before + 1
+        await browser.fill_in("/sign-out")
+        assert count_revoked() == before + 2
+
+
 async def write_much(dashboard: Dashboard, number: int) -> None:
     """More than the installation may write in a minute."""
     for _ in range(100):

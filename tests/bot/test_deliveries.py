@@ -122,3 +122,7 @@ def test_one_that_was_worked_is_replayed_by_force(tmp_path: Path) -> None:
 def test_a_cancel_is_never_replayed_for_it_would_end_what_runs_now(state: str) -> None:
     assert "comment /ptq cancel again" in (find_refusal(state, "octo/widgets#7/cancel", force=True) or "")
     assert find_refusal(state, "octo/widgets#7", force=True) is None
+
+
+def test_a_delivery_without_its_body_is_not_replayed() -> None:
+    assert "its body is gone" in (find_refusal("done", "octo/widgets#7", has_body=False, force=True) or "")

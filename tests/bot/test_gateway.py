@@ -121,6 +121,59 @@ async def test_at_a_cap_nothing_is_passed_on_and_the_answer_ends_the_agent(tmp_p
         assert await floor.rows() == []
 
 
+async def test_a_model_that_nobody_has_priced_or_named_is_not_asked_where_money_is_capped(
+    tmp_path: Path, job: Job
+) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        account = await floor.begin(job, cost_usd=10.0, unpriced_turns=300)
+        async with floor.ask(job, "/v1/responses", model="o1-pro") as answer:
+            assert answer.status == 400
+            said = (await answer.json())["error"]["message"]
+        assert "the price of model o1-pro is unknown" in said
+        assert "models of [agents.mine.gateway]" in said
+        assert (floor.model.requests, await floor.rows(), account.refusal) == ([], [], None)
+        async with floor.ask(job, "/v1/responses") as answer:
+            assert answer.status == 200, "a model with a price is asked"
+
+
+async def test_without_a_cap_on_money_every_model_is_asked(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        await floor.begin(job, tokens=10**6)
+        async with floor.ask(job, "/v1/responses", model="o1-pro") as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.parametrize("rule", [RequestRule(own_models=("o1-pro",)), RequestRule(models=("*", "o1-*"))])
+async def test_of_a_named_model_without_a_price_the_gateway_counts_turns_also_of_requests_side_by_side(
+    tmp_path: Path, job: Job, rule: RequestRule
+) -> None:
+    async with open_floor(tmp_path, Say("Well"), rule=rule) as floor:
+        account = await floor.begin(job, cost_usd=10.0, unpriced_turns=5)
+
+        async def ask() -> int:
+            async with floor.ask(job, "/v1/chat/completions", model="o1-pro", max_tokens=1_000_000) as answer:
+                await answer.read()
+                return answer.status
+
+        statuses = await asyncio.gather(*(ask() for _ in range(12)))
+        assert sorted(statuses) == [200] * 5 + [400] * 7
+        assert len(floor.model.requests) == 5
+        assert account.refusal
+        assert account.refusal.startswith("its cap of 5 turns at unknown cost (the operator can raise it")
+
+
+async def test_a_call_that_no_model_has_answered_costs_nothing_also_if_the_model_has_no_price(
+    tmp_path: Path, job: Job
+) -> None:
+    rule = RequestRule(own_models=("no-such-model",))
+    async with open_floor(tmp_path, Refuse(404), rule=rule) as floor:
+        account = await floor.begin(job, cost_usd=10.0, unpriced_turns=300)
+        async with floor.ask(job, "/v1/messages", model="no-such-model", tools=[{"name": "x"}]) as answer:
+            assert answer.status == 404
+        await floor.wait_for([("settled", 0, 0)])
+        assert account.settled == NOTHING
+
+
 async def test_a_request_that_is_not_allowed_is_refused_and_logged_without_its_words(
     tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:

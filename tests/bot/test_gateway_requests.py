@@ -207,6 +207,32 @@ def test_other_models_are_refused() -> None:
             read("/v1/messages", rule, model=model)
 
 
+@pytest.mark.parametrize(
+    ("asked", "own"),
+    [
+        ("gpt-9", "gpt-9"),
+        ("gpt-9-2026-11-01", "gpt-9"),
+        ("gpt-9", "gateway/gpt-9"),
+        ("anthropic/claude-opus-9", "openrouter/anthropic/claude-opus-9"),
+        ("claude-opus-9-20261101", "claude-opus-9[1m]"),
+        ("claude-opus-9", "opus"),
+        ("claude-opus-9-20261101", "opus[1m]"),
+    ],
+)
+def test_a_model_is_named_by_each_name_under_which_a_command_line_asks_for_it(asked: str, own: str) -> None:
+    assert RequestRule(own_models=("other", own)).names(asked)
+    assert not RequestRule(own_models=("other",)).names(asked)
+    assert RequestRule(models=("*", "gpt-9*", "*claude-*")).names(asked)
+    assert not RequestRule(models=("*", "?*")).names(asked), "every model is allowed, and none is named"
+
+
+@pytest.mark.parametrize(
+    ("asked", "own"), [("gpt-9-pro", "gpt-9"), ("pt-9", "gpt-9"), ("claude-opus-9", "claude-opus"), ("", "opus")]
+)
+def test_another_model_with_a_similar_name_is_not_named(asked: str, own: str) -> None:
+    assert not RequestRule(own_models=(own,)).names(asked)
+
+
 def content(*blocks: Any) -> list[Any]:
     return [{"role": "user", "content": list(blocks)}]
 
@@ -237,6 +263,9 @@ FOREIGN = [
     ),
     ("/v1/responses", "stored", {"input": [{"type": "item_reference", "id": "msg_1"}]}),
     ("/v1/responses", "code_execution", {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}]}),
+    ("/v1/responses", "code_execution", {"tools": [{"type": "shell"}]}),
+    ("/v1/responses", "code_execution", {"tools": [{"type": "shell", "environment": None}]}),
+    ("/v1/responses", "code_execution", {"tools": [{"type": "shell", "environment": {}}]}),
     ("/v1/responses", "stored", {"previous_response_id": "resp_1"}),
     ("/v1/responses", "stored", {"prompt": {"id": "pmpt_1"}}),
     ("/v1/responses", "background", {"background": True}),
@@ -409,9 +438,16 @@ def test_what_cannot_be_read_for_certain_is_refused(path: str, words: str, chang
         read(path, **changes)
 
 
-@pytest.mark.parametrize("environment", [{}, {"environment": None}, {"environment": {"type": "local"}}])
-def test_a_tool_that_runs_where_the_agent_is_is_passed_on(environment: dict[str, Any]) -> None:
-    tools = [{"type": "shell", **environment}]
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "shell", "environment": {"type": "local"}},
+        {"type": "local_shell"},
+        {"type": "apply_patch", "environment": None},
+    ],
+)
+def test_a_tool_that_runs_where_the_agent_is_is_passed_on(tool: dict[str, Any]) -> None:
+    tools = [tool]
     assert json.loads(read("/v1/responses", tools=tools).body)["tools"] == tools
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -127,6 +128,6 @@ def test_money_is_reckoned_with_what_a_cache_saves_and_what_it_costs_to_fill() -
     count = Count(input_tokens=1_000, cached_tokens=300, written_tokens=100, written_hour_tokens=50, output_tokens=20)
     dollars = (550 * 10 + 300 * 1 + 100 * 12.5 + 50 * 20 + 20 * 50) / 1e6
     taken = count.take(price)
-    assert taken == make_usage(1_000, 300, 20, taken.cost_usd)
+    assert taken == replace(make_usage(1_000, 300, 20, taken.cost_usd), turns=1)
     assert taken.cost_usd == pytest.approx(dollars)
-    assert count.take(None) == make_usage(1_000, 300, 20, None)
+    assert count.take(None) == replace(make_usage(1_000, 300, 20, None), turns=1, unpriced_turns=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,6 +14,7 @@ from handlers.commands.rights import Person, Surface
 from handlers.context import Context
 from handlers.holds import hold_replies
 from handlers.holds.by_comment import LASTS, choose_keys, find_newest, take_over
+from handlers.holds.by_comment import release as release_by_comment
 from handlers.holds.held import check_holds
 from handlers.holds.manual_jobs import HoldRefused, KeyHolder
 from handlers.holds.takeover import release
@@ -76,10 +78,30 @@ async def test_a_run_whose_report_names_a_concern_is_opened_to_nobody_by_a_comme
         job = make_job(state=JobState.LOST, machine="gpu-1")
         await job_rows.insert_job(connection, job)
         person = Person("maintainer", Surface.THREAD, RULES, Role.WRITE)
-        ask = (connection, context, person, job.issue_number, [KEY])
+        ask = (connection, context, person, job.issue_number, [KEY], NOON)
         assert await take_over(*ask) != hold_replies.render_takeover_refused()
         await store_report(connection, replace(result(), job_id=job.id, body="security concern"))
         assert await take_over(*ask) == hold_replies.render_takeover_refused()
+
+
+@pytest.mark.parametrize(("written_s", "is_late"), [(-7200, True), (60, False)])
+async def test_a_late_comment_takes_over_and_releases_nothing_that_began_after_it(
+    tmp_path: Path, written_s: int, is_late: bool
+) -> None:
+    written_at = NOON + timedelta(seconds=written_s)
+    async with open_database(tmp_path) as database, database.write() as connection:
+        context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
+        job = make_job(state=JobState.LOST, machine="gpu-1", requested_at=NOON - timedelta(hours=1))
+        await job_rows.insert_job(connection, job)
+        ask = (connection, context, BOSS, job.issue_number)
+        assert (await take_over(*ask, [KEY], written_at) == hold_replies.render_too_late()) is is_late
+        hold = Hold(job.id, "casey", KEY, NOON, NOON + timedelta(hours=8), admitted_at=NOON)
+        await save_hold(connection, hold)
+        written_at -= timedelta(minutes=30) * is_late
+        assert (await release_by_comment(*ask, "drop", written_at) == hold_replies.render_too_late()) is is_late
+        ended = await fetch_hold(connection, job.id)
+        assert ended is not None
+        assert (ended.expires_at > NOON) is is_late
 
 
 async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> None:

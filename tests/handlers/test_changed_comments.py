@@ -60,6 +60,19 @@ async def test_a_report_that_others_changed_is_restored_and_the_next_note_counts
     assert (await answer(thread, thread.note())).startswith("Draft pull request #")
 
 
+async def test_a_copy_of_the_report_that_others_changed_is_restored_and_the_next_note_counts(thread: Thread) -> None:
+    await thread.work(thread.github.say(ISSUE, "boss", "/ptq results"))
+    await drain(Comments(thread.context))
+    thread.clock.forward(60)
+    (copy,) = [one for one in thread.github.threads[ISSUE] if "The last report again" in one.body]
+    thread.github._edit(copy.id, copy.body.replace("```diff", "```diff\n+harmless = True"))
+    assert (await answer(thread, thread.note())).startswith("The report comment was changed on GitHub after ptq-bot")
+    assert thread.github.opened == []
+    assert copy in thread.github.threads[ISSUE]
+    thread.github.delete(copy)
+    assert (await answer(thread, thread.note())).startswith("Draft pull request #")
+
+
 async def restore(thread: Thread) -> None:
     """The outbox tries the report until the longest row of absences is over."""
     for _ in range(MAX_ABSENCES + 1):

@@ -26,10 +26,12 @@ HARMLESS_TAGS = re.compile(
     "html|head|meta|title|link|body|header|main|h[1-6]|span|d[ltd]|p|a|small|details|summary|ol|li|time|strong|nav"
     "|section|pre|code|div|ul|ins|del|em|s|blockquote|hr|br|table|thead|tbody|tr|th|td"
 )
+AGE = ("time", "title")
+"""The exact time of what happened some minutes ago."""
 HARMLESS_ATTRIBUTES = frozenset(
     (
         *("lang", "charset", "name", "content", "rel", "href", "class", "id", "open"),
-        *("tabindex", "download", "aria-label", "aria-live", "hx-disable", "role", "start", "datetime"),
+        *("tabindex", "download", "aria-label", "aria-live", "hx-disable", "role", "start", "datetime", "data-n"),
     )
 )
 UNTRUSTED_REL = "noopener nofollow noreferrer"
@@ -93,10 +95,24 @@ def test_whatever_the_cases_make_together_goes_through(channel: str, text: str) 
 # Pages
 
 
+LOG_TOOLS: tuple[tuple[str, dict[str, str | None]], ...] = (
+    ("span", {"class": "tools", "hidden": None}),
+    ("label", {"class": "find"}),
+    ("input", {"type": "search", "id": "find", "placeholder": "Search this log"}),
+    ("output", {"id": "found"}),
+)
+"""What the template has for the log of a job that has ended, once."""
+
+
 def find_active(page: Page) -> list[str]:
     """What on a page is none of our template's."""
-    tags = [tag for tag, _ in page.tags if not HARMLESS_TAGS.fullmatch(tag)]
-    attributes = [key for _, attributes in page.tags for key in attributes if key not in HARMLESS_ATTRIBUTES]
+    found = [*page.tags]
+    for tool in LOG_TOOLS:
+        found.remove(tool)
+    tags = [tag for tag, _ in found if not HARMLESS_TAGS.fullmatch(tag)]
+    attributes = [
+        key for tag, attributes in found for key in attributes if key not in HARMLESS_ATTRIBUTES and (tag, key) != AGE
+    ]
     leads = [(known.get("href") or "/", known.get("rel")) for _, known in page.tags]
     links = [
         href

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,15 +45,18 @@ class Thread:
     context: Context
     clock: Clock
 
-    async def stand(self, job_id: str, attempt: int) -> None:
+    async def stand(self, job_id: str, attempt: int, **changes: Any) -> None:
         """The diff of an attempt waits for a note."""
-        await self.end(job_id, attempt, state=CaseState.AWAITING_NOTE, standing_job_id=job_id)
+        await self.end(job_id, attempt, CaseState.AWAITING_NOTE, **changes)
 
-    async def end(self, job_id: str, attempt: int, **changes: Any) -> None:
-        """An attempt has ended with the diff, and has no report yet."""
-        job = make_job(id=job_id, attempt=attempt, thread=ISSUE, state=JobState.SUCCEEDED, base_commit=BASE)
-        values = changes or {"state": CaseState.ACTIVE, "active_job_id": job_id, "pull_number": 2}
-        case = Case(job.case_key, NAME, ISSUE, "It breaks", created_at=NOON, changed_at=NOON, **values)
+    async def end(self, job_id: str, attempt: int, state: CaseState = CaseState.ACTIVE, **changes: Any) -> None:
+        """An attempt has ended with the diff. While its case is active, it has no report yet."""
+        job = make_job(id=job_id, attempt=attempt, thread=ISSUE, state=JobState.SUCCEEDED, base_commit=BASE, **changes)
+        case = Case(job.case_key, NAME, ISSUE, "It breaks", state, NOON, NOON)
+        if state is CaseState.ACTIVE:
+            case = replace(case, active_job_id=job_id, pull_number=2)
+        else:
+            case = replace(case, standing_job_id=job_id)
         texts = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch([CHANGE]))
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)

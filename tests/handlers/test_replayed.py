@@ -12,6 +12,7 @@ import pytest
 from gidgethub import sansio
 from sqlalchemy import select
 
+from handlers.commands.own_rules import PATH
 from handlers.commands.rights import Person, Surface
 from handlers.commands.table import COMMANDS
 from handlers.context import Context
@@ -155,6 +156,20 @@ async def test_a_close_takes_back_only_what_was_asked_for_before_it_and_while_th
     assert await thread.is_cancelled() == ends
 
 
+@pytest.mark.parametrize(("now_says", "starts"), [("/ptq fix", True), ("Never mind.", False), (None, False)])
+async def test_a_command_that_arrives_late_starts_nothing_if_it_was_withdrawn(
+    thread: Thread, now_says: str | None, starts: bool
+) -> None:
+    comment = thread.github.say(ISSUE, "boss", "/ptq fix")
+    thread.clock.forward(2 * 24 * 3600)
+    thread.github.delete(comment)
+    if now_says:
+        thread.github.threads[ISSUE] = [replace(comment, body=now_says)]
+    await thread.deliver("issue_comment", render_commented(ISSUE, comment))
+    assert bool(await thread.jobs()) is starts
+    assert len(await thread.replies()) == 1 - starts
+
+
 async def test_a_label_that_was_taken_off_earlier_ends_nothing_that_was_asked_for_since(thread: Thread) -> None:
     await thread.comment("/ptq fix", thread.clock())
     payload = render_payload(
@@ -168,6 +183,13 @@ async def test_a_comment_needs_the_right_to_each_of_its_commands(thread: Thread)
     rules = replace(RULES, who_may_start=Role.ADMIN, who_may_open=Role.WRITE)
     thread.context = replace(thread.context, repositories={NAME: rules})
     await thread.comment("/ptq fix\n\n/ptq release", thread.clock())
+    assert await thread.jobs() == []
+    assert "admin access" in (await thread.replies())[0]
+
+
+async def test_a_repositorys_own_rules_are_read_where_its_default_branch_is_now(thread: Thread) -> None:
+    thread.github.files[PATH] = b'who_may_start = "admin"\n'
+    await thread.comment("/ptq fix", thread.clock())
     assert await thread.jobs() == []
     assert "admin access" in (await thread.replies())[0]
 

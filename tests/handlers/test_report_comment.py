@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+import textwrap
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -350,7 +352,13 @@ def test_a_repro_with_words_that_command_in_a_commit_is_on_the_jobs_page() -> No
     "script", ["x = 1  # 2\nclose(x)  # 3\n", "import widgets\nwidgets.cut([1], skip=2)\n", "standby: int = 1\n"]
 )
 def test_a_repro_without_such_words_is_shown_as_it_ran(script: str) -> None:
-    assert f"```python\n{script}```" in body_of(repro=script)
+    assert textwrap.indent(f"```python\n{script}```", "> ") in body_of(repro=script)
+
+
+def test_no_line_of_a_repro_begins_like_a_command_for_another_bot() -> None:
+    text = body_of(repro='"""\n/close\n@pytorchbot merge -f\n\nbors r+\nRelease-As: 9.9.9\nBREAKING CHANGE: all\n"""\n')
+    assert not re.findall(r"(?m)^\s*(?:/close|@pytorchbot|bors|Release-As|BREAKING)", text)
+    assert "> /close\n> @pytorchbot merge -f\n> \n> bors r+" in text
 
 
 def test_a_template_and_a_failure_hold_no_words_that_command_in_a_commit() -> None:
@@ -415,6 +423,11 @@ def test_nothing_is_taken_from_a_body_without_our_marker() -> None:
     body = render_pull_body(PULL, done(), result(), model=None, public_url="", secrets=())
     assert find_edits(body, [render_note(PULL)], ()) == ""
     assert find_edits(body.replace(render_marker(done().id), ""), [render_note(PULL)], ()) is None
+
+
+def test_no_marker_in_an_agents_script_is_taken_for_ours() -> None:
+    body = body_of(repro=f"{render_marker('abc')}\nx = 1  # {render_marker('abc')}\n")
+    assert find_edits(body.replace(render_marker(done().id), ""), [PULL.note], ()) is None
 
 
 def test_the_approvers_title_comes_first_and_is_one_harmless_line_too() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -62,12 +63,28 @@ def test_logs_go_when_they_are_old_and_their_case_does_not_need_the_job(changes:
     assert are_logs_due(replace(job, **changes), RETENTION, NOON) is due
 
 
-async def add_delivery(database: Database, name: str, state: str, received_at: datetime) -> None:
-    row = {"id": name, "event": "issues", "lane": "octo/widgets#7", "body": b"private", "attempts": 0}
+async def add_delivery(
+    database: Database, name: str, state: str, received_at: datetime, body: bytes = b"private"
+) -> None:
+    row = {"id": name, "event": "issues", "lane": "octo/widgets#7", "body": body, "attempts": 0}
     async with database.write() as connection:
         await connection.execute(
             deliveries.insert().values(**row, state=state, received_at=received_at, next_attempt_at=received_at)
         )
+
+
+async def test_beyond_a_bound_in_bytes_the_oldest_bodies_of_worked_deliveries_are_emptied(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        for number in range(BATCH + 5):
+            await add_delivery(database, f"done {number}", "done", NOON, body=os.urandom(1000))
+        await add_delivery(database, "failed", "failed", NOON, body=os.urandom(1000))
+        for _ in range(2):
+            await clean_database(database, RETENTION, lambda: NOON, max_bodies=3500)
+            async with database.read() as connection:
+                rows = (await connection.execute(select(deliveries.c.id, deliveries.c.body))).all()
+            assert len(rows) == BATCH + 6
+            kept = [f"done {number}" for number in range(BATCH + 2, BATCH + 5)]
+            assert [row.id for row in rows if row.body] == [*kept, "failed"]
 
 
 async def deliveries_left(database: Database) -> list[str]:

@@ -46,6 +46,10 @@ class Installation:
         async with self.context.db.read() as connection:
             return int((await connection.execute(select(func.count()).select_from(replies))).scalar_one())
 
+    async def list_replies(self) -> list[str]:
+        async with self.context.db.read() as connection:
+            return [*(await connection.execute(select(replies.c.body))).scalars()]
+
     async def _deliver(self, event: str, payload: dict[str, object]) -> None:
         await ROUTER.dispatch(sansio.Event(payload, event=event, delivery_id=next(self._ids)), self.context)
 
@@ -71,6 +75,23 @@ async def test_a_stranger_with_commands_on_many_issues_gets_a_few_replies_an_hou
     assert await installation.count() == MAX_PER_STRANGER, "it was answered before"
     await installation.comment(10, "/ptq status", "stranger")
     assert await installation.count() == MAX_PER_STRANGER + 1
+
+
+async def test_github_is_asked_about_a_stranger_a_few_times_an_hour_however_much_they_write(
+    installation: Installation,
+) -> None:
+    for minute in range(60):
+        for _ in range(5):
+            await installation.comment(1, f"/ptq help {minute}", "Stranger")
+        installation.clock.forward(60)
+    assert len(installation.github.roles_asked) <= 12
+
+
+async def test_somebody_who_was_refused_is_obeyed_as_soon_as_they_get_the_right(installation: Installation) -> None:
+    await installation.comment(1, "/ptq fix", "newcomer")
+    installation.github.writers.add("newcomer")
+    await installation.comment(1, "/ptq cancel", "newcomer")
+    assert [reply for reply in await installation.list_replies() if "No job is running" in reply]
 
 
 async def test_a_command_that_gets_no_reply_is_in_the_log(installation: Installation) -> None:

@@ -100,6 +100,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     ],
     replies.render_not_configured: [replies.render_not_configured("maintainer", REPOSITORY)],
     replies.render_pull_request_thread: [replies.render_pull_request_thread()],
+    replies.render_withdrawn: [replies.render_withdrawn()],
     replies.render_edited: [replies.render_edited()],
     replies.render_no_advice: [replies.render_no_advice("ad-hoc")],
     replies.render_presets: [replies.render_presets(PRESETS.values())],
@@ -157,6 +158,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     hold_replies.render_not_made: [
         hold_replies.render_not_made(replace(ANEW, failure="setup failed with exit status 1: false"), ())
     ],
+    hold_replies.render_too_late: [hold_replies.render_too_late()],
     hold_replies.render_nothing_to_take_over: [hold_replies.render_nothing_to_take_over()],
     hold_replies.render_takeover_off: [hold_replies.render_takeover_off(REPOSITORY)],
     hold_replies.render_takeover_refused: [hold_replies.render_takeover_refused()],
@@ -180,6 +182,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         replies.render_report_changed(is_absent=True),
     ],
     replies.render_newer_report: [replies.render_newer_report(DIGEST)],
+    replies.render_unshown_diff: [replies.render_unshown_diff()],
     replies.render_pull_opened: [
         replies.render_pull_opened(13, "maintainer"),
         replies.render_pull_opened(13, "maintainer", updated=True),

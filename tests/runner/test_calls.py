@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from runner.db.database import Database
 from runner.model.caps import DEFAULT_CAPS, Caps, Scope
 from runner.model.job import Job
+from runner.model.meter import Meter
 from runner.model.usage import NOTHING, Usage
 from runner.rows import job_rows
 from runner.rows.calls import ASSUMED, MAX_CALLS, SETTLED, Account, AtCap, Ledger
@@ -19,7 +21,8 @@ from tests.support.jobs import NOON, make_job, open_database
 from tests.support.meters import make_meter, make_usage
 
 MOST = make_usage(1_000, 0, 500, 0.30)
-REAL = make_usage(900, 100, 50, 0.05)
+REAL = replace(make_usage(900, 100, 50, 0.05), turns=1)
+UNPRICED = replace(make_usage(900, 100, 50, None), turns=1).as_one()
 
 
 class Books:
@@ -134,6 +137,32 @@ async def test_the_default_caps_refuse_no_model(books: Books) -> None:
         await books.ledger.reserve(account, "m", Usage(known_usd=10.01), NOON)
 
 
+@pytest.mark.parametrize("cap", ["turns", "unpriced_turns"])
+async def test_turns_are_counted_here_whatever_the_agent_says(books: Books, cap: str) -> None:
+    account = await books.open(job=Caps(cost_usd=10.0, **{cap: 3}))
+    taken = UNPRICED if cap == "unpriced_turns" else REAL
+    for number in range(3):
+        account = await books.open(job=account.caps[Scope.JOB])  # As another replica would.
+        call = await books.ledger.reserve(account, "m", taken, NOON)
+        if number < 2:
+            await books.ledger.settle(account, call, "m", taken, NOON, assumed=False)
+    with pytest.raises(AtCap, match="its cap of 3 turns"):
+        await books.ledger.reserve(account, "m", taken, NOON)
+    assert account.refusal
+    assert "caps.job.turns in ptq.toml" in account.refusal
+    assert account.correct(Meter("j")).usage.turns == 2, "one is still open"
+
+
+async def test_what_is_known_of_the_cost_of_a_run_counts_beside_its_turns(books: Books) -> None:
+    account = await books.open(job=DEFAULT_CAPS[Scope.JOB])
+    for taken in (UNPRICED, REAL):
+        call = await books.ledger.reserve(account, "m", taken, NOON)
+        await books.ledger.settle(account, call, "m", taken, NOON, assumed=False)
+    usage = account.correct(Meter("j")).usage
+    assert (usage.cost_usd, usage.known_usd, usage.turns, usage.unpriced_turns) == (None, 0.05, 2, 2)
+    assert (await books.open()).correct(Meter("j")).usage == usage
+
+
 async def test_what_a_crash_left_open_counts_as_it_was_reserved_and_says_so(books: Books) -> None:
     before = await books.open()
     left = await books.ledger.reserve(before, "m", MOST, NOON)
@@ -172,12 +201,12 @@ async def test_a_replica_whose_claim_has_passed_on_asks_nothing(books: Books) ->
 async def test_what_was_counted_here_goes_before_what_an_agent_says(books: Books) -> None:
     account = await books.open()
     said = make_meter(books.job.id, turns=3, input_tokens=1, output_tokens=1, cost_usd=900.0, is_self_reported=True)
-    assert account.correct(said).usage == Usage(jobs=1, turns=3), "of what it did not ask, it took nothing"
+    assert account.correct(said).usage == Usage(jobs=1), "of what it did not ask, it took nothing"
     call = await books.ledger.reserve(account, "m", MOST, NOON)
     await books.ledger.settle(account, call, "m", REAL, NOON, assumed=False)
     meter = account.correct(said)
     usage = meter.usage
-    assert (usage.turns, usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (3, 900, 100, 50)
+    assert (usage.turns, usage.input_tokens, usage.cached_tokens, usage.output_tokens) == (1, 900, 100, 50)
     assert (usage.cost_usd, meter.cost_is_estimate, meter.is_self_reported) == (0.05, True, False)
 
 

@@ -58,7 +58,8 @@ def test_a_cap_is_told_in_words(scope: Scope, caps: Caps, words: str) -> None:
 
 def test_what_an_agent_says_counts_for_others_no_more_than_one_run_may_take_and_half_of_their_cap() -> None:
     caps = {Scope.JOB: Caps(cost_usd=3.0, turns=90), Scope.USER_DAY: Caps(cost_usd=10.0, tokens=1_001, turns=100)}
-    assert bound_self_reported(caps, Scope.USER_DAY) == Caps(cost_usd=3.0, tokens=500, turns=50)
-    assert bound_self_reported(caps, Scope.ISSUE) == Caps(cost_usd=3.0, turns=90)
+    assert bound_self_reported(caps, Scope.USER_DAY) == Caps(cost_usd=3.0, tokens=500, turns=50, unpriced_turns=50)
+    assert bound_self_reported(caps, Scope.ISSUE) == Caps(cost_usd=3.0, turns=90, unpriced_turns=90)
     assert bound_self_reported({}, Scope.ISSUE) == Caps()
-    assert bound_self_reported(DEFAULT_CAPS, Scope.USER_DAY).turns == 750
+    by_default = bound_self_reported(DEFAULT_CAPS, Scope.USER_DAY)
+    assert (by_default.turns, by_default.unpriced_turns) == (None, 300), "as many as one run may have at unknown cost"

@@ -18,11 +18,12 @@ from runner.model.inventory import (
     Sighting,
     find_shortage,
     is_news,
+    overlaps,
     parse_inventory,
     remember,
     share_gpus,
 )
-from runner.model.machines import Machine
+from runner.model.machines import Lease, Machine
 from tests.support.jobs import NOON
 
 GPU: Mapping[str, Any] = {"device": "0", "uuid": "GPU-0a", "name": "H100", "memory_mib": 81559, "driver": "550.54"}
@@ -119,6 +120,38 @@ def test_long_words_are_cut() -> None:
     assert len(seen.gpu_trouble or "") + len(seen.gpus[0].name) < 1000
 
 
+@pytest.mark.parametrize(
+    ("count", "machine", "held", "free"),
+    [
+        (4, Machine("a", "/srv", slots=4), {1: [1]}, [0, 2, 3]),
+        (4, Machine("a", "/srv", slots=4), {0: [0, 1]}, [2, 3]),  # It began with two slots.
+        (4, Machine("a", "/srv", slots=2), {3: [3]}, [0]),  # It began with four slots.
+        (4, Machine("a", "/srv", slots=2), {0: []}, []),  # It sees all GPUs.
+        (3, Machine("a", "/srv", slots=4), {2: [2]}, [0, 1, 3]),
+        (3, Machine("a", "/srv", slots=4), {0: [3]}, [1, 2, 3]),  # It has a GPU that is gone.
+        (2, Machine("a", "/srv", slots=4), {0: [0], 1: [1]}, [2, 3]),  # Slots share by configuration.
+        (2, Machine("a", "/srv", slots=2, gpus_per_slot=2), {0: [0, 1]}, [1]),
+        (2, Machine("a", "/srv", slots=2, gpus_per_slot=0), {0: []}, [1]),
+        (0, Machine("a", "/srv", slots=2), {0: []}, [1]),
+    ],
+)
+def test_a_job_begins_only_with_gpus_that_no_job_of_another_slot_has(
+    count: int, machine: Machine, held: dict[int, list[int]], free: list[int]
+) -> None:
+    every, seen = gpus(4), gpus(count)
+    leases = [
+        Lease("a", slot, "x", tuple((every[number].device, every[number].uuid) for number in numbers))
+        for slot, numbers in held.items()
+    ]
+    found = [
+        slot
+        for slot in range(machine.slots)
+        if slot not in held
+        and not overlaps(share_gpus(seen, slot, machine.slots, machine.gpus_per_slot), machine, seen, leases)
+    ]
+    assert found == free
+
+
 # What follows from it
 
 
@@ -137,7 +170,8 @@ def test_a_machine_that_cannot_name_the_gpus_it_had_takes_no_jobs() -> None:
         find_shortage(Machine("a", "/srv"), remember(SEEN, failing)) == "its GPUs cannot be listed: nvidia-smi failed"
     )
     for before in (None, replace(SEEN, gpus=()), failing):
-        assert find_shortage(Machine("a", "/srv"), remember(before, failing)) is None, "it may never have had any"
+        assert find_shortage(Machine("a", "/srv"), remember(before, failing)), "each job would see all of them"
+        assert find_shortage(Machine("a", "/srv", gpus_per_slot=0), remember(before, failing)) is None
     assert remember(SEEN, replace(SEEN, gpus=())).gpus == (), "somebody has taken them out"
 
 

@@ -10,9 +10,10 @@ from sqlalchemy.exc import IntegrityError, StatementError
 
 from runner.db.database import Database
 from runner.db.schema import jobs
-from runner.model.caps import Caps, Scope
+from runner.model.caps import DEFAULT_CAPS, Caps, Scope
 from runner.model.job import FileChange, IllegalMove, Job, JobKind, JobRequest, JobState, Report, ask_again
 from runner.model.machines import Lease
+from runner.model.meter import Meter
 from runner.model.usage import Usage
 from runner.rows import job_rows
 from tests.support.jobs import NOON, make_job, open_database, store_report
@@ -224,6 +225,27 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
     assert [spent[Scope.ISSUE].jobs for spent in in_series] == [1, 0, 0], "a person's worktree is no run of an agent"
 
 
+async def test_what_is_known_of_a_cost_counts_for_others_and_turns_that_an_agent_invents_do_not(
+    database_url: str,
+) -> None:
+    job, known = make_job(), Usage(jobs=1, turns=5, known_usd=9.5, unpriced=1).as_one()
+    spent: list[Usage] = []
+    async with open_database(database_url) as database:
+        async with database.write() as connection:
+            await job_rows.insert_job(connection, job)
+        for meter in (Meter(job.id, known), make_meter(job.id, turns=99_999, is_self_reported=True)):
+            async with database.write() as connection:
+                await job_rows.save_meter(connection, meter)
+            async with database.read() as connection:
+                assert await job_rows.fetch_meter(connection, job.id) == meter
+                of: dict[str, Any] = {"repository": job.repository, "thread": None, "now": NOON, "caps": DEFAULT_CAPS}
+                read = await job_rows.fetch_spent(connection, requested_by=job.requested_by, **of)
+            assert read[Scope.USER_DAY] == read[Scope.REPOSITORY_MONTH]
+            spent.append(read[Scope.USER_DAY])
+    assert spent[0] == known, "its cost is unknown, and most of it is known"
+    assert (spent[1].turns, spent[1].unpriced_turns) == (300, 300), "one run may have no more"
+
+
 async def test_what_an_agent_says_of_itself_alone_uses_up_no_cap_of_others(database_url: str) -> None:
     caps = {Scope.JOB: Caps(tokens=2_000), Scope.REPOSITORY_DAY: Caps(turns=100, tokens=10_000, cost_usd=5.0)}
     said: dict[str, Any] = {"turns": 10**6, "input_tokens": 1_500, "output_tokens": 10**9, "cost_usd": 9_999.0}
@@ -248,5 +270,5 @@ async def test_what_an_agent_says_of_itself_alone_uses_up_no_cap_of_others(datab
     assert (claimed.input_tokens, claimed.output_tokens) == (1_500, 500)
     assert (counted.output_tokens, counted.known_usd) == (10**9, 9_999.0), "the gateway has counted it"
     assert (unpriced.known_usd, unpriced.unpriced) == (0.0, 1)
-    assert (day.turns, day.jobs, rest.turns, rest.jobs) == (150, 3, 100, 2), "turns are always the agent's own word"
+    assert (day.turns, day.jobs, rest.turns, rest.jobs) == (10**6 + 100, 3, 10**6 + 50, 2)
     assert day.known_usd == 9_999.0 + 2.5

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import json
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from runner.jobd.sandbox import namespaces
 from runner.model.machines import FAULTS
 from tests.support import refused_calls
 from tests.support.jobd import Jobd, Repository, wait_until
+from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -126,6 +129,53 @@ def test_no_job_can_use_up_its_namespaces(account: Jobd, kind: str) -> None:
     account.prepare()
     log = account.agent(f'python3 - {flag} < "$PTQ_PROMPT_FILE"', prompt=USE_UP)["log"].decode()
     assert 32 <= int(log) <= namespaces.MAX_NESTED
+
+
+SEND = """
+import array, os, resource, socket, time
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+some = array.array("i", [0] * 200)
+kept = []
+try:
+    while len(kept) < 20:
+        kept.append(socket.socketpair())
+        kept[-1][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, some)])
+except OSError as error:
+    print(hard, error.strerror, flush=True)
+time.sleep(60)
+"""
+"""Sends descriptors that nobody receives, as many as the account may."""
+
+
+@needs_root
+@needs_overlay
+def test_a_job_that_sends_all_descriptors_keeps_nobody_from_entering_another(account: Jobd) -> None:
+    account.python = str(account.workspace.parent / "python")
+    Path(account.python).write_text(f'#!/bin/sh\nulimit -Sn 500; ulimit -Hn 2000; exec {PYTHON} "$@"\n')
+    Path(account.python).chmod(0o755)
+    account.prepare()
+    entered = account.beside()
+    assert entered.prepare()["state"] == "done"
+    account.start('python3 - < "$PTQ_PROMPT_FILE"', prompt=SEND, timeout_s=60)
+    wait_until(lambda: account.poll("agent")["log"] == b"1000 Too many references: cannot splice\n")
+    entered.job.hold.write_text(json.dumps({"until": time.time() + 60.0}))
+    os.chown(entered.job.hold, ACCOUNT, ACCOUNT)
+    words = [entered.python, "-I", str(entered.program), "enter", str(entered.workspace), entered.job_id]
+    person = Terminal(words, {**entered.env, "TERM": "dumb"}, before=entered.be_its_machine)
+    person.wait_for(f"[ptq {entered.job_id}]")
+    person.type("ulimit -Sn; ulimit -Hn; exit")
+    person.wait_for("500\r\n1000")
+    assert person.end() == 0
+
+
+@needs_root
+@needs_overlay
+def test_a_job_leaves_half_of_all_watches_to_others(account: Jobd) -> None:
+    account.prepare()
+    names = "max_inotify_instances max_inotify_watches max_fanotify_groups max_fanotify_marks"
+    log = account.agent(f"cd /proc/sys/user; cat {names}")["log"].split()
+    assert [*map(int, log)] == [int(Path("/proc/sys/user", name).read_text()) // 2 for name in names.split()]
 
 
 @needs_root

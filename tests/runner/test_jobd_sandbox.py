@@ -21,7 +21,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from runner.jobd.files import Failure
-from runner.jobd.sandbox import namespaces, sandbox
+from runner.jobd.sandbox import namespaces, sandbox, syscalls
 from runner.jobd.sandbox.processes import find_processes
 from runner.jobd.sandbox.tools import find_tools
 from tests.support import no_namespaces, refused_calls
@@ -416,6 +416,19 @@ def test_without_a_network_a_job_reaches_nothing_but_itself(jobd: Jobd, network:
     assert rest == (["reached"] * 2 if network == "host" else ["Connection refused"] * 2)
 
 
+@needs_cells
+@pytest.mark.skipif(not syscalls.can_filter(), reason="there is no filter for this kind of machine")
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_without_a_network_a_job_has_no_way_to_others_on_its_host_beside_networks(jobd: Jobd, network: str) -> None:
+    """A namespace contains neither AF_VSOCK nor its device."""
+    jobd.prepare(network=network)
+    look = "import socket; socket.socket(socket.AF_VSOCK)"
+    log = jobd.agent(f"{sys.executable} -c '{look}' && echo made; : < /dev/vsock && echo opened; true")["log"].decode()
+    if network == "host" and not ("made" in log and "opened" in log):
+        pytest.skip("this machine has no such sockets")
+    assert ("made" in log, "opened" in log) == ((True, True) if network == "host" else (False, False))
+
+
 # What a machine cannot do
 
 
@@ -446,6 +459,15 @@ def test_a_job_whose_sandbox_is_unknown_runs_nothing(jobd: Jobd) -> None:
     jobd.prepare()
     (jobd.control / "environment.json").rename(jobd.control / "moved.json")
     with pytest.raises(Failure, match="whether the job has a sandbox cannot be read"):
+        sandbox.open_sandbox(jobd.job, {})
+
+
+@needs_cells
+def test_a_job_whose_recipe_is_unknown_runs_nothing(jobd: Jobd) -> None:
+    """It would have the network and all GPUs."""
+    jobd.prepare(network="none")
+    jobd.job.of_stage("prepare", "request").unlink()
+    with pytest.raises(Failure, match="what the job may see cannot be read"):
         sandbox.open_sandbox(jobd.job, {})
 
 

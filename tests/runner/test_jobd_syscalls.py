@@ -13,10 +13,11 @@ ALLOWED, REFUSED, UNKNOWN = syscalls.ALLOW, syscalls.ERROR | errno.EPERM, syscal
 X86_64, AARCH64, I386, ARM = (kind.architecture for kind in syscalls.KINDS)
 
 
-def judge(architecture: int, number: int, second: int = 0) -> int:
+def judge(architecture: int, number: int, second: int = 0, first: int = 0, *, network: bool = True) -> int:
     """Run the filter as a kernel does."""
-    words = {syscalls.NUMBER: number, syscalls.ARCHITECTURE: architecture, syscalls.SECOND_ARGUMENT: second}
-    program, place, word = [*syscalls.make_filter(syscalls.KINDS)], 0, 0
+    words = {syscalls.NUMBER: number, syscalls.ARCHITECTURE: architecture}
+    words |= {syscalls.FIRST_ARGUMENT: first, syscalls.SECOND_ARGUMENT: second}
+    program, place, word = [*syscalls.make_filter(syscalls.KINDS, network=network)], 0, 0
     while True:
         code, if_true, if_false, value = program[place]
         place += 1
@@ -46,6 +47,26 @@ def test_keys_and_leases_are_refused(architecture: int, keys: tuple[int, ...], f
         assert refused == [syscalls.F_SETLEASE, syscalls.F_SETDELEG]
     others = {*range(1000)} - {*keys, *fcntl}
     assert {judge(architecture, number, syscalls.F_SETLEASE) for number in others} == {ALLOWED}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "sockets"), [(X86_64, (41, 53)), (AARCH64, (198, 199)), (I386, (359, 360)), (ARM, (281, 288))]
+)
+def test_without_a_network_only_sockets_that_it_contains_are_made(architecture: int, sockets: tuple[int, ...]) -> None:
+    unix, inet, netlink, inet6 = 1, 2, 16, 10
+    for number in sockets:
+        made = [family for family in range(50) if judge(architecture, number, first=family, network=False) == ALLOWED]
+        assert made == [unix, inet, inet6, netlink]
+        assert {judge(architecture, number, first=family) for family in range(50)} == {ALLOWED}
+    io_uring_setup = 425
+    assert judge(architecture, io_uring_setup, network=False) == REFUSED
+    assert judge(architecture, io_uring_setup) == ALLOWED
+
+
+def test_without_a_network_socketcall_makes_no_sockets() -> None:
+    refused = [call for call in range(25) if judge(I386, 102, first=call, network=False) == REFUSED]
+    assert refused == [1, 8]
+    assert {judge(I386, 102, first=call) for call in range(25)} == {ALLOWED}
 
 
 @pytest.mark.parametrize("number", [39, 72, 250, 512])

@@ -18,7 +18,7 @@ from runner.model.job import Job, JobState
 from runner.model.machines import USABLE, Machine, MachineState
 from runner.rows import job_rows
 from runner.rows.machine_states import drain, fetch_machine_states, resume
-from runner.scheduler.placement import Placement
+from runner.scheduler.placement import GPUS_IN_USE, Placement
 from runner.steps.runtime import Runtime
 from runner.steps.spool import Spool
 from runner.steps.usage_reader import UsageReader
@@ -265,3 +265,22 @@ async def test_a_job_that_has_to_be_sealed_is_not_placed_where_the_machine_canno
             "its configuration requires a sandbox, but jobs are not sealed: user namespaces: operation not permitted"
         )
         assert job.state is JobState.QUEUED
+
+
+async def test_a_job_waits_while_a_running_job_has_gpus_of_its_slot(tmp_path: Path) -> None:
+    """After a reload, a machine has four slots in place of two."""
+    async with open_floor(tmp_path, "gpu-1") as floor:
+        gpus = "\n".join(f"{number}, GPU-{number}, 0000:0{number}:00.0, 1, 550, H100" for number in range(4))
+        smi = tmp_path / "gpu-1" / "nvidia-smi"
+        smi.write_text(f"#!/bin/sh\ncat <<END\n{gpus}\nEND\n")
+        smi.chmod(0o755)
+        floor.python("gpu-1").write_text(f'#!/bin/sh\nPATH={smi.parent}:$PATH exec {sys.executable} "$@"\n')
+        first = await floor.place(await floor.queue(1))
+        floor.machines = [replace(floor.machines[0], slots=4)]
+        floor.placement = floor.restart()
+        second = await floor.place(await floor.queue(2))
+        assert (second.state, second.trouble) == (JobState.QUEUED, GPUS_IN_USE.format(machine="gpu-1"))
+        async with floor.db.write() as connection:
+            await job_rows.delete_lease(connection, first.id)
+        second = await floor.place(second)
+        assert (second.state, second.trouble) == (JobState.PREPARING, None)

@@ -131,6 +131,29 @@ async def test_where_a_worktree_began_is_nobodys_base(tmp_path: Path, repository
         assert floor.count_layers() == 2
 
 
+async def test_the_branch_of_one_issues_rebase_is_nobody_elses_base(tmp_path: Path, repository: Repository) -> None:
+    async with open_floor(tmp_path, repository) as floor:
+        await floor.make_base()
+        rebase = make_job(
+            id="aaaaaaaaaa",
+            kind=JobKind.REBASE,
+            attempt=2,
+            clone_url=repository.url,
+            base_branch="elsewhere",
+            state=JobState.SUCCEEDED,
+            created_at=NOON - timedelta(hours=14),
+        )
+        async with floor.runtime.db.write() as connection:
+            await job_rows.insert_job(connection, rebase)
+        repository.git("checkout", "-qb", "elsewhere")
+        repository.commit({"a.txt": "of a stranger\n"})
+        repository.git("checkout", "-q", "main")
+        newest = repository.commit({"a.txt": "newer\n"})
+        await floor.refresh()
+        (base,) = Path(floor.machine.workspace, "bases").glob("*/base.json")
+        assert json.loads(base.read_text())["commit"] == newest
+
+
 async def test_a_service_that_starts_again_follows_the_same_refresh(tmp_path: Path, repository: Repository) -> None:
     async with open_floor(tmp_path, repository) as floor:
         await floor.make_base()

@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from runner.checks.verification import name_environment
 from runner.model.environment import Limits
+from runner.model.history import HistoryError
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import StageState
 from runner.model.machines import Machine
@@ -228,7 +229,7 @@ async def test_a_stage_that_never_ends_is_given_up_long_after_its_limit(
     assert (await step(floor, job)).state is state
     clock_of(floor).forward(1)
     ended = await step(floor, job)
-    reason = f"machine gpu-1 still reports that it is {doing}, long after the limit of {limit_s:,} seconds"
+    reason = f"machine gpu-1 has not finished {doing}, long after the limit of {limit_s:,} seconds"
     assert (ended.state, ended.failure) == (JobState.LOST, reason)
 
 
@@ -241,6 +242,56 @@ async def test_a_verification_that_never_ends_costs_the_job_no_report(floor: Flo
     assert (await step(floor, job)).state is JobState.VERIFYING
     clock_of(floor).forward(1)
     assert (await step(floor, job)).state is JobState.SUCCEEDED
+
+
+class Forgetful(ModelMachine):
+    """Says of every stage that it has not begun, or of all but one."""
+
+    def __init__(self, *done: str) -> None:
+        super().__init__("gpu-1")
+        self.done = done
+
+    def ask(self, verb: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        answer = super().ask(verb, request)
+        if verb == "poll":
+            answer |= {"state": "absent"} if request["stage"] not in self.done else {"state": "done"}
+        return answer
+
+
+@pytest.mark.parametrize(
+    ("state", "limit_s"), [(JobState.PREPARING, 1_200), (JobState.COLLECTING, 300), (JobState.VERIFYING, 1_400)]
+)
+async def test_a_machine_that_forgets_each_stage_does_not_keep_its_job(
+    floor: Floor, state: JobState, limit_s: int
+) -> None:
+    set_limits(floor)
+    use(floor, Forgetful())
+    job = await insert(floor, state, base_commit=None)
+    clock_of(floor).forward(100_000)  # In which nobody reached the machine.
+    for wait_s in (0, limit_s, 1_800):
+        clock_of(floor).forward(wait_s)
+        assert (await step(floor, job)).state is state
+    clock_of(floor).forward(1)
+    assert (await step(floor, job)).state is (JobState.SUCCEEDED if state is JobState.VERIFYING else JobState.LOST)
+
+
+async def test_a_machine_that_forgets_the_checks_but_not_their_environment_does_not_keep_its_job(floor: Floor) -> None:
+    set_limits(floor)
+    job = await insert(floor, JobState.VERIFYING)
+    use(floor, Forgetful("prepare"))
+    floor.machine.stages[name_environment(job.id)] = {"prepare": Stage("done", {"base_commit": NEWEST})}
+    for wait_s in (0, 1_400, 1_800):
+        clock_of(floor).forward(wait_s)
+        assert (await step(floor, job)).state is JobState.VERIFYING
+    clock_of(floor).forward(1)
+    assert (await step(floor, job)).state is JobState.SUCCEEDED
+
+
+async def test_github_is_not_asked_again_about_a_job_that_its_machine_has_forgotten(floor: Floor) -> None:
+    use(floor, Forgetful())
+    job = await step(floor, await insert(floor, JobState.PREPARING))
+    floor.history.fault = HistoryError("GitHub is away")
+    assert (await step(floor, job)).trouble is None
 
 
 async def test_a_wait_for_github_does_not_count_for_the_machine(floor: Floor) -> None:

@@ -37,6 +37,13 @@ def test_a_run_of_many_answers_is_one_part_with_one_cost() -> None:
     assert answers.with_cost(0.5).cost_usd == 0.5
 
 
+def test_a_run_with_one_answer_of_unknown_cost_is_of_unknown_cost_and_what_is_known_of_it_stays_known() -> None:
+    run = (Usage(turns=3, known_usd=0.5, run_s=9.0) + Usage(turns=1, unpriced=1, unpriced_turns=1)).as_one()
+    assert (run.cost_usd, run.known_usd) == (None, 0.5)
+    assert (run.unpriced, run.unpriced_turns, run.unpriced_run_s) == (1, 4, 9.0)
+    assert run.with_run_s(7.0).known_usd == 0.5
+
+
 @pytest.mark.parametrize("field", ["turns", "input_tokens", "known_usd", "run_s"])
 def test_less_than_nothing_is_never_left(field: str) -> None:
     assert Usage(**{field: 1}) - Usage(**{field: 2}) == NOTHING

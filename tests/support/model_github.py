@@ -56,6 +56,9 @@ class ModelGitHub:
         self.posted = list[Comment]()
         """Whatever we have ever posted, also what was deleted."""
         self.fetched_comments = list[int]()
+        self.roles_asked = list[str]()
+        self.files = dict[str, bytes]()
+        """What is on the default branch."""
         self.labellings = dict[int, list[Labelling]]()
         self.labels = dict[int, set[str]]()
         """What stands on each issue."""
@@ -67,6 +70,8 @@ class ModelGitHub:
         """Of the next calls, one each; `none` is none."""
         self.absent = set[int]()
         """Comments that are not found by their ids although they are there."""
+        self.rejects = ""
+        """A comment with this text gets a 422."""
         self.loses_opened = False
         """Whether the next pull request opens, and its answer is lost."""
         self.before_opening: Callable[[], object] = lambda: None
@@ -126,6 +131,7 @@ class ModelGitHub:
         raise NotImplementedError
 
     async def fetch_role(self, repository: str, login: str) -> Role:
+        self.roles_asked.append(login)
         return await self._do(lambda: Role.WRITE if login in self.writers else Role.NONE)
 
     async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
@@ -162,6 +168,8 @@ class ModelGitHub:
 
     def _post(self, issue_number: int, body: str) -> Comment:
         self._thread(issue_number)
+        if self.rejects and self.rejects in body:
+            raise GitHubError(422, "Body is too long")
         comment = self.say(issue_number, OURS, body)
         self.posted.append(comment)
         return comment
@@ -203,8 +211,8 @@ class ModelGitHub:
 
     async def react_to_comment(self, repository: str, comment_id: int, content: str) -> None: ...
 
-    async def fetch_file(self, repository: str, path: str, commit: str) -> bytes | None:
-        return await self._do(lambda: None)
+    async def fetch_file(self, repository: str, path: str, commit: str | None) -> bytes | None:
+        return await self._do(lambda: self.files.get(path) if commit is None else None)
 
     async def find_base_files(self, repository: str, paths: Collection[str], commit: str) -> dict[str, BaseFile]:
         return await self._do(lambda: {})

@@ -138,13 +138,14 @@ async def admit(deps: DashboardDeps, visitor: Visitor, name: str, operation: Ope
     Raises `ActionRefused`, `NotPermitted`, and what `handlers.ports.GitHub` raises.
     """
     absent = ActionRefused("Repository not found, or you don't have access.", 404, "repository")
+    # First, so that the answer is the same for a repository that is not configured.
+    if visitor.login and not deps.visibility.may_send_form(visitor.login, name):
+        raise ActionRefused(TOO_MANY, 503)
     rules = deps.context.rules_for(name)
     if rules is None or visitor.login is None:
         raise absent
-    if not deps.visibility.may_send_form(visitor.login, name):
-        raise ActionRefused(TOO_MANY, 503)
     repository = await deps.context.github.fetch_repository(rules.name)
-    person = await identify(deps.context, rules, repository, visitor.login, Surface.PAGE, operation)
+    person = await identify(deps.context, rules, visitor.login, Surface.PAGE, operation)
     if person.role < Role.READ:
         raise absent
     person.require(operation, rules.name)

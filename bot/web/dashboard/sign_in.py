@@ -91,6 +91,7 @@ class SignIn:
             self._deps.sessions.begin(response, login)
             log.info("dashboard.signed_in", login=login)
         elif login.casefold() == (visitor.login or "").casefold():
+            await self._revoke_note_token(request)
             response = self._go(trip["path"])
             self._deps.sessions.write_cookie(
                 response,
@@ -105,16 +106,21 @@ class SignIn:
         return response
 
     async def sign_out(self, request: web.Request) -> web.Response:
-        """End the session."""
+        """End the session. A token for a note that was not posted is revoked."""
         try:
             await self._deps.sessions.read_form(request)
         except FormRefused as forged:
             return self._refuse(self._deps.sessions.read(request), str(forged))
+        await self._revoke_note_token(request)
         response = self._go("/")
         for purpose in (STATE_COOKIE, NOTE_COOKIE):
             self._deps.sessions.drop_cookie(response, purpose)
         self._deps.sessions.end(response)
         return response
+
+    async def _revoke_note_token(self, request: web.Request) -> None:
+        if kept := self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS):
+            await self._oauth.revoke(kept["token"])
 
     @property
     def _redirect_uri(self) -> str:

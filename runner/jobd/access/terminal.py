@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
+import resource
 import select
 import signal
 import socket
@@ -21,6 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from ..files import Failure, JobPaths
+from ..sandbox.namespaces import leave_descriptors
 from ..sandbox.processes import kill_processes, reap_orphans
 from ..sandbox.sandbox import Sandbox
 from ..stages.stage import PR_SET_CHILD_SUBREAPER
@@ -76,7 +78,13 @@ def start(
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
             for number in (0, 1, 2):
                 os.dup2(slave, number)
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # So that no job can prevent the next line.
             socket.send_fds(theirs, [b"\0"], [master])
+            if sandbox:
+                leave_descriptors(soft)
+            else:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         except BaseException as error:
             theirs.send(str(error).encode()[:MAX_REASON] or b"?")
             raise

@@ -37,6 +37,10 @@ ABSENT = "000000"
 """The mode for a missing file in git's raw format (git-diff(1), "raw output format")."""
 
 
+HIDE_COMMITS = "--ignore-submodules=all"
+"""Leaves submodules out of the patch. Git reads their commits where a job's files say, so it could be the commit of
+another repository. Such a change is refused anyway."""
+
 SHOW_ALL_TEXT = "* !diff"
 """Overrides `.gitattributes`: git itself decides which contents are text, and shows those (gitattributes(5))."""
 
@@ -69,7 +73,8 @@ def compute_change(job: JobPaths, request: Mapping[str, Any], problems: list[str
         problems += find_twins(found.tracked, entries)
         contents = read_contents(git, entries, max_bytes)
         as_patch = ("--patch", "--binary", "--find-renames", "--no-ext-diff", "--no-textconv")
-        patch = git.run(*COMPARE, *as_patch, base, limit=PATCH_FACTOR * max_bytes + request["max_text_bytes"])
+        limit = PATCH_FACTOR * max_bytes + request["max_text_bytes"]
+        patch = git.run(*COMPARE, *as_patch, HIDE_COMMITS, base, limit=limit)
     return {
         "changes": [
             {"path": entry.path, "mode": entry.mode, "old_mode": entry.old_mode, "content": contents.get(entry.object)}

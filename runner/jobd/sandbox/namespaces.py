@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import select
 import signal
 import socket
@@ -65,6 +66,14 @@ MAX_NESTED = 64
 """How many namespaces of each kind a job's command may have: enough for nested sandboxes of browsers and agents. The
 account has some thousands for all jobs together."""
 
+HALVED = {
+    "max_inotify_instances": "inotify/max_user_instances",
+    "max_inotify_watches": "inotify/max_user_watches",
+    "max_fanotify_groups": "fanotify/max_user_groups",
+    "max_fanotify_marks": "fanotify/max_user_marks",
+}
+"""Limits of a user namespace, and the setting in /proc/sys/fs that limits the account, all its jobs together."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -87,7 +96,7 @@ def bind(source: Path, target: Path, *, writable: bool) -> None:
 
 
 def close_device(device: Path) -> None:
-    """Forbid opening a device, with the error that cgroups would give. Raises `OSError`."""
+    """Forbid opening a device, or the devices in a folder, with the error that cgroups would give. Raises `OSError`."""
     mount(device, device, flags=BIND)
     mount("", device, flags=REMOUNT | BIND | NO_DEVICES | os.statvfs(device).f_flag & KEPT)
 
@@ -173,7 +182,7 @@ def enter_namespaces(
     descriptors = list_descriptors()  # Now: later, /proc shows another namespace.
     unshare(sum(CLONE.values()) | (0 if network else CLONE_NETWORK))
     keep_ids(*ids)
-    limit_nested_namespaces()
+    limit_what_jobs_share()
     leave_session_keyring()
     die_with(parent)
     reader, writer = os.pipe()
@@ -196,7 +205,7 @@ def enter_namespaces(
     if command:
         _be_first(command)
     os.setsid()
-    filter_calls()
+    filter_calls(network=network)
     give_up_capabilities()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -207,8 +216,8 @@ def keep_ids(user: int, group: int) -> None:
         Path("/proc/self", name).write_text(text)
 
 
-def limit_nested_namespaces() -> None:
-    """Keep the programs of this user namespace from using up the account's namespaces. Raises `OSError`.
+def limit_what_jobs_share() -> None:
+    """Keep the programs of this user namespace from using up what the account has for all jobs. Raises `OSError`.
 
     They cannot raise the limit: that needs a capability in this namespace. Of a nested one, both limits count. Some
     containers show /proc/sys read-only: there is no limit then.
@@ -216,6 +225,19 @@ def limit_nested_namespaces() -> None:
     for name in LIMITS_OF.values():
         with unless_forbidden():
             (LIMITS / name).write_text(str(MAX_NESTED))
+    for name, setting in HALVED.items():
+        with unless_forbidden():
+            (LIMITS / name).write_text(str(int(Path("/proc/sys/fs", setting).read_text()) // 2))
+
+
+def leave_descriptors(soft: int) -> None:
+    """Let this process and its children open `soft` files, and never more than half of what the account's others may.
+
+    While one process of an account has sent more descriptors than another one may have open, and nobody has received
+    them, that one cannot send any (unix(7), `ETOOMANYREFS`).
+    """
+    half = max(resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2, 1)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, half), half))
 
 
 def leave_session_keyring() -> None:

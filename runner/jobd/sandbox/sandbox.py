@@ -9,8 +9,8 @@
   folders if the service runs on this machine. Exceptions, read-only: programs that PATH or an operator's command
   refers to, and the clone that the worktree's git needs.
 
-Everything else on the machine is visible as it is. The commands cannot open /dev/fuse, and `syscalls` says which system
-calls are refused.
+Everything else on the machine is visible as it is. The commands cannot open /dev/fuse; without a network they cannot
+open devices that reach other hosts either. `syscalls` says which system calls are refused.
 """
 
 from __future__ import annotations
@@ -49,6 +49,9 @@ KERNEL_SETTINGS, SYSTEM = (Path("/proc/sys"), Path("/proc/sysrq-trigger")), Path
 FUSE = Path("/dev/fuse")
 """A process that waits for a FUSE file system cannot be killed until that answers, and a job can make one."""
 
+NETWORK_DEVICES = (Path("/dev/vsock"), Path("/dev/vhost-vsock"), Path("/dev/infiniband"))
+"""They reach other hosts, and no network namespace contains them."""
+
 OPEN_TO_ALL = "mode=1777"
 NOTHING = Path(os.devnull)
 """What the sandbox shows in place of a hidden file."""
@@ -63,7 +66,8 @@ class Sandbox:
     def __init__(
         self, job: JobPaths, request: Mapping[str, Any], start_beside: Callable[[], None] | None = None
     ) -> None:
-        prepared = find_recipe(job)
+        if not (prepared := find_recipe(job)):  # The machine may have no room for another open file, for example.
+            raise Failure("not_sealed", "the file that says what the job may see cannot be read")
         self._job = job
         self._parent = os.getpid()
         self._start_beside = start_beside
@@ -121,10 +125,9 @@ class Sandbox:
             make_read_only(cover)
         if SHARED_MEMORY.is_dir():
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
-        for device in find_devices(self._gpus):
-            close_device(device)
-        if FUSE.exists():
-            close_device(FUSE)
+        for device in (*find_devices(self._gpus), FUSE, *(() if self._has_network else NETWORK_DEVICES)):
+            if device.exists():
+                close_device(device)
         with unless_forbidden():  # If refused, terminals of the account's other sessions stay visible.
             mount("devpts", TERMINALS, "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=0620")
         with unless_forbidden():  # Some containers refuse: /proc then shows others' names (docs/machines.md).

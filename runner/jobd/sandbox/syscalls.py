@@ -3,7 +3,10 @@ seals:
 
 - keys: their quota is one for all processes of an account, so that a job could use up its neighbours';
 - leases and delegations of files (`F_SETLEASE`): anyone who opens such a file waits until its holder answers, for up to
-  45 seconds, and a job can get one for each file of its account that it can read.
+  45 seconds, and a job can get one for each file of its account that it can read;
+- without a network, sockets of families that no network namespace contains (`AF_VSOCK`, for example). The filter does
+  not see the sockets that io_uring makes, nor the family in `socketcall`, which 32-bit programs use on x86-64. So it
+  refuses io_uring, and all sockets that `socketcall` would make.
 
 The answer is EPERM, as in containers. A program cannot remove the filter, and its children inherit it.
 """
@@ -13,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import socket
 import struct
 import sys
 from collections.abc import Iterable, Iterator
@@ -25,10 +29,17 @@ SET_MODE_FILTER, SPEC_ALLOW = 1, 4
 
 F_SETLEASE, F_SETDELEG = 1024, 1040
 
+FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+"""The families whose sockets belong to one network namespace or have a path."""
+MAKE_SOCKET, MAKE_PAIR = 1, 8
+"""What `socketcall` does (linux/net.h)."""
+IO_URING_SETUP = 425
+"""On every kind of processor."""
+
 LOAD, EQUALS, HAS_BIT, ANSWER = 0x20, 0x15, 0x45, 0x06
 """Instructions: load a word of the call, compare it, and return."""
-NUMBER, ARCHITECTURE, SECOND_ARGUMENT = 0, 4, 24
-"""Offsets in `struct seccomp_data`. A kernel reads only the lower half of fcntl's second argument."""
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
+"""Offsets in `struct seccomp_data`. Of the arguments here, a kernel reads only the lower half."""
 ALLOW, ERROR = 0x7FFF0000, 0x00050000
 X32 = 0x40000000
 """The bit in the numbers of calls that x86-64 has a second time, for programs with short pointers."""
@@ -45,17 +56,21 @@ class CallNumbers(NamedTuple):
     """`add_key`, `request_key` and `keyctl`."""
     fcntl: tuple[int, ...]
     """`fcntl`, and `fcntl64` of programs with 32 bits."""
+    sockets: tuple[int, ...]
+    """`socket` and `socketpair`."""
+    socketcall: tuple[int, ...] = ()
 
 
 KINDS = (
-    CallNumbers(0xC000003E, (248, 249, 250), (72,)),  # x86-64
-    CallNumbers(0xC00000B7, (217, 218, 219), (25,)),  # AArch64
-    CallNumbers(0x40000003, (286, 287, 288), (55, 221)),  # i386, also on x86-64
-    CallNumbers(0x40000028, (309, 310, 311), (55, 221)),  # Arm, also on AArch64
+    CallNumbers(0xC000003E, (248, 249, 250), (72,), (41, 53)),  # x86-64
+    CallNumbers(0xC00000B7, (217, 218, 219), (25,), (198, 199)),  # AArch64
+    CallNumbers(0x40000003, (286, 287, 288), (55, 221), (359, 360), (102,)),  # i386, also on x86-64
+    CallNumbers(0x40000028, (309, 310, 311), (55, 221), (281, 288)),  # Arm, also on AArch64
 )
 
 Instruction = tuple[int, int, int, int]
 """Code, how many instructions to skip if a comparison holds and if it does not, and a number (`struct sock_filter`)."""
+REFUSE: Instruction = ANSWER, 0, 0, ERROR | errno.EPERM
 
 
 class Filter(ctypes.Structure):
@@ -72,37 +87,41 @@ def can_filter() -> bool:
     return os.uname().machine in SECCOMP and sys.maxsize > 2**32
 
 
-def filter_calls() -> None:
+def filter_calls(*, network: bool) -> None:
     """Refuse the calls from here on, in this process and its children. Raises `OSError`.
 
     A process may do this because it has CAP_SYS_ADMIN in its user namespace. Others would need `no_new_privs`.
     """
     if not can_filter():
         return
-    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in make_filter(KINDS))
+    program = b"".join(struct.pack("=HBBI", *instruction) for instruction in make_filter(KINDS, network=network))
     loaded = Filter(len(program) // 8, program)
     if _libc.syscall(SECCOMP[os.uname().machine], SET_MODE_FILTER, SPEC_ALLOW, ctypes.byref(loaded)):
         error = ctypes.get_errno()
         raise OSError(error, os.strerror(error), "system call filter")
 
 
-def make_filter(kinds: Iterable[CallNumbers]) -> Iterator[Instruction]:
+def make_filter(kinds: Iterable[CallNumbers], *, network: bool) -> Iterator[Instruction]:
     """The filter's instructions. They allow all calls of programs of another kind."""
     for kind in kinds:
         yield load(ARCHITECTURE)
-        yield from when(EQUALS, kind.architecture, [*_judge(kind)])
+        yield from when(EQUALS, kind.architecture, [*_judge(kind, network=network)])
     yield answer(ALLOW)
 
 
-def _judge(kind: CallNumbers) -> Iterator[Instruction]:
+def _judge(kind: CallNumbers, *, network: bool) -> Iterator[Instruction]:
     yield load(NUMBER)
     yield from when(EQUALS, SKIPPED, [answer(ALLOW)])
     yield from when(HAS_BIT, X32, [answer(ERROR | errno.ENOSYS)])
-    for number in kind.keys:
-        yield from when(EQUALS, number, [answer(ERROR | errno.EPERM)])
-    lease, delegation = (when(EQUALS, command, [answer(ERROR | errno.EPERM)]) for command in (F_SETLEASE, F_SETDELEG))
-    for number in kind.fcntl:
-        yield from when(EQUALS, number, [load(SECOND_ARGUMENT), *lease, *delegation, answer(ALLOW)])
+    yield from when_any(kind.keys, [REFUSE])
+    leases = when_any((F_SETLEASE, F_SETDELEG), [REFUSE])
+    yield from when_any(kind.fcntl, [load(SECOND_ARGUMENT), *leases, answer(ALLOW)])
+    if not network:
+        usual = when_any(FAMILIES, [answer(ALLOW)])
+        makes = when_any((MAKE_SOCKET, MAKE_PAIR), [REFUSE])
+        yield from when_any(kind.sockets, [load(FIRST_ARGUMENT), *usual, REFUSE])
+        yield from when_any(kind.socketcall, [load(FIRST_ARGUMENT), *makes, answer(ALLOW)])
+        yield from when(EQUALS, IO_URING_SETUP, [REFUSE])
     yield answer(ALLOW)
 
 
@@ -114,6 +133,11 @@ def load(offset: int) -> Instruction:
 def when(comparison: int, number: int, then: list[Instruction]) -> list[Instruction]:
     """Instructions that run only if the comparison holds."""
     return [(comparison, 0, len(then), number), *then]
+
+
+def when_any(numbers: Iterable[int], then: list[Instruction]) -> list[Instruction]:
+    """Instructions that run if the word equals one of these numbers; they must end with an answer."""
+    return [instruction for number in numbers for instruction in when(EQUALS, number, then)]
 
 
 def answer(action: int) -> Instruction:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..files import Failure
+from ..sandbox.namespaces import leave_descriptors
 from ..sandbox.processes import reap_orphans
 from ..sandbox.sandbox import Sandbox
 from ..sandbox.shortage import FORBIDDEN, NO_PROCESS, Shortage, explain_shortage
@@ -81,6 +83,7 @@ def start(
         try:
             assert sandbox
             sandbox.enter(cwd)
+            leave_descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         except BaseException as error:
             number = error.errno if isinstance(error, OSError) else None
             os.write(writer, f"{number or 0} {error}".encode()[:MAX_REASON])
