@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from runner.model.job import JobRequest
 
+PATCH_FILE = "change.patch"
+"""The name of a diff that people download."""
+
 
 def job_url(public_url: str, job_id: str) -> str:
     """The address of a job's page."""
     return f"{public_url}/jobs/{job_id}"
+
+
+def note_url(public_url: str, job_id: str) -> str:
+    """The address of the form for a note on a job's diff."""
+    return f"{job_url(public_url, job_id)}/note"
+
+
+def patch_file_url(public_url: str, job_id: str) -> str:
+    """The address of a job's diff as a file to download."""
+    return f"{job_url(public_url, job_id)}/files/{PATCH_FILE}"
 
 
 def find_page_root(job: JobRequest, public_url: str, *, signs_in: bool) -> str:

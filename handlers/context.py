@@ -48,11 +48,18 @@ class Context:
     public_logs: bool = False
     """Whether everybody who can see a job of a public repository may read its log."""
 
+    public_pages: bool = True
+    """Whether people see jobs of public repositories without sign-in."""
+
     strangers: MutableMapping[tuple[str, str], tuple[int, datetime]] = field(
         default_factory=lambda: TTLCache(KEPT_STRANGERS, STRANGER_S)
     )
     """Login and repository, in lower case -> how often GitHub said that they have no right there, and the time until
     which it is not asked again (`handlers.commands.permissions`)."""
+
+    def opens_page(self, job: Job) -> bool:
+        """Whether everybody who has the address of a job's page can open it."""
+        return not job.private and (self.public_pages or not self.signs_in)
 
     def opens_log(self, job: Job) -> bool:
         """Whether everybody who can see a job may read its log. If not, only people who can start jobs there may."""

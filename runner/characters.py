@@ -133,6 +133,7 @@ _STAND_INS = {
     **{char: "".join(chr(_BYTES + byte) for byte in chr(char).encode()) for char in range(_BYTES, _BYTES + 0x100)},
 }
 _WRITTEN_BYTES = {_BYTES + byte: f"\u27e80x{byte:02X}\u27e9" for byte in range(0x100)}
+_RAW_BYTES = {_BYTES + byte: chr(0xDC00 + byte) if byte >= 0x80 else chr(byte) for byte in range(0x100)}
 _UNSTOREABLE = re.compile(r"[\0\udc80-\udcff\U0010ff00-\U0010ffff]")
 _CUT_CHARACTER = re.compile(r"[\U0010ffc2-\U0010fff4][\U0010ff80-\U0010ffbf]{0,2}\Z")
 
@@ -144,6 +145,11 @@ def decode_exactly(content: bytes) -> str:
     """
     text = content.decode(errors="surrogateescape")
     return text.translate(_STAND_INS) if _UNSTOREABLE.search(text) else text
+
+
+def encode_exactly(text: str) -> bytes:
+    """The bytes that `decode_exactly` was given."""
+    return text.translate(_RAW_BYTES).encode(errors="surrogateescape")
 
 
 def drop_cut_character(text: str) -> str:

@@ -110,7 +110,7 @@ _JOB = make_job()
 def _read_notes(text: str) -> None:
     for command in (Command("pr", text, ""), Command("pr", "", text)):
         parse_note(command)
-    find_note_fault(text, [text])
+    find_note_fault(text, [text], "0" * 12)
 
 
 def _render_template(text: str) -> str:
@@ -160,7 +160,7 @@ WHOLE: dict[str, Function] = {
     "parse_report": parse_report,
     "is_withheld": lambda text: is_withheld(Report("0123456789", text, "", "", "", "", (), None)),
     "notes": _read_notes,
-    "notes, against a report": lambda text: find_note_fault(NOTE, [text]),
+    "notes, against a report": lambda text: find_note_fault(NOTE, [text], "0" * 12),
     "template": _render_template,
     "name_failure": lambda text: name_failure(text, 1, timed_out=False),
     "find_signature": lambda text: find_signature(text, 1, timed_out=False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bot.cli.apply import NotApplied
 from bot.operations.bundle import NotBundled
 from bot.operations.context import UnknownRepository
 from bot.operations.deliveries import NotReplayed
@@ -19,6 +20,17 @@ WRONG_NAMES = (UnknownMachine, UnknownRepository)
 """The command names something that is not in the configuration."""
 
 FAILURES = (
-    *(DatabaseError, UnknownJob, NotReplayed, NotBundled, HoldRefused, NotChanged, NotDone, NotStarted, Refused),
+    *(
+        DatabaseError,
+        UnknownJob,
+        NotReplayed,
+        NotBundled,
+        HoldRefused,
+        NotApplied,
+        NotChanged,
+        NotDone,
+        NotStarted,
+        Refused,
+    ),
     *(GitHubError, GitHubUnavailable),
 )

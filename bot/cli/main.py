@@ -110,6 +110,14 @@ def report(job_id: Job, config: Config, as_json: AsJson = False) -> None:
 
 
 @app.command()
+def apply(job_id: Job, config: Config) -> None:
+    """Apply a job's diff to a new branch of the git checkout in this folder."""
+    from bot.cli.apply import apply_diff
+
+    _print(apply_diff(load(config), job_id, Path.cwd()))
+
+
+@app.command()
 def costs(config: Config, since: Day = None, until: Day = None, as_json: AsJson = False) -> None:
     """Print the costs of each job, as CSV unless you ask for JSON."""
     from bot.operations.reports import read_costs

@@ -93,6 +93,7 @@ def build_context(
         machines={machine.name: machine for machine in settings.machine_list()},
         signs_in=settings.dashboard.client_id is not None,
         public_logs=settings.dashboard.public_logs,
+        public_pages=settings.dashboard.public,
     )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from bot.web.page_queue import run_for_page
+from bot.web.auth.page_queue import run_for_page
 from handlers.text.live_transcript import LiveTranscript, join_plain
 from handlers.text.log_redactor import MAX_HELD, LogRedactor
 from handlers.text.transcript import Entry, EntryKind

@@ -18,6 +18,7 @@ from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.web.auth.auth_config import AuthConfig
+from bot.web.auth.page_queue import run_for_page
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.actions import Actions
 from bot.web.dashboard.checks import show_checks
@@ -34,7 +35,7 @@ from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, JobLogs, LogTail, T
 from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
 from bot.web.live_channel import JobView, may_read
 from bot.web.live_log import MAX_STREAMS, LiveLogCallbacks, LiveLogs
-from bot.web.page_queue import PageQueue, run_for_page
+from handlers.addresses import PATCH_FILE
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.effects.outbox import count_backlog, list_troubles
@@ -59,7 +60,7 @@ from runner.steps.spool import GROWING, STAGES, Spool
 
 STATIC = {path.name: path for path in (Path(__file__).parent / "static").iterdir() if path.is_file()}
 """Name -> file that every page may load."""
-ARTIFACTS = {"report.md": "body", "worklog.md": "worklog", "repro.py": "repro", "change.patch": "patch"}
+ARTIFACTS = {"report.md": "body", "worklog.md": "worklog", "repro.py": "repro", PATCH_FILE: "patch"}
 """File name -> field of the report."""
 
 REFRESH_S = 5
@@ -105,7 +106,7 @@ class Pages:
         signs_in = self._deps.oauth is not None
         self.live = LiveLogs(decided, spool, self._logs, max_streams, people_sign_in=signs_in)
         """Must be closed when the service stops."""
-        self._page_queue = PageQueue(self._find_login, HEADERS)
+        self._page_queue = self._deps.queue
         self._large = LargeAnswers(self._find_login, HEADERS, max_under_way, people_sign_in=signs_in)
 
     def routes(self) -> list[web.RouteDef]:

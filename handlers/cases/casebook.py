@@ -335,6 +335,16 @@ async def fetch_brought_pull(connection: AsyncConnection, repository: str, issue
     return Pull(**row._mapping) if row else None
 
 
+async def fetch_same_pull(connection: AsyncConnection, job: Job, digest: str) -> Pull | None:
+    """The newest pull request of a job's issue, if it has this diff and is for the same branch."""
+    newest = await fetch_newest_pull(connection, job.repository, job.issue_number)
+    if newest is None or newest.digest != digest:
+        return None
+    # A rebase onto another branch may leave a diff as it was.
+    made_of = await job_rows.fetch_job(connection, newest.job_id)
+    return newest if made_of and made_of.base_branch == job.base_branch else None
+
+
 async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pull]:
     """Approved pull requests that are not on GitHub yet, oldest first, and only the first of each issue."""
     waiting = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None))

@@ -29,6 +29,11 @@ _OPTION = re.compile(r"(?:--|[–—]+)(?=[^\W\d_])([^\s=]+)(?:=(\S*)|\s+(?!--|[
 class OptionRefused(Exception):  # noqa: N818
     """The options are not valid. The message is a clause that is safe to post."""
 
+    def __init__(self, why: str, option: str = "agent") -> None:
+        """`option` is the one that is not available."""
+        super().__init__(why)
+        self.option = option
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -89,10 +94,10 @@ def choose(
         raise OptionRefused(options.problem)
     agent = usual.agent if usual.agent in offers else next(iter(offers))
     if options.agent is not None:
-        agent = _find(options.agent, offers) or _refuse("unknown agent")
-    machine = options.machine and (_find(options.machine, machines) or _refuse("unknown machine"))
+        agent = _find(options.agent, offers) or _refuse("unknown agent", "agent")
+    machine = options.machine and (_find(options.machine, machines) or _refuse("unknown machine", "machine"))
     if options.model is not None:
-        model = _find(options.model, offers[agent]) or _refuse(f"unknown model for `{agent}`")
+        model = _find(options.model, offers[agent]) or _refuse(f"unknown model for `{agent}`", "model")
         return Choice(agent, model, machine)
     keeps_model = agent == usual.agent and usual.model in offers[agent]
     return Choice(agent, usual.model if keeps_model else None, machine)
@@ -105,5 +110,5 @@ def _find(typed: str, names: Collection[str]) -> str | None:
     return next((name for name in names if name.casefold() == typed.casefold()), None)
 
 
-def _refuse(why: str) -> str:
-    raise OptionRefused(why)
+def _refuse(why: str, option: str) -> str:
+    raise OptionRefused(why, option)

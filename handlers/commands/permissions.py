@@ -6,6 +6,7 @@ limit, and strangers can comment as often as they like.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -61,9 +62,11 @@ async def identify(
 
 
 async def admit(
-    context: Context, repository: Repository, issue_number: int, sender: User, *operations: Operation
+    context: Context, repository: Repository, issue_number: int, sender: User, asked: Mapping[Operation, str]
 ) -> Person | None:
     """The sender, if they may do all of this; else one friendly reply in the thread, and None.
+
+    `asked` are the operations, each with the command that asks for it, if there is one.
 
     A repository without configuration is explained once to each requester, a missing permission once to each person on
     an issue, and strangers are answered only a few times an hour (`handlers.effects.strangers`).
@@ -76,15 +79,17 @@ async def admit(
         await reply_to_stranger(context, repository.full_name, issue_number, occasion, body, sender.login)
         return None
     # Which operation takes most is a matter of the rules, and the repository's own may differ from the operator's.
-    hardest = max(operations, key=lambda operation: _rank(operation, rules))
+    hardest = max(asked, key=lambda operation: _rank(operation, rules))
     person = await identify(context, rules, sender.login, Surface.THREAD, hardest)
-    refused = [operation for operation in operations if not person.may(operation)]
+    refused = [operation for operation in asked if not person.may(operation)]
     if not refused:
         return person
     log.info("request.refused", by=sender.login)
-    right = RIGHTS[max(refused, key=lambda operation: _rank(operation, person.rules))]
+    least = max(refused, key=lambda operation: _rank(operation, person.rules))
+    right = RIGHTS[least]
     helper = person.may(Operation.START)  # They can do other things, and read what this one takes.
-    body = replies.render_no_permission(sender.login, rules.name, right.find_role(person.rules), helps=helper)
+    role = right.find_role(person.rules)
+    body = replies.render_no_permission(sender.login, rules.name, role, command=asked[least], helps=helper)
     occasion = f"#{issue_number} no permission @{sender.login}" + f" {right.name}" * helper
     await answer(context, person, issue_number, occasion, body)
     return None

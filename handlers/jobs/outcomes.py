@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases import casebook
 from handlers.cases.case import end_job
-from handlers.cases.casebook import Reply
+from handlers.cases.casebook import Pull, Reply
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.jobs.preconditions import NotStarted
@@ -82,6 +82,8 @@ class _Ended:
     pull_number: int | None
     log: bytes | None
     """The log of its agent, compressed, if the report quotes its end."""
+    same_pull: Pull | None
+    """The pull request that already has the job's diff."""
 
     @property
     def size(self) -> int:
@@ -96,7 +98,9 @@ async def _read_ended(context: Context, job: Job) -> _Ended:
         pull_number = case.pull_number if case else None
         is_quoted = job.agent_failed and context.opens_log(job)
         log = await job_rows.fetch_compressed_log(connection, job.id, "agent") if is_quoted else None
-        return _Ended(job, report, meter, await fetch_checks(connection, job.id), pull_number, log)
+        digest = report.digest if case and report else None
+        same = await casebook.fetch_same_pull(connection, job, digest) if digest else None
+        return _Ended(job, report, meter, await fetch_checks(connection, job.id), pull_number, log, same)
 
 
 async def _report(context: Context, job_id: str) -> None:
@@ -111,7 +115,8 @@ async def _report(context: Context, job_id: str) -> None:
         return
     ended = await _read_ended(context, job)
     draft = await run_aside(ended.size, _render, context, ended)
-    is_approvable = await run_aside(ended.size, _is_approvable, context, ended, draft)
+    is_new = ended.same_pull is None
+    is_approvable = is_new and await run_aside(ended.size, _is_approvable, context, ended, draft)
     is_concern = await run_aside(ended.size, is_withheld, ended.report)
     async with context.db.write() as connection:
         if await job_rows.fetch_job(connection, job_id) != job:
@@ -188,10 +193,13 @@ def _render(context: Context, ended: _Ended) -> Draft:
             secrets=context.secrets,
             checks=ended.checks,
             pull_number=ended.pull_number,
+            approved=replies.render_pull_exists(ended.same_pull.number) if ended.same_pull else "",
             key_on_machine=context.leaves_key(job),
             caps_unpriced=context.caps_unpriced(job),
             quotes_log=context.opens_log(job),
             last_lines=_read_last_lines(context, job, ended.log) if ended.log else "",
+            signs_in=context.signs_in,
+            opens_page=context.opens_page(job),
         )
     except Exception:
         log.exception("report.not_rendered", **job.log_context())

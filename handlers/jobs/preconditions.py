@@ -20,7 +20,8 @@ from handlers.jobs.previous_attempts import EarlierAttempt, recall
 from handlers.ports import GitHubError, MentioningPull
 from handlers.rules import Preset, RepositoryRules
 from handlers.text.report import has_words
-from handlers.words import replies
+from handlers.words import form_errors, replies
+from handlers.words.form_errors import FormError, strip_marks
 from runner.changes.concerns import is_withheld
 from runner.checks.verification import CheckKind
 from runner.model.caps import CapUse, Scope, find_tightest
@@ -35,11 +36,12 @@ MAX_NAMED = 5
 
 
 class NotStarted(Exception):  # noqa: N818
-    """No job is started. `reply` says why."""
+    """No job is started. `reply` says why in the thread, and `on_page` in a form."""
 
-    def __init__(self, reply: str) -> None:
+    def __init__(self, reply: str, on_page: FormError | None = None) -> None:
         super().__init__(reply)
         self.reply = reply
+        self.on_page = on_page or FormError(strip_marks(reply))
 
 
 class NothingStarts(NotStarted):
@@ -92,7 +94,7 @@ async def check_unopposed(context: Context, repository: str, issue: Issue, comma
         log.warning("start.pulls_unknown", reason=str(error))
     objections = find_objections(issue, pulls, repository, await context.github.own_login())
     if objections:
-        raise NotStarted(replies.render_spoken_against(objections, command))
+        raise NotStarted(replies.render_spoken_against(objections, command), form_errors.say_opposed(objections))
 
 
 def find_preset(context: Context, rules: RepositoryRules, name: str, steering: str) -> Preset:
@@ -102,9 +104,9 @@ def find_preset(context: Context, rules: RepositoryRules, name: str, steering: s
     offered = [preset for preset in context.presets.values() if rules.presets is None or preset.name in rules.presets]
     preset = next((preset for preset in offered if preset.name == name), None)
     if preset is None:
-        raise NotStarted(replies.render_presets(offered))
+        raise NotStarted(replies.render_presets(offered), form_errors.say_unknown_preset(offered))
     if preset.needs_advice and not steering:
-        raise NotStarted(replies.render_no_advice(preset.name))
+        raise NotStarted(replies.render_no_advice(preset.name), form_errors.NO_ADVICE)
     return preset
 
 
@@ -128,7 +130,7 @@ async def check_free(
             return active
         ending = bool(active and active.cancel_requested_at)
         pages = context.find_page_root(active) if active else ""
-        raise Busy(replies.render_busy(pages, case.active_job_id, ending=ending))
+        raise Busy(replies.render_busy(pages, case.active_job_id, ending=ending), None if ending else form_errors.BUSY)
     return None
 
 
@@ -186,7 +188,7 @@ async def find_earlier(connection: AsyncConnection, context: Context, repository
     reported = await job_rows.fetch_last_job(connection, repository, number, reported=True)
     job = reported or await job_rows.fetch_last_job(connection, repository, number)
     if job is None:
-        raise NotStarted(replies.render_nothing_to_retry())
+        raise NotStarted(replies.render_nothing_to_retry(), form_errors.NOTHING_TO_RETRY)
     report = await job_rows.fetch_report(connection, job.id)
     if await fetch_withheld(connection, job.id):
         raise NotStarted(replies.render_retry_refused())
@@ -199,7 +201,7 @@ async def find_simplifiable(
     """The last attempt with edits. Raises `NotStarted`."""
     earlier = await find_earlier(connection, context, repository, number)
     if not earlier.edited:
-        raise NotStarted(replies.render_nothing_to_simplify())
+        raise NotStarted(replies.render_nothing_to_simplify(), form_errors.NOTHING_TO_SIMPLIFY)
     return earlier
 
 

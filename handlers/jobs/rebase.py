@@ -14,7 +14,7 @@ from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.previous_attempts import EarlierAttempt, recall
 from handlers.rules import REBASE, RepositoryRules
 from handlers.text.report import has_words
-from handlers.words import replies
+from handlers.words import form_errors, replies
 from runner.changes.concerns import is_withheld
 from runner.changes.rebase import find_unresolved
 from runner.model.ending import Ending
@@ -41,8 +41,8 @@ class Target:
     branch: str
     commit: str | None = None
     """None means the branch's newest commit when a machine begins."""
-    objection: str | None = None
-    """Why this target is not possible, as a reply."""
+    objection: NotStarted | None = None
+    """Why this target is not possible."""
 
 
 def read_onto(argument: str) -> tuple[str | None, str]:
@@ -70,7 +70,7 @@ async def find_rebasable(connection: AsyncConnection, context: Context, reposito
     job = await job_rows.fetch_job(connection, job_id) if job_id else None
     report = await job_rows.fetch_report(connection, job.id) if job else None
     if job is None or report is None or report.digest is None:
-        raise NotStarted(replies.render_nothing_to_rebase())
+        raise NotStarted(replies.render_nothing_to_rebase(), form_errors.NOTHING_TO_REBASE)
     return recall(job, report, context.secrets)
 
 
@@ -88,9 +88,10 @@ async def find_target(context: Context, rules: RepositoryRules, number: int, ont
         branch = onto
     newest = await context.github.fetch_branch_sha(rules.name, branch) if onto is None or is_branch(branch) else None
     if newest is None or (commit and not await leads_to(context.github, rules.name, commit, newest)):
-        return Target(branch, objection=replies.render_onto_refused(job.base_branch))
+        reply, on_page = replies.render_onto_refused(job.base_branch), form_errors.say_onto_refused(job.base_branch)
+        return Target(branch, objection=NotStarted(reply, on_page))
     if (branch, commit or newest) == (job.base_branch, job.base_commit):
-        return Target(branch, objection=replies.render_up_to_date(branch, commit or newest))
+        return Target(branch, objection=NotStarted(replies.render_up_to_date(branch, commit or newest)))
     return Target(branch, commit)
 
 

@@ -39,7 +39,7 @@ from handlers.jobs.previous_attempts import EarlierAttempt
 from handlers.jobs.rebase import Target, find_rebasable, find_target, find_task
 from handlers.jobs.snapshot import Snapshot, freeze_issue
 from handlers.rules import REBASE, Preset, RepositoryRules, find_command
-from handlers.words import replies, status_comment
+from handlers.words import form_errors, replies, status_comment
 from runner.agents.skills import choose_skills
 from runner.checks.verification import CheckKind
 from runner.model.job import Job, JobKind, JobRequest, JobState, Posts, ask_again, derive_job_id
@@ -216,7 +216,7 @@ async def _create(
     plan = await _plan(connection, context, rules, request)
     scripts = await list_scripts(connection, snapshot, with_earlier=not plan.preset.has_agent)
     if not plan.preset.has_agent and not scripts:
-        raise NothingToVerify(replies.render_nothing_to_verify())
+        raise NothingToVerify(replies.render_nothing_to_verify(), form_errors.NOTHING_TO_VERIFY)
     if plan.gives_way:
         await _give_way(connection, context, plan.gives_way, request.person.name)
     wanted = _draft(context, rules, request, snapshot, plan)
@@ -274,8 +274,10 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
     preset = find_preset(context, rules, name, request.steering)
     if preset.kind is JobKind.REBASE:
         earlier = await find_rebasable(connection, context, rules.name, number)
-        if objection := request.target.objection if request.target else replies.render_nothing_to_rebase():
-            raise NotStarted(objection)
+        if request.target is None:
+            raise NotStarted(replies.render_nothing_to_rebase(), form_errors.NOTHING_TO_REBASE)
+        if request.target.objection:
+            raise request.target.objection
     if earlier:
         usual = Choice(earlier.job.agent, earlier.job.model)
     elif preset.carries_on:
@@ -284,7 +286,12 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
     try:
         choice = choose(request.options, offers, usual, machines)
     except OptionRefused as refused:
-        raise NotStarted(replies.render_option_refused(str(refused), offers, machines)) from None
+        reply, agent = (
+            replies.render_option_refused(str(refused), offers, machines),
+            request.options.agent or usual.agent,
+        )
+        on_page = form_errors.say_unknown_option(str(refused), refused.option, offers, machines, agent)
+        raise NotStarted(reply, on_page) from None
     await check_caps(connection, context, rules, number, request.person.name)
     return _Plan(preset, choice, earlier, gives_way)
 

@@ -33,6 +33,11 @@ COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 class Refused(Exception):  # noqa: N818
     """Nothing is begun; the message says why, as a sentence without its end."""
 
+    def __init__(self, why: str, field: str = "") -> None:
+        """`field` is the part of the request that it is about, as forms name it."""
+        super().__init__(why)
+        self.field = field
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRequest:
@@ -56,7 +61,7 @@ async def start_off_thread(context: Context, person: Person, repository: Reposit
     rules = person.rules
     check_rules(rules)
     if not request.words.strip() or len(request.words) > MAX_TASK:
-        raise Refused(f"a task has 1 to {MAX_TASK:,} characters")
+        raise Refused(f"a task has 1 to {MAX_TASK:,} characters", "advice")
     preset = choose_preset(request.preset, rules, context.presets)
     choice = _choose(context, rules, repository, request.options)
     async with context.db.write() as connection:
@@ -75,7 +80,7 @@ def _choose(context: Context, rules: RepositoryRules, repository: Repository, op
         return choose(options, offers, Choice(rules.agent), machines)
     except OptionRefused as refused:
         known = f"agents {', '.join(offers)}; machines {', '.join(machines) or 'none'}"
-        raise Refused(f"{str(refused).replace('`', '')}; available: {known}") from None
+        raise Refused(f"{str(refused).replace('`', '')}; available: {known}", refused.option) from None
 
 
 def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Preset]) -> Preset:
@@ -90,10 +95,10 @@ def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Prese
     there_are = f"available: {', '.join(offered) or 'none'}"
     known = presets.get(name)
     if name == RETRY or (known and (known.carries_on or not known.has_agent)):
-        raise Refused(f"{name} needs an issue; {there_are}")
+        raise Refused(f"{name} needs an issue; {there_are}", "preset")
     if known:
-        raise Refused(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}")
-    raise Refused(f"unknown preset {name[:50]!r}; {there_are}")
+        raise Refused(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}", "preset")
+    raise Refused(f"unknown preset {name[:50]!r}; {there_are}", "preset")
 
 
 def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:

@@ -43,9 +43,6 @@ NOTE_EXAMPLE = (
 )
 """A note as we would like to read it."""
 
-TITLE_EXAMPLE = "A title stands in quotes, as in `/ptq pr --title 'Keep the last row'`"
-"""How we would like to have one."""
-
 PHONE_COLUMNS = 44
 """Characters of a code block's line that a phone shows without scrolling."""
 
@@ -135,15 +132,26 @@ def find_digest_fault(shown: str) -> str | None:
     )
 
 
-def find_option_fault(note: NoteText) -> str | None:
-    """Why the command's line cannot be read, as a reply; None when it can."""
+@dataclass(frozen=True, slots=True)
+class NoteFault:
+    """Why a note does not count."""
+
+    reply: str
+    """For the thread."""
+    on_page: str
+    """For the form: without what the form shows itself."""
+
+
+def find_option_fault(note: NoteText, shown: str) -> str | None:
+    """Why the command's line cannot be read, as a reply; None when it can. `shown` is the digest of the diff."""
+    title = f"A title stands in quotes, as in `/ptq pr {shown} --title 'Keep the last row'`"
     if note.title == "":
-        return f"`--title` came without a title. {TITLE_EXAMPLE}, and your note below that line."
+        return f"`--title` came without a title. {title}, and your note below that line."
     if note.unknown is None:
         return None
     return (
         f"{show_code(note.unknown, (), 40)} is no option of `/ptq pr`: its only one is `--title`, before the "
-        f"note. {TITLE_EXAMPLE}; what belongs to your note can stand below that line."
+        f"note. {title}; what belongs to your note can stand below that line."
     )
 
 
@@ -158,46 +166,67 @@ _OUR_REFUSALS = (
 """What we say ourselves: to say it back is no note."""
 
 
-def find_note_fault(note: str, report_texts: Sequence[str]) -> str | None:
-    """Why `note` cannot stand for a human's approval, as a reply with an example; None when it can.
+def find_note_fault(note: str, report_texts: Sequence[str], shown: str) -> NoteFault | None:
+    """Why `note` cannot stand for a human's approval; None when it can. `shown` is the digest of the diff.
 
     Only its author's own prose counts: quotes, code, links and HTML may stand in it, but say nothing by themselves.
     """
-    reason = _judge(note, report_texts)
-    example = fence(f"/ptq pr\n\n{fill(NOTE_EXAMPLE, PHONE_COLUMNS)}", "text")
-    return f"{reason} For example:\n\n{example}" if reason else None
+    if (fault := _judge(note, report_texts)) is None:
+        return None
+    example = fence(f"/ptq pr {shown}\n\n{fill(NOTE_EXAMPLE, PHONE_COLUMNS)}", "text")
+    return NoteFault(f"{fault.reply} For example:\n\n{example}", fault.on_page)
 
 
-def _judge(note: str, report_texts: Sequence[str]) -> str | None:
+def _judge(note: str, report_texts: Sequence[str]) -> NoteFault | None:
     if not note.strip():
-        return (
+        return NoteFault(
             "A pull request opens with a human's note, and this command came without one. "
-            f"Please say below it, {NOTE_PLACEHOLDER}."
+            f"Please say below it, {NOTE_PLACEHOLDER}.",
+            "Write a note: every pull request begins with one.",
         )
     # Before anything is read: the note may be as long as a comment can be.
     if len(note) > MAX_NOTE:
         much = f"This note has {len(note)} characters, and {MAX_NOTE} are the most."
-        return f"{much} Please say more briefly, {NOTE_PLACEHOLDER}."
+        return NoteFault(
+            f"{much} Please say more briefly, {NOTE_PLACEHOLDER}.",
+            f"Your note has {len(note):,} characters. It can have {MAX_NOTE:,}.",
+        )
     prose = _normalise(" ".join(_find_prose(note)))
     letters = _count_letters(prose)
     if not letters and _count_letters(note):
-        return f"This note holds only quotes, links or code. Please say, {NOTE_PLACEHOLDER}."
+        return NoteFault(
+            f"This note holds only quotes, links or code. Please say, {NOTE_PLACEHOLDER}.",
+            "Quotes, links and code do not count. Add a sentence of your own.",
+        )
     if letters < MIN_LETTERS:
-        return (
+        return NoteFault(
             f"This note is too short to tell a reviewer anything: it has {letters} letters of your own, and "
-            f"{MIN_LETTERS} letters are the least. Please say, {NOTE_PLACEHOLDER}."
+            f"{MIN_LETTERS} letters are the least. Please say, {NOTE_PLACEHOLDER}.",
+            f"Your note is too short: it has {letters} letters of your own, and needs {MIN_LETTERS}.",
         )
     if _repeats_itself(prose):
-        return f"This note says the same few words again and again. Please say, {NOTE_PLACEHOLDER}."
+        return NoteFault(
+            f"This note says the same few words again and again. Please say, {NOTE_PLACEHOLDER}.",
+            "Your note repeats the same few words. Say what the change does and why it is right.",
+        )
     if _hides_what_follows(note):
         left = "This note leaves a fence, a comment or an HTML element open, which would hide what stands below it."
-        return f"{left} Please say, {NOTE_PLACEHOLDER}."
+        return NoteFault(
+            f"{left} Please say, {NOTE_PLACEHOLDER}.",
+            "Your note leaves a code fence, a comment or an HTML element open, which would hide the text after it. "
+            "Close it.",
+        )
     if _find_copied(prose, (NOTE_PLACEHOLDER, NOTE_EXAMPLE, *_OUR_REFUSALS)):
-        return f"This note repeats our template. Please say, {NOTE_PLACEHOLDER}."
+        return NoteFault(
+            f"This note repeats our template. Please say, {NOTE_PLACEHOLDER}.",
+            "Your note repeats the example, or words of this form. Use your own words.",
+        )
     if passage := _find_copied(prose, report_texts):
-        return (
+        return NoteFault(
             f"“{make_safe_line(passage, (), 200)}” stands in the agent's report already, and a reviewer wants to hear "
-            f"from somebody who read the diff. Please say, {NOTE_PLACEHOLDER}; what you quote goes behind a `>`."
+            f"from somebody who read the diff. Please say, {NOTE_PLACEHOLDER}; what you quote goes behind a `>`.",
+            "Your note copies the agent's report. Use your own words, and put a > before what you quote: "
+            f"“{' '.join(passage.split())[:200]}”",
         )
     return None
 

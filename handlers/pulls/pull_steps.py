@@ -24,6 +24,7 @@ from handlers.words.pull_body import (
     find_edits,
     render_commit_message,
     render_marker,
+    render_note,
     render_pull_body,
     render_pull_title,
 )
@@ -206,7 +207,7 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
             raise moved
     # Read as late as possible, because people may edit it at any time.
     written = (await context.github.fetch_pull_request(job.repository, number)).body
-    edits = find_edits(written, (pull.note, earlier.pull.note), context.secrets)
+    edits = find_edits(written, (render_note(pull), render_note(earlier.pull)), context.secrets)
     body = await _render_body(context, pull, approved, edits or "")
     title = approved.title if pull.title else None
     await context.github.update_pull_request(job.repository, number, body=body, title=title)

@@ -25,6 +25,7 @@ from handlers.effects.retry_policy import MAX_WAIT_S, Verdict, judge
 from handlers.events import IssueComment
 from handlers.ports import NotFound
 from handlers.pulls.note import (
+    NoteFault,
     NoteText,
     find_digest_fault,
     find_note_fault,
@@ -47,6 +48,12 @@ MAX_COMPARED = 300_000
 
 MAX_REFUSALS = 3
 """Times that GitHub may refuse a step before the pull request is given up."""
+
+OUTDATED = (
+    "Another diff has replaced the one that this form showed. Read the diff on this page and, if you agree with it, "
+    "send your note again."
+)
+"""Why a form with another digest is not accepted."""
 
 
 # The note
@@ -82,7 +89,7 @@ async def ask_for_pull(
     stood = [reply for reply in reports if _stood(reply, comment)]
     fault = await run_aside(report.size, find_fault, note, report, stood)
     if fault:
-        return fault
+        return fault.reply
     if not (job and context.find_page_root(job)) and not _is_diff_posted(context, report, posted):
         return replies.render_unshown_diff()
     for reply in (*posted, *copies):
@@ -130,17 +137,20 @@ def _stood(reply: Reply, comment: IssueComment) -> bool:
     return (reply.commented_at, reply.comment_id) < (comment.created_at, comment.id)
 
 
-def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> str | None:
-    """Why a note approves nothing, as a reply; None when it approves the report's diff. `stood` are the reports that
-    could be read when it was written, for one that names no digest."""
+def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> NoteFault | None:
+    """Why a note approves nothing; None when it approves the report's diff. `stood` are the reports that could be read
+    when it was written, for one that names no digest."""
     digest = report.digest or ""
     shown = digest[:DIGEST_SHOWN]
     if note.digest is not None and not matches_digest(note.digest, digest):
-        return find_digest_fault(note.digest) or replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
+        stale = replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
+        return NoteFault(find_digest_fault(note.digest) or stale, OUTDATED)
     if note.digest is None and (not stood or stood[0].job_id != report.job_id):
-        return replies.render_newer_report(shown)
+        return NoteFault(replies.render_newer_report(shown), OUTDATED)
+    if option := find_option_fault(note, shown):
+        return NoteFault(option, option)
     texts = [text[:MAX_COMPARED] for _, text in (*report.texts(), ("Title", report.pr_title))]
-    return find_option_fault(note) or find_note_fault(note.text, texts)
+    return find_note_fault(note.text, texts, shown)
 
 
 async def _write_down(
@@ -164,8 +174,9 @@ async def _write_down(
         if case is None or case.standing_job_id != report.job_id:
             return replies.render_no_diff()
         # Another attempt may have come to the same diff: one pull request is enough for both.
-        before = await casebook.fetch_newest_pull(connection, rules.name, number)
-        if before is None or before.digest != pull.digest or not await _goes_to_same(connection, before, pull):
+        job = await job_rows.fetch_job(connection, pull.job_id)
+        before = await casebook.fetch_same_pull(connection, job, pull.digest) if job else None
+        if before is None:
             # The branch may be there already, at the commit of the first try.
             given_up = await casebook.fetch_pull(connection, pull.job_id)
             if given_up:
@@ -176,13 +187,7 @@ async def _write_down(
     if before.note_url == pull.note_url:
         log.info("note.accepted", job=pull.job_id, by=pull.approver, digest=pull.digest[:DIGEST_SHOWN])
         return None
-    return replies.render_pull_exists(before.number) if before.number else replies.render_pull_pending()
-
-
-async def _goes_to_same(connection: AsyncConnection, one: Pull, other: Pull) -> bool:
-    """Whether two are meant for one branch: a rebase onto another may leave a diff as it was."""
-    jobs = [await job_rows.fetch_job(connection, pull.job_id) for pull in (one, other)]
-    return len({job.base_branch for job in jobs if job}) == 1
+    return replies.render_pull_exists(before.number)
 
 
 # The pull request

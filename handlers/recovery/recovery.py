@@ -48,7 +48,7 @@ from handlers.recovery.missed import (
     find_labels_start,
     find_start,
 )
-from handlers.rules import RepositoryRules
+from handlers.rules import RepositoryRules, find_command
 from handlers.triggers.labels import (
     draft_request,
     find_asked_preset,
@@ -279,7 +279,7 @@ class Recovery:
             trigger = name_trigger(label.name, last.at)
             if issue.number in standing:
                 continue
-            if person := await self._find_person(this, rules, issue, last, Operation.PAUSE):
+            if person := await self._find_person(this, rules, issue, last, {Operation.PAUSE: ""}):
                 await pause_repository(self._context, person, issue.number, trigger)
             self._quiet[_name_label(rules.name, issue, label.name)] = None
 
@@ -343,18 +343,19 @@ class Recovery:
             return None
         labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
         preset = find_asked_preset(self._context, labeled)
-        person = await self._find_person(this, rules, issue, last, Operation.START) if preset else None
+        asked = {Operation.START: find_command(preset or "")}
+        person = await self._find_person(this, rules, issue, last, asked) if preset else None
         if preset and person:
             return UnansweredLabel(labeled, person, preset, last.at)
         self._quiet[key] = None
         return None
 
     async def _find_person(
-        self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling, operation: Operation
+        self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling, asked: Mapping[Operation, str]
     ) -> Person | None:
         """Who put a label on, if they may do what it asks for."""
         repository = await self._fetch_repository(this, rules)
-        return await admit(self._context, repository, issue.number, last.by, operation)
+        return await admit(self._context, repository, issue.number, last.by, asked)
 
     async def _fetch_repository(self, this: _Pass, rules: RepositoryRules) -> Repository:
         if rules.name not in this.repositories:

@@ -39,7 +39,7 @@ class Label(StrEnum):
     TITLE = "Proposed title:"
     DIFF = "Diff:"
     TOO_LONG = "The diff is too long for a comment"
-    CHECKOUT = "Onto a local checkout:"
+    CHECKOUT = "Apply locally:"
     FULL_REPORT = "Full report"
     FULL_WORKLOG = "Full worklog"
     WORKLOG = "Worklog:"
@@ -82,6 +82,11 @@ class Headline(StrEnum):
     GONE = "Does not reproduce"
     UNSETTLED = "Not settled"
     NOT_VERIFIED = "Not verified"
+
+
+def say_who_wrote(login: str) -> str:
+    """The line above a human's words."""
+    return f"**@{login} wrote:**"
 
 
 def quote(text: str, secrets: Collection[str], limit: int, notice: str) -> str:
@@ -183,6 +188,9 @@ def mark_forgery(line: str, following: str = "") -> str:
     return f"{marks}{SPEAKER} {line[len(marks) :]}"
 
 
+_WROTE = re.compile(r"[a-z0-9][a-z0-9-]* wrote:")
+"""How the note of a human begins in a pull request (`say_who_wrote`): without its signs, as `_plain` shows it."""
+
 _SIGNS = re.compile(r"^(?:[\W_]|[0-9]|[a-z](?=[.):]))+")
 """What may be before the first word of a line: dots, arrows, brackets, pictures, the number or letter of an item."""
 
@@ -202,8 +210,10 @@ def sounds_like_us(words: str, *, stands_out: bool) -> bool:
     shown = _plain(words)[:_LOOKED_AT]
     phrases = (*_phrases(), *(_headlines() if stands_out else ()))
     said = _SIGNS.sub("", shown)
-    return shown.lstrip("([{\"'“•· ").startswith(_marks()) or any(
-        said.startswith(phrase) and not said[len(phrase) : len(phrase) + 1].isalnum() for phrase in phrases
+    return (
+        bool(_WROTE.match(said))
+        or shown.lstrip("([{\"'“•· ").startswith(_marks())
+        or any(said.startswith(phrase) and not said[len(phrase) : len(phrase) + 1].isalnum() for phrase in phrases)
     )
 
 

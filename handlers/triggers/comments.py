@@ -96,8 +96,8 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
         return
     thread = created.issue.number
     # No command is carried out unless the person may give all of them.
-    operations = [_find_operation(command) for command in commands]
-    person = await admit(context, created.repository, thread, created.sender, *operations)
+    asked = {_find_operation(command): _name_command(command) for command in reversed(commands)}
+    person = await admit(context, created.repository, thread, created.sender, asked)
     if person is None:
         return
     number = await _find_issue(context, person.rules.name, created)
@@ -137,6 +137,11 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
 def _find_operation(command: Command | UnknownCommand) -> Operation:
     """What a command asks for. An unknown one was meant to start something."""
     return COMMANDS[command.verb].operation if isinstance(command, Command) else Operation.START
+
+
+def _name_command(command: Command | UnknownCommand) -> str:
+    """A command without what was typed after it; empty for an unknown one."""
+    return f"/ptq {command.verb}" if isinstance(command, Command) else ""
 
 
 async def _find_issue(context: Context, repository: str, created: IssueCommentCreated) -> int | None:

@@ -20,7 +20,7 @@ from handlers.jobs.cancel import withdraw
 from handlers.jobs.pauses import pause, resume
 from handlers.jobs.start import StartRequest, start_job
 from handlers.ports import GitHubError, NotFound
-from handlers.rules import RepositoryRules
+from handlers.rules import RepositoryRules, find_command
 from handlers.words import replies
 from runner.rows.pauses import fetch_pauses, note_label_restored
 
@@ -56,7 +56,8 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
     asks = preset if rules else label.lower().startswith(OUR_PREFIX)
     if not asks or labeled.issue.pull_request:
         return
-    person = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, Operation.START)
+    asked = {Operation.START: find_command(preset) if preset else ""}
+    person = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, asked)
     if person is None:
         return
     # The repository's own rules may give the label another preset, or none.
@@ -150,7 +151,7 @@ def is_pause(rules: RepositoryRules, label: str) -> bool:
 async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled) -> None:
     """Pause the repository, if the sender may start jobs there."""
     number, sender = labeled.issue.number, labeled.sender
-    person = await admit(context, labeled.repository, number, sender, Operation.PAUSE)
+    person = await admit(context, labeled.repository, number, sender, {Operation.PAUSE: ""})
     if person is None or not await _is_on(context, rules.name, labeled):
         return
     at = await _find_time(context, rules.name, labeled)

@@ -1,4 +1,5 @@
-"""The texts of a draft pull request: first the human's note, verbatim, then the agent's texts, marked as such."""
+"""The texts of a draft pull request: first the human's note, verbatim, then the service's own checks, then the agent's
+texts, each under its own name."""
 
 from __future__ import annotations
 
@@ -18,9 +19,9 @@ from handlers.text.sanitize import (
     make_safe_title,
     redact,
 )
-from handlers.text.voice import Label, quote
+from handlers.text.voice import Label, quote, say_who_wrote
 from handlers.words.pull_template import render_template
-from handlers.words.report_comment import MAX_COMMENT, MAX_TITLE
+from handlers.words.report_comment import MAX_COMMENT, MAX_TITLE, say_whose
 from handlers.words.verified import render_checks
 from runner.characters import show_invisible
 from runner.checks.verification import Check
@@ -37,6 +38,11 @@ of them is this line."""
 def render_marker(job_id: str) -> str:
     """The hidden line with which we find our pull request again after a lost answer."""
     return f"<!-- ptq:pull={job_id} -->"
+
+
+def render_note(pull: Pull) -> str:
+    """The note, under the name of its author."""
+    return f"{say_who_wrote(pull.approver)}\n\n{pull.note}"
 
 
 def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Collection[str]) -> str:
@@ -66,23 +72,25 @@ def render_pull_body(
     public_url: str,
     secrets: Collection[str],
 ) -> str:
-    """The body of the pull request, with the repository's `template`, if any, under the note.
+    """The body of the pull request, with the repository's `template`, if any, under the note and the checks.
 
     If this job only rebased the change, `author` is the job that wrote it, and `model` is that job's model. `edits` are
     people's own texts (`find_edits`), which follow the note. `Fixes #N` is ours; an agent's text cannot close an issue.
     """
     url = job_url(public_url, job.id) if public_url else ""
     author = author or job
-    note, fixes = redact(pull.note, secrets), f"Fixes #{job.thread}"
+    note, fixes = redact(render_note(pull), secrets), f"Fixes #{job.thread}"
     disclosure = f"---\n\n{_render_disclosure(pull, job, author, model, url)}"
     found, repro, worklog = _render_agents_texts(report, secrets, url)
     seen = disarm(render_checks(job, checks, report, public_url, secrets))
     headings = render_template(template, job, report, secrets)
     edits = close_fence(cut(redact(edits, secrets), MAX_EDITS, "… (GitHub keeps all of this text among its edits)"))
     above = "\n\n".join(part for part in (note, edits, render_marker(job.id)) if part)
-    room = MAX_COMMENT - sum(len(part) + 2 for part in (above, headings, seen, fixes, disclosure))
+    says = say_whose(author) if found or repro or worklog else ""
+    room = MAX_COMMENT - sum(len(part) + 2 for part in (above, seen, headings, fixes, says, disclosure))
     found, repro, worklog = _fit([found, repro, worklog], room, url)
-    return "\n\n".join(part for part in (above, headings, seen, found, fixes, repro, worklog, disclosure) if part)
+    parts = (above, seen, headings, fixes, says, found, repro, worklog, disclosure)
+    return "\n\n".join(part for part in parts if part)
 
 
 def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> list[str]:
@@ -111,7 +119,7 @@ def _render_repro(script: str, url: str) -> str:
 
 
 def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str | None:
-    """People's own text above our part of a body, without the `notes`.
+    """People's own text above our part of a body, without the `notes` (`render_note`).
 
     None if somebody has deleted the marker between the two: agents' text could then look like people's.
     """

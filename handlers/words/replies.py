@@ -106,13 +106,16 @@ def render_capped(use: CapUse, requested_by: str, *, is_quota: bool, again: bool
     return f"{head}: {use.describe(requested_by)} is used up.{free} {raised}"
 
 
-def render_no_permission(login: str, repository: str, role: Role, *, helps: bool = False) -> str:
-    """The one answer to somebody without the needed permission on an issue; `helps` says that they may start jobs."""
+def render_no_permission(login: str, repository: str, role: Role, *, command: str = "", helps: bool = False) -> str:
+    """The one answer to somebody without the needed permission on an issue.
+
+    `command` is the one that they asked for, if there is one. `helps` says that they may start jobs.
+    """
+    can = f"can use `{command}`" if command else "can do it"
     if helps:
-        return f"@{login}, you need {role.word} access to `{repository}` for this. A maintainer can do it."
+        return f"@{login}, you need {role.word} access to `{repository}` for this. A maintainer {can}."
     return (
-        f"Thanks, @{login}. Only people with {role.word} access to `{repository}` can start agents here. "
-        "A maintainer can run `/ptq diagnose`."
+        f"Thanks, @{login}. Only people with {role.word} access to `{repository}` can do this here. A maintainer {can}."
     )
 
 
@@ -316,11 +319,6 @@ def render_unshown_diff() -> str:
     )
 
 
-def render_pull_pending() -> str:
-    """A second note for the same report while the first is being carried out."""
-    return "An earlier note for this diff was accepted. Its draft pull request is being opened."
-
-
 def render_pull_opened(number: int, approver: str, *, updated: bool = False, drops_edits: bool = False) -> str:
     """The link from the issue to its pull request; an `updated` one existed with another diff.
 
@@ -336,8 +334,10 @@ def render_pull_opened(number: int, approver: str, *, updated: bool = False, dro
     return f"{done}. {body} Please review it before you merge it."
 
 
-def render_pull_exists(number: int) -> str:
-    """A note for a diff whose pull request is open."""
+def render_pull_exists(number: int | None) -> str:
+    """A diff that a note has approved already; `number` is None while its pull request is being opened."""
+    if number is None:
+        return "An earlier note for this diff was accepted. Its draft pull request is being opened."
     return f"Pull request #{number} already contains this diff."
 
 

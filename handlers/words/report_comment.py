@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from handlers.addresses import job_url, link_job
+from handlers.addresses import PATCH_FILE, job_url, link_job, note_url, patch_file_url
 from handlers.rules import find_command
 from handlers.text.report import ParsedReport, has_words, leave_out, parse_report
 from handlers.text.sanitize import collapse, cut, fence, make_plain_line, make_safe_title, redact, show_code
@@ -127,16 +127,21 @@ def draft_report(
     secrets: Collection[str],
     checks: Sequence[Check] = (),
     pull_number: int | None = None,
+    approved: str = "",
     key_on_machine: bool = False,
     caps_unpriced: bool = False,
     quotes_log: bool = False,
     last_lines: str = "",
+    signs_in: bool = False,
+    opens_page: bool = True,
 ) -> Draft:
     """The report of an ended job: findings, diff, next step, and costs.
 
     `model` is the configured model, `checks` are the service's own checks. `pull_number` is the issue's pull request,
-    if there is one. `key_on_machine` says whether the agent's key was on the machine, and `caps_unpriced` whether turns
-    and time are capped where the cost is unknown. A withheld run gets a neutral text.
+    if there is one, and `approved` says where the diff is, if a note has approved it already. `key_on_machine` says
+    whether the agent's key was on the machine, and `caps_unpriced` whether turns and time are capped where the cost is
+    unknown. `signs_in` says whether people can sign in to the pages, and write a note there, and `opens_page` whether
+    the job's page opens without. A withheld run gets a neutral text.
 
     More people read a thread than a log. Unless everybody may read the log (`quotes_log`), the comment contains no line
     that was logged after the agent started, and no results of a run without a report. `last_lines` is the redacted end
@@ -156,9 +161,11 @@ def draft_report(
     above += [_render_doubts(left, secrets)] if left else []
     above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
     is_approvable = approvable(job, report, secrets, has_page=bool(public_url))
-    if report and is_approvable:
+    if report and is_approvable and not approved:
         above.append(_render_title(report, pull_number, secrets))
-    step = _choose_next_step(job, report, checks, secrets, has_page=bool(public_url))
+    page = note_url(public_url, job.id) if public_url and signs_in else ""
+    step = _choose_next_step(job, report, checks, secrets, is_approvable=is_approvable, page=page)
+    step = approved if is_approvable and approved else step
     shown_model = name_model(job, meter, model, secrets)
     is_capped_otherwise = caps_unpriced and meter is not None and meter.usage.cost_usd is None
     cautions = ["turns and time capped instead"] * is_capped_otherwise
@@ -167,10 +174,10 @@ def draft_report(
     spare = MAX_STEP if job.state is not JobState.SUCCEEDED else len(f"{Label.NEXT_STEP.bold} \n\n")
     room = MAX_COMMENT - MAX_MARKER - spare - sum(len(part) + 2 for part in (*above, step, below))
     texts = _render_texts(job, left, secrets, is_told=_REST_BELOW not in findings) if left else ""
-    diff = _render_diff(job, left, public_url, secrets, room - len(texts) - 2) if left else ""
+    diff = _render_diff(job, left, public_url, secrets, room - len(texts) - 2, opens_page=opens_page) if left else ""
     # The job's page has everything. Without a page, the diff has priority.
     if left and left.patch.strip() and not public_url and not shows_diff(diff, left, secrets):
-        texts, diff = "", _render_diff(job, left, public_url, secrets, room)
+        texts, diff = "", _render_diff(job, left, public_url, secrets, room, opens_page=opens_page)
         if is_approvable and not shows_diff(diff, left, secrets):
             step = _render_usual_step(job, report, secrets)
     return Draft("\n\n".join(part for part in (*above, diff, texts) if part), step, below)
@@ -221,8 +228,12 @@ def _render_findings(job: Job, parsed: ParsedReport | None, secrets: Collection[
         found.append(quote(cause, secrets, MAX_SUMMARY, _REST_BELOW))
     if not found:
         return ""
-    says = f"{Label.AGENT_SAYS.bold} (`{job.agent}`)" if job.has_agent else Label.REPORT_SAYS.bold
-    return "\n\n".join([says, *found])
+    return "\n\n".join([say_whose(job), *found])
+
+
+def say_whose(job: Job) -> str:
+    """The line above the words of a job's agent, or of a report that no agent wrote."""
+    return f"{Label.AGENT_SAYS.bold} (`{job.agent}`)" if job.has_agent else Label.REPORT_SAYS.bold
 
 
 _REST_BELOW = "… (the full report is below)"
@@ -257,14 +268,15 @@ def _plain_line(text: str, secrets: Collection[str]) -> str:
     return make_plain_line(text, secrets, MAX_DOUBT)
 
 
-def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[str], room: int) -> str:
+def _render_diff(
+    job: Job, report: Report, public_url: str, secrets: Collection[str], room: int, *, opens_page: bool
+) -> str:
     if not report.patch.strip():
         return ""
     shown = show_patch(report.patch, secrets)
     added, removed = count_lines(report.patch)
     summary = f"{Label.DIFF} {len(report.changes)} file{'s' * (len(report.changes) != 1)}, +{added} −{removed}"
-    apply = fence(f"curl -fsSL {job_url(public_url, job.id)}/patch | git apply", "sh")
-    apply = f"{Label.CHECKOUT}\n\n{apply}" if shown.is_exact and public_url else ""
+    apply = _explain_apply(job, public_url, opens_page=opens_page) if shown.is_exact and public_url else ""
     whole = _fold_diff(summary, shown.text, apply)
     if len(whole) <= room:
         return whole
@@ -276,6 +288,14 @@ def _render_diff(job: Job, report: Report, public_url: str, secrets: Collection[
     where = link_job(public_url, job.id, "read it on the job's page") if public_url else _NO_PAGE
     page = f"{Label.TOO_LONG}: {where}."
     return "\n\n".join(part for part in (f"**{summary}**", page, apply, listed) if part)
+
+
+def _explain_apply(job: Job, public_url: str, *, opens_page: bool) -> str:
+    """How to apply the diff to a checkout. `curl` has no session, so where people sign in they download it."""
+    if opens_page:
+        return f"{Label.CHECKOUT}\n\n{fence(f'curl -fsSL {job_url(public_url, job.id)}/patch | git apply', 'sh')}"
+    link = f"[download the diff]({patch_file_url(public_url, job.id)})"
+    return f"{Label.CHECKOUT} {link}, then\n\n{fence(f'git apply {PATCH_FILE}', 'sh')}"
 
 
 _NO_PAGE = (
@@ -327,15 +347,15 @@ def _choose_next_step(
     checks: Sequence[Check],
     secrets: Collection[str],
     *,
-    has_page: bool,
+    is_approvable: bool,
+    page: str,
 ) -> str:
-    if report and approvable(job, report, secrets, has_page=has_page):
+    if report and is_approvable:
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
-        return (
-            "To open a draft pull request, reply with this line, followed by a note: "
-            f"{NOTE_PLACEHOLDER}.\n\n"
-            f"{fence(command, 'text')}"
-        )
+        how = "To open a draft pull request, reply"
+        if page:
+            how = f"[Write your note]({page}), and a draft pull request opens with it. Or reply"
+        return f"{how} with this line, followed by a note: {NOTE_PLACEHOLDER}.\n\n{fence(command, 'text')}"
     if job.state is JobState.SUCCEEDED and job.kind is JobKind.VERIFY:
         return _AFTER_A_LOOK[find_outcome(job, checks)]
     if job.state is JobState.SUCCEEDED and not job.may_change:

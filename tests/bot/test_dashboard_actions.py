@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import cast
 
@@ -23,7 +24,7 @@ from runner.rows import job_rows
 from runner.rows.machine_states import save_inventory
 from runner.rows.pauses import OPERATOR, Pause, begin_pause
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
-from tests.support.site import make_report
+from tests.support.site import Page, make_report
 from tests.support.visitor import NAME
 from tests.support.world import NOTE
 
@@ -83,7 +84,7 @@ async def test_what_the_thread_would_refuse_is_refused_on_the_page_and_nowhere_e
         await browser.visit("/launch")
         fields = {**browser.fields("/launch"), "repository": NAME, "issue": str(number), "preset": "fix"}
         page = await browser.send("/launch", fields)
-        assert (page.status, "this issue is closed" in page.text) == (409, True)
+        assert (page.status, "This issue is closed. Tick this box" in page.text) == (409, True)
         assert (await browser.send("/launch", {**fields, "agent": "gpt"})).status == 409
         assert (
             "Unknown preset"
@@ -277,7 +278,7 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
         pen, fields = browser.cookies()["ptq-pen"], browser.fields(f"{path}/note")
         assert "ghu_" not in pen
         page = await browser.send(f"{path}/note", {**fields, "note": "lgtm"})
-        assert (page.status, "30 letters" in page.text) == (409, True)
+        assert (page.status, "needs 30" in page.text) == (409, True)
         page = await browser.send(f"{path}/note", {**fields, "note": f"{NOTE}\n\n/ptq cancel"})
         assert (page.status, "other commands" in page.text) == (409, True)
         assert dashboard.github.issue(NAME, 1).comments == []
@@ -290,6 +291,101 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
     assert comment.body == f"/ptq pr {'ab' * 6} --title \"Keep the 'last' 'chunk'\"\n\n{NOTE}"
     ended = [exchange for exchange in dashboard.github.exchanges if exchange.path.startswith("/applications/")]
     assert len(ended) == 2
+
+
+TYPED = "Mind the family \U0001f468\u200d\U0001f469, <b>tags</b> & AKIAIOSFODNN7EXAMPLE, which is no key.\n\tAnd a tab."
+"""Text that pages write out or redact where somebody else wrote it."""
+
+
+def read_texts(page: Page) -> dict[str, str]:
+    """What stands in the text areas of a page, by their label's first words or their name."""
+    found = re.findall(r"<textarea([^>]*)>\n(.*?)</textarea>", page.html, re.DOTALL)
+    return {(re.search(r'name="(\w+)"', marks) or [marks, "kept"])[1]: unescape(text) for marks, text in found}
+
+
+def name_wrong_fields(page: Page) -> list[str | None]:
+    return [attrs.get("name") for _, attrs in page.tags if "aria-invalid" in attrs]
+
+
+async def test_a_refused_launch_shows_the_form_again_as_it_was_sent_with_the_reason_at_the_field(
+    dashboard: Dashboard,
+) -> None:
+    async with dashboard.browser("alice") as browser:
+        await browser.visit("/launch")
+        sent = {**browser.fields("/launch"), "repository": NAME, "issue": "99", "preset": "fix", "advice": TYPED}
+        sent |= {"model": "opus", "anyway": "on"}
+        page = await browser.send("/launch", sent)
+        assert (page.status, name_wrong_fields(page)) == (409, ["issue"])
+        assert f"There is no issue #99 in {NAME}." in page.text, "GitHub is not to blame"
+        assert read_texts(page) == {"advice": TYPED}
+        assert browser.fields("/launch")["occasion"] == sent["occasion"], "sent twice, it is asked for once"
+        values = {attrs.get("name"): attrs.get("value") for tag, attrs in page.tags if tag == "input"}
+        assert (values["issue"], values["model"], "checked" in str(page.tags)) == ("99", "opus", True)
+        assert [attrs for tag, attrs in page.tags if tag == "option" and "selected" in attrs]
+        number = await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
+        refused = await browser.send("/launch", {**sent, "issue": str(number), "agent": "gpt"})
+        assert name_wrong_fields(refused) == ["agent"]
+        assert "Unknown agent. Available: mine." in refused.text
+
+
+async def test_a_refused_follow_up_keeps_its_text_and_names_no_command(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    await dashboard.github.close_issue(NAME, 1, by="bob")
+    async with dashboard.browser("alice") as browser:
+        await browser.visit(path)
+        page = await browser.fill_in(f"{path}/follow-up", {"advice": TYPED})
+        assert (page.status, name_wrong_fields(page), read_texts(page)) == (409, ["anyway"], {"advice": TYPED})
+        assert "This issue is closed." in page.text
+        assert "/ptq" not in page.text
+        await browser.fill_in(f"{path}/follow-up", {"advice": TYPED, "anyway": "on"})
+        assert "queued" in browser.page.text
+
+
+async def test_a_refused_note_stands_in_the_form_again_next_to_the_diff_that_it_approves(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        shown = browser.page
+        assert "+++ size < 3" in shown.text
+        assert browser.fields(f"{path}/note")["digest"] in shown.text
+        page = await browser.fill_in(f"{path}/note", {"note": "lgtm, \u202eand", "title": "Keep <it>"})
+        assert (page.status, name_wrong_fields(page)) == (409, ["note"])
+        assert read_texts(page) == {"note": "lgtm, \u202eand"}
+        assert 'value="Keep &lt;it&gt;"' in page.html
+        assert "Your note is too short" in page.text
+        assert "/ptq pr" not in page.text
+        assert "+++ size < 3" in page.text
+        await browser.fill_in(f"{path}/note", {"note": NOTE})
+        assert "Your note was posted" in browser.page.text
+
+
+async def test_a_session_that_has_ended_keeps_what_was_typed_and_a_form_of_another_site_is_never_shown(
+    dashboard: Dashboard,
+) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        fields = {**browser.fields(f"{path}/note"), "note": NOTE}
+        browser.session.cookie_jar.clear()
+        page = await browser.send(f"{path}/note", fields)
+        assert (page.status, read_texts(page)) == (403, {"kept": NOTE})
+        assert f"/sign-in?next={path}/note" in page.links()
+        assert "Your session has ended." in page.text
+        assert NOTE not in (await browser.send(f"{path}/note", fields, origin="https://evil.example")).html
+        await browser.sign_in("alice")
+        page = await browser.send(f"{path}/note", fields)
+        assert (page.status, read_texts(page)) == (403, {"note": NOTE}), "the form of the earlier session"
+        assert NOTE not in (await browser.send(f"{path}/note", fields, origin="https://evil.example")).html
+
+
+async def test_the_link_of_a_report_asks_people_to_sign_in_and_leads_to_the_form(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser() as browser:
+        asked = await browser.visit(f"{path}/note")
+        asked = await browser.choose(asked, "alice")
+        await browser.choose(asked, "alice")
+        assert browser.offers(f"{path}/note")
+        assert (await browser.visit("/jobs/nothing/note")).status == 404
 
 
 async def test_the_token_for_a_note_that_is_not_posted_is_revoked_at_the_next_one_and_at_sign_out(
@@ -361,7 +457,9 @@ async def test_leave_to_post_a_note_is_for_an_hour_and_for_one_job(dashboard: Da
         await go_for_a_note(browser, path)
         fields = {**browser.fields(f"{path}/note"), "note": NOTE}
         dashboard.clock.forward(NOTE_COOKIE_LASTS.total_seconds() + 1)
-        assert (await browser.send(f"{path}/note", fields)).status == 403
+        page = await browser.send(f"{path}/note", fields)
+        assert (page.status, read_texts(page)) == (403, {"note": NOTE})
+        assert f"{path}/note" in page.links(), "the way to another hour"
         await go_for_a_note(browser, path)
         other = await dashboard.add(
             make_report(job_id="other00001"), id="other00001", thread=2, state=JobState.SUCCEEDED
@@ -389,7 +487,7 @@ async def test_a_rebase_is_started_once_by_a_button_and_by_the_rules_of_the_thre
         await browser.visit(path)
         fields = browser.fields(form)
         page = await browser.send(form, {**fields, "onto": "no-such-branch"})
-        assert (page.status, "needs the name of an existing branch" in page.text) == (409, True)
+        assert (page.status, "Enter an existing branch, or the full SHA" in page.text) == (409, True)
         assert len(await dashboard.jobs()) == 1
         await browser.send(form, {**fields, "onto": " main "})
         where = browser.path
@@ -398,4 +496,4 @@ async def test_a_rebase_is_started_once_by_a_button_and_by_the_rules_of_the_thre
         assert browser.path == where, "sent twice, it is asked for once"
     newest = max(await dashboard.jobs(), key=lambda job: job.attempt)
     assert (newest.preset, newest.attempt, newest.follows, newest.requested_by) == ("rebase", 2, ID, "alice")
-    assert (newest.kind, newest.base_branch, where) == ("rebase", "main", f"/jobs/{newest.id}")
+    assert (newest.kind, newest.base_branch, where) == ("rebase", "main", f"/jobs/{newest.id}?started")

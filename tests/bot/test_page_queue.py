@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from sqlalchemy import event
 
-from bot.web.page_queue import AT_ONCE, AT_ONCE_FOR_ONE, PageQueue
+from bot.web.auth.page_queue import AT_ONCE, AT_ONCE_FOR_ONE, PageQueue
 from runner.model.job import JobState
 from tests.support.dashboard import open_dashboard
 from tests.support.site import make_report

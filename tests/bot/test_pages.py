@@ -63,6 +63,14 @@ async def test_jobs_of_private_repositories_have_no_page_where_nobody_can_sign_i
         assert (answer.status, answer.text) == (404, "there is no such job\n"), path
 
 
+@pytest.mark.parametrize("path", ["/deliveries", "/spend"])
+async def test_where_nobody_can_sign_in_a_page_for_operators_says_so(site: Site, path: str) -> None:
+    page = await site.get(path)
+    assert page.status == 404
+    assert "ptq.toml has no [dashboard] table" in page.text
+    assert "ptq-bot costs" in page.text
+
+
 @pytest.mark.parametrize("state", JobState)
 async def test_the_page_of_a_job_shows_its_state_and_loads_itself_anew_while_it_may_change(
     site: Site, state: JobState

@@ -349,7 +349,7 @@ class Cases(RuleBasedStateMachine):
         for one, pull in made_of:
             assert int(pull["note_url"].rpartition("-")[2]) in self.approving, "a pull request that nobody approved"
             assert not pull["abandoned"], "a pull request was opened, and given up"
-            assert one.body.startswith(NOTE)
+            assert one.body.startswith(f"**@{pull['approver']} wrote:**\n\n{NOTE}")
             assert one.digest == pull["digest"]
 
     def check_answers(self) -> None:

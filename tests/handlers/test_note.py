@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,8 @@ NAMES = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
 
 
 def fault(note: str) -> str:
-    return find_note_fault(note, [REPORT, "looked, found, mended"]) or ""
+    found = find_note_fault(note, [REPORT, "looked, found, mended"], DIGEST[:12])
+    return found.reply if found else ""
 
 
 @pytest.mark.parametrize(
@@ -151,6 +154,15 @@ def test_what_is_no_note_is_refused_with_the_reason_and_an_example(note: str, wo
     assert words in reply
     assert "own words" in reply
     assert NOTE_EXAMPLE in " ".join(reply.split())
+    assert f"/ptq pr {DIGEST[:12]}\n" in reply
+
+
+@pytest.mark.parametrize("note", ["", "lgtm", f"> {NOTE}", "a" * 39, f"{NOTE}\n\n<!-- x", NOTE_EXAMPLE, REPORT])
+def test_a_page_says_why_a_note_does_not_count_without_commands_or_marks_of_markdown(note: str) -> None:
+    found = find_note_fault(note, [REPORT], DIGEST[:12])
+    assert found
+    assert not re.search(r"`|/ptq|\n|For example", found.on_page)
+    assert len(found.on_page) < 320
 
 
 def test_a_note_of_comments_that_nothing_ends_is_read_in_little_time() -> None:
@@ -162,7 +174,9 @@ def test_a_note_of_comments_that_nothing_ends_is_read_in_little_time() -> None:
 
 def test_a_refusal_holds_no_live_command_and_repeats_no_mention() -> None:
     report = "ask @octocat who has seen this kind of thing happen before"
-    reply = find_note_fault(report, [report]) or ""
+    found = find_note_fault(report, [report], DIGEST[:12])
+    assert found
+    reply = found.reply
     assert "stands in the agent's report" in reply
     assert "@octocat" not in reply
     assert parse_commands(reply) == []
@@ -176,10 +190,10 @@ def test_the_longest_copied_passage_is_shown() -> None:
 @pytest.mark.slow
 @given(st.text(max_size=300), st.text(max_size=300))
 def test_whatever_the_texts_there_is_an_answer(note: str, report: str) -> None:
-    reply = find_note_fault(note, [report])
-    assert reply is None or "own words" in reply
+    found = find_note_fault(note, [report], DIGEST[:12])
+    assert found is None or "own words" in found.reply
 
 
 @given(st.text(alphabet="abcdefgh \n.", min_size=60, max_size=200))
 def test_the_report_itself_is_never_a_note(report: str) -> None:
-    assert find_note_fault(report, [report]) is not None
+    assert find_note_fault(report, [report], DIGEST[:12]) is not None

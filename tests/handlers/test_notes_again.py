@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState
 from handlers.context import Context
 from handlers.effects.drain import drain
+from handlers.jobs.outcomes import report_jobs
 from handlers.ports import Comment, GitHub
 from handlers.pulls.pulls import Pulls
 from handlers.rules import RepositoryRules
@@ -46,8 +47,16 @@ class Thread:
 
     async def stand(self, job_id: str, attempt: int, **changes: Any) -> None:
         """The diff of an attempt waits for a note."""
+        await self.end(job_id, attempt, CaseState.AWAITING_NOTE, **changes)
+
+    async def end(self, job_id: str, attempt: int, state: CaseState = CaseState.ACTIVE, **changes: Any) -> None:
+        """An attempt has ended with the diff. While its case is active, it has no report yet."""
         job = make_job(id=job_id, attempt=attempt, thread=ISSUE, state=JobState.SUCCEEDED, base_commit=BASE, **changes)
-        case = Case(job.case_key, NAME, ISSUE, "It breaks", CaseState.AWAITING_NOTE, NOON, NOON, standing_job_id=job_id)
+        case = Case(job.case_key, NAME, ISSUE, "It breaks", state, NOON, NOON)
+        if state is CaseState.ACTIVE:
+            case = replace(case, active_job_id=job_id, pull_number=2)
+        else:
+            case = replace(case, standing_job_id=job_id)
         texts = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch([CHANGE]))
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
@@ -98,6 +107,26 @@ async def test_a_note_for_a_diff_that_is_on_its_way_in_another_attempt_waits_wit
         await drain(Pulls(thread.context))
         assert len(thread.github.opened) == 1
         assert any("An earlier note for this diff" in answer for answer in await thread.answers())
+
+
+async def test_a_report_with_a_diff_that_a_pull_request_has_asks_for_no_note(database_url: str) -> None:
+    async with open_thread(database_url) as thread:
+        await thread.stand("0000000001", 1)
+        await thread.work(thread.note())
+        await drain(Pulls(thread.context))
+        await thread.end("0000000002", 2)
+        await report_jobs(thread.context)
+        async with thread.db.read() as connection:
+            case = await casebook.fetch_case(connection, f"{NAME}#{ISSUE}")
+            reply = await casebook.fetch_job_reply(connection, "0000000002", "report")
+        assert case
+        assert reply
+        assert (case.state, case.standing_job_id) == (CaseState.PULL_OPEN, None)
+        report = reply.body
+        (opened,) = thread.github.opened
+        assert f"**Next step.** Pull request #{opened.pull.number} already contains this diff." in report
+        assert "/ptq pr" not in report
+        assert "Proposed title" not in report
 
 
 async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url: str) -> None:

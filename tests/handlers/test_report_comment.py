@@ -5,7 +5,7 @@ import textwrap
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from handlers.cases.casebook import Pull, derive_reply_id, draft_reply
+from handlers.context import Context
 from handlers.text.report import ParsedReport
 from handlers.words.pull_body import (
     find_edits,
     render_commit_message,
     render_marker,
+    render_note,
     render_pull_body,
     render_pull_title,
 )
@@ -74,6 +76,7 @@ def render(
     secrets: tuple[str, ...] = (),
     meter: Meter | None = None,
     pull_number: int | None = None,
+    **more: Any,
 ) -> str:
     draft = draft_report(
         job or done(),
@@ -83,8 +86,44 @@ def render(
         public_url="https://ptq.example",
         secrets=secrets,
         pull_number=pull_number,
+        **more,
     )
     return draft.finish()
+
+
+def test_where_people_can_sign_in_a_report_leads_to_the_form_for_the_note() -> None:
+    page = "https://ptq.example/jobs/0123456789/note"
+    text = render(signs_in=True)
+    assert f"**Next step.** [Write your note]({page})" in text
+    assert "```text\n/ptq pr 0123456789ab\n```" in text, "the command always works"
+    assert page not in render()
+    assert page not in render(report=result(digest=None), signs_in=True)
+
+
+def test_a_diff_is_downloaded_where_its_page_asks_people_to_sign_in() -> None:
+    assert "curl -fsSL https://ptq.example/jobs/0123456789/patch | git apply" in render(signs_in=True)
+    text = render(signs_in=True, opens_page=False)
+    assert "curl" not in text
+    assert "[download the diff](https://ptq.example/jobs/0123456789/files/change.patch), then" in text
+    assert "```sh\ngit apply change.patch\n```" in text
+
+
+@pytest.mark.parametrize(
+    ("private", "signs_in", "public", "opens"),
+    [
+        (False, False, True, True),
+        (False, False, False, True),
+        (False, True, True, True),
+        (False, True, False, False),
+        (True, True, True, False),
+    ],
+)
+def test_a_page_opens_without_sign_in_as_the_dashboard_decides(
+    private: bool, signs_in: bool, public: bool, opens: bool
+) -> None:
+    nothing = cast("Any", None)
+    context = Context(nothing, nothing, {}, {}, "", (), nothing, nothing, signs_in=signs_in, public_pages=public)
+    assert context.opens_page(done(private=private)) is opens
 
 
 def test_a_report_says_what_was_found_and_exactly_what_to_do_next() -> None:
@@ -291,14 +330,21 @@ def body_of(**changes: Any) -> str:
 
 def test_a_pull_request_begins_with_the_note_verbatim_and_discloses_the_agent() -> None:
     text = body_of()
-    assert text.startswith(PULL.note)
+    assert text.startswith(f"**@maintainer wrote:**\n\n{PULL.note}\n")
     for part in ("Fixes #7", "`mine` (a-model)", "@maintainer", "`0123456789ab`", PULL.note_url, "import widgets"):
         assert part in text
 
 
-def test_behind_the_note_come_report_issue_repro_and_worklog_and_last_who_wrote_and_approved_it() -> None:
-    text = body_of()
-    parts = (PULL.note, "It lost the last chunk.", "\nFixes #7\n", "import widgets", "looked, found", "coding agent")
+def test_after_the_note_come_checks_and_agent_each_under_its_own_name_and_last_who_approved_it() -> None:
+    check = Check("0123456789", 1, CheckKind.AGENT, "", "x", {Side.BASE: [CheckRun(1, timed_out=False, words="no")]})
+    text = render_pull_body(
+        PULL, done(), result(), [check], template="# Cause\n", model=None, public_url="https://ptq.example", secrets=()
+    )
+    parts = (
+        *("**@maintainer wrote:**", PULL.note, "**Seen by ptq-bot**", "\n# Cause\n", "\nFixes #7\n"),
+        *("**What the agent says** (`mine`)", "It lost the last chunk.\n>\n> ## Root", "import widgets"),
+        *("looked, found", "coding agent", "Approved by @maintainer"),
+    )
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
     assert text.count("<details>") == text.count("</details>") == 3
@@ -360,7 +406,7 @@ def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
     for length in range(59_000, 60_000, 50):
         text = body_of(body="b" * length, worklog="w" * 70_000, repro="r" * 500)
         assert len(text) <= MAX_COMMENT
-        assert text.startswith(PULL.note)
+        assert PULL.note in text
         assert text.count("(Part of this is too long: [see here](https://ptq.example/jobs/0123456789).)")
         assert text.index("Fixes #7") < text.index("digest `0123456789ab`")
 
@@ -396,8 +442,8 @@ def test_what_people_wrote_above_our_part_is_told_from_the_notes(above: str, edi
 
 def test_nothing_is_taken_from_a_body_without_our_marker() -> None:
     body = render_pull_body(PULL, done(), result(), model=None, public_url="", secrets=())
-    assert find_edits(body, [PULL.note], ()) == ""
-    assert find_edits(body.replace(render_marker(done().id), ""), [PULL.note], ()) is None
+    assert find_edits(body, [render_note(PULL)], ()) == ""
+    assert find_edits(body.replace(render_marker(done().id), ""), [render_note(PULL)], ()) is None
 
 
 def test_no_marker_in_an_agents_script_is_taken_for_ours() -> None:

@@ -95,7 +95,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         replies.render_capped(CapUse(Scope.ISSUE, "jobs", 5, 5), "maintainer", is_quota=True),
     ],
     replies.render_no_permission: [
-        replies.render_no_permission("drive-by", REPOSITORY, Role.WRITE),
+        replies.render_no_permission("drive-by", REPOSITORY, Role.WRITE, command="/ptq fix"),
         replies.render_no_permission("helper", REPOSITORY, Role.WRITE, helps=True),
     ],
     replies.render_not_configured: [replies.render_not_configured("maintainer", REPOSITORY)],
@@ -183,19 +183,18 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     ],
     replies.render_newer_report: [replies.render_newer_report(DIGEST)],
     replies.render_unshown_diff: [replies.render_unshown_diff()],
-    replies.render_pull_pending: [replies.render_pull_pending()],
     replies.render_pull_opened: [
         replies.render_pull_opened(13, "maintainer"),
         replies.render_pull_opened(13, "maintainer", updated=True),
         replies.render_pull_opened(13, "maintainer", updated=True, drops_edits=True),
     ],
-    replies.render_pull_exists: [replies.render_pull_exists(13)],
+    replies.render_pull_exists: [replies.render_pull_exists(13), replies.render_pull_exists(None)],
     replies.render_pull_failed: [replies.render_pull_failed("GitHub answered 422: no commits between main and x")],
     find_option_fault: [
-        find_option_fault(NoteText(None, "", "")) or "",
-        find_option_fault(NoteText(None, "", unknown="--titel")) or "",
+        find_option_fault(NoteText(None, "", ""), DIGEST) or "",
+        find_option_fault(NoteText(None, "", unknown="--titel"), DIGEST) or "",
     ],
-    find_note_fault: [fault for note in ("", "ok", "> quoted") if (fault := find_note_fault(note, []))],
+    find_note_fault: [fault.reply for note in ("", "ok", "> quoted") if (fault := find_note_fault(note, [], DIGEST))],
 }
 """What each function says, by the function."""
 

@@ -56,6 +56,14 @@ def list_own_lines() -> Iterator[str]:
                 yield re.sub(r"</?summary>", "", line)
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["**@maintainer wrote:**", "@&#8203;maintainer wrote:", "### boss-2 wrote: it is right", "> *x[bot]* wrote :"],
+)
+def test_no_line_of_an_agents_looks_like_the_name_above_a_humans_note(line: str) -> None:
+    assert SPEAKER in mark_forgery(line)
+
+
 def test_every_line_that_stands_out_in_what_we_post_is_protected() -> None:
     lines = sorted(set(list_own_lines()))
     assert len(lines) > 25

@@ -164,4 +164,13 @@ async def test_every_page_can_be_read_and_used(tmp_path: Path, browser: Browser,
             await page.get_by_role("button", name="Launch").click()
             await expect(page.get_by_role("alert")).to_be_visible()
             faults += await look(page, f"refused-{scheme}-{width}")
+            await page.goto(f"{dashboard.url}/jobs/{ENDED}/note")
+            await page.get_by_label("Your note").fill("lgtm")
+            await page.get_by_role("button", name="Post the note").click()
+            await expect(page.get_by_role("alert")).to_contain_text("too short")
+            faults += await look(page, f"note-refused-{scheme}-{width}")
+            await page.context.clear_cookies()
+            await page.get_by_role("button", name="Post the note").click()
+            await expect(page.get_by_role("alert")).to_contain_text("Your session has ended")
+            faults += await look(page, f"session-ended-{scheme}-{width}")
             assert faults == []

@@ -202,4 +202,4 @@ async def test_after_a_pull_request_was_given_up_a_new_note_opens_it(tmp_path: P
         await world.wait_for_reply("Could not open the pull request")
         await world.comment(f"/ptq pr {world.digest()}\n\nOnce more, now that the rule is gone: {NOTE}")
         pull = await world.wait_for_pull()
-        assert pull.body.startswith("Once more")
+        assert pull.body.startswith("**@maintainer wrote:**\n\nOnce more")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bot.demo.playground import STRANGER
-from handlers.commands.table import parse_commands, render_help
+from handlers.commands.table import COMMANDS, parse_commands, render_help
 from handlers.rules import Role
 from handlers.words.replies import render_idle, render_no_permission
 from tests.support.corpus import load_corpus
@@ -33,7 +33,11 @@ async def test_a_stranger_who_sends_the_whole_corpus_starts_nothing_and_is_answe
         words = [body.partition(" -->\n")[2] for body in world.replies()]
         idle = render_idle(world.playground.service.context.public_url, None)
         rules = world.playground.service.context.rules_for("octo/widgets")
-        refusal = render_no_permission(STRANGER, "octo/widgets", Role.WRITE)
+        refusals = [
+            render_no_permission(STRANGER, "octo/widgets", Role.WRITE, command=f"/ptq {verb}" if verb else "")
+            for verb in ("", *COMMANDS)
+        ]
+        (refusal,) = set(words) & set(refusals)
         assert sorted(words) == sorted([refusal, render_help(rules), idle])
         for body in words:
             assert parse_commands(body) == []

@@ -58,7 +58,7 @@ async def test_a_bots_note_opens_nothing_and_gets_no_answer_for_bots_talk_to_eac
 async def test_a_note_without_a_digest_means_the_report_that_stood_when_it_was_written(world: World) -> None:
     await world.comment(f"/ptq pr\n\n{NOTE}")
     pull = await world.wait_for_pull()
-    assert pull.body.startswith(NOTE)
+    assert pull.body.startswith(f"**@maintainer wrote:**\n\n{NOTE}")
 
 
 async def test_a_note_without_a_digest_does_not_mean_a_report_that_came_after_it(world: World) -> None:
@@ -93,7 +93,7 @@ async def test_a_title_of_ones_own_stands_on_the_pull_request_and_its_commit_and
     pull = await world.wait_for_pull()
     assert pull.title == f"Keep {STRANGER}’s last row"
     assert world.git("log", "-1", "--format=%s", pull.head_sha).strip() == pull.title
-    assert pull.body.startswith(f"{NOTE}\n")
+    assert pull.body.startswith(f"**@maintainer wrote:**\n\n{NOTE}\n")
 
 
 async def test_two_maintainers_who_answer_at_once_open_one_pull_request(world: World) -> None:

@@ -49,7 +49,7 @@ def assert_the_report_says_all(report: str) -> None:
 
 
 def assert_the_pull_request_is_right(world: World, body: str) -> None:
-    assert body.startswith(NOTE)
+    assert body.startswith(f"**@maintainer wrote:**\n\n{NOTE}")
     assert f"Fixes #{world.number}" in body
     for part in (
         "@maintainer",

@@ -22,6 +22,6 @@ async def test_a_label_becomes_a_draft_pull_request_also_on_postgresql(tmp_path:
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
         pull = await world.wait_for_pull()
         assert pull.draft
-        assert pull.body.startswith(NOTE)
+        assert pull.body.startswith(f"**@maintainer wrote:**\n\n{NOTE}")
         assert len(world.reports()) == len(world.statuses()) == 1
     assert not list(tmp_path.glob("*.db*")), "nothing was left in SQLite"

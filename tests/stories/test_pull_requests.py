@@ -69,8 +69,10 @@ async def test_a_template_of_the_repository_keeps_its_headings_below_the_note(tm
         pull = await approve(world)
         said = "## Summary\n\nSee the note above.\n\n## Root cause\n\n*In the agent's words:*\n\n> An early end."
         (job,) = await world.jobs()
-        said = f"{NOTE}\n\n<!-- ptq:pull={job.id} -->\n\n{said}"
-        assert pull.body.startswith(f"{said}\n\n## Checklist\n\nn/a\n\n<details>")
+        said = f"**@maintainer wrote:**\n\n{NOTE}\n\n<!-- ptq:pull={job.id} -->\n\n{said}"
+        assert pull.body.startswith(
+            f"{said}\n\n## Checklist\n\nn/a\n\nFixes #{world.number}\n\n**What the agent says**"
+        )
 
 
 FORK = 'push_to = "forks/widgets"'

@@ -63,7 +63,7 @@ async def test_a_note_on_another_attempt_brings_it_into_the_open_pull_request_by
     lines, lines_before = (set(text.splitlines()) for text in (show(world, pull), shown))
     assert {f"+{second}", f"+{first}"} <= lines ^ lines_before
     assert f"+{first}" not in lines
-    assert pull.body.startswith(f"{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
+    assert pull.body.startswith(f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
     assert NOTE not in pull.body
     assert f"digest `{world.digest()}`" in pull.body
     assert pull.title == title
@@ -90,7 +90,9 @@ async def test_what_people_wrote_on_the_pull_request_stays(world: World) -> None
     await attempt(world)
     await approve_again(world)
     assert pull.title == "My own words"
-    assert pull.body.startswith(f"{SECOND_NOTE}\n\nPlease wait for the release.\n\n<!-- ptq:pull=")
+    assert pull.body.startswith(
+        f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\nPlease wait for the release.\n\n<!-- ptq:pull="
+    )
     assert pull.body.count("<!-- ptq:pull=") == pull.body.count("Fixes #1") == 1
 
 
@@ -102,7 +104,7 @@ async def test_an_update_drops_the_earlier_body_if_its_hidden_line_was_deleted(w
     second = await attempt(world)
     await approve_again(world)
     await world.wait_for_reply("Somebody had deleted ptq-bot's hidden line in its body")
-    assert pull.body.startswith(f"{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
+    assert pull.body.startswith(f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
     assert f"digest `{first}`" not in pull.body
 
 

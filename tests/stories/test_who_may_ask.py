@@ -19,9 +19,10 @@ async def settle_without_a_job(world: World) -> None:
 async def test_a_stranger_gets_one_friendly_refusal_per_issue_and_no_job(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         await world.open_issue()
-        await world.comment("/ptq fix", by=STRANGER)
-        assert "write access" in await world.wait_for_reply("<!-- ptq:reply=")
-        await world.comment("/ptq fix please", by=STRANGER)
+        await world.comment("/ptq status\n/ptq fix", by=STRANGER)
+        assert "write access" in (reply := await world.wait_for_reply("<!-- ptq:reply="))
+        assert "A maintainer can use `/ptq fix`." in reply
+        await world.comment("/ptq diagnose please", by=STRANGER)
         await world.label("ptq:fix", by=STRANGER)
         await settle_without_a_job(world)
         assert len(world.replies()) == 1

@@ -124,7 +124,8 @@ class Counter:
 
         async def on_ping(event: Event, context: Context) -> None:
             where = Repository(full_name=NAME, private=False, default_branch="main", clone_url="")
-            self.admitted.append(await admit(context, where, 1, User(login="alice"), Operation.START) is not None)
+            asked = {Operation.START: "/ptq fix"}
+            self.admitted.append(await admit(context, where, 1, User(login="alice"), asked) is not None)
 
         router.add(on_ping, "ping")
         inbox = Inbox(self.db, router, self.clock)

@@ -46,7 +46,7 @@ index 1d72694..6e9e73f 100644
 +++ size < 3 & "x"
 """
 
-OUR_SCRIPT = re.compile(r"(/\w+)?/static/(htmx(-sse)?\.min|live|dashboard)\.js")
+OUR_SCRIPT = re.compile(r"(/\w+)?/static/(htmx(-sse)?\.min|live|dashboard|drafts)\.js")
 
 
 def make_report(**changes: Any) -> Report:

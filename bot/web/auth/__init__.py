@@ -1,1 +1,1 @@
-"""Who is signed in, what they may see, and how often pages may ask GitHub about it."""
+"""Who is signed in, what they may see, how often pages may ask GitHub about it, and how many are made at once."""

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -29,6 +30,11 @@ CSRF = "csrf"
 
 class FormRefused(Exception):  # noqa: N818
     """A form is not from a page of this session. The message is a sentence for people."""
+
+    def __init__(self, words: str, fields: Mapping[str, str] = MappingProxyType({})) -> None:
+        """`fields` are those of a form that a page of ours has sent. One of another site is never shown again."""
+        super().__init__(words)
+        self.fields = fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +72,16 @@ class Sessions:
     async def read_form(self, request: web.Request) -> tuple[Visitor, dict[str, str]]:
         """The sender of a form, and its fields. Raises `FormRefused`."""
         visitor = self.read(request)
-        if visitor.login is None:
-            raise FormRefused("You are no longer signed in.")
         if request.headers.get("Origin") != self._origin:
             raise FormRefused("This form came from another site.")
         try:
             fields = dict(await read_fields(request))
         except Unreadable as error:
             raise FormRefused(str(error)) from error
+        if visitor.login is None:
+            raise FormRefused("You are no longer signed in.", fields)
         if not hmac.compare_digest(fields.get(CSRF, "").encode(errors="replace"), visitor.csrf.encode()):
-            raise FormRefused("Your session has changed.")
+            raise FormRefused("Your session has changed.", fields)
         return visitor, fields
 
     def begin(self, response: web.StreamResponse, login: str) -> None:

@@ -10,9 +10,18 @@ from collections.abc import Mapping, Sequence
 import structlog
 from aiohttp import web
 
+from bot.web.auth.form_fields import MAX_FORM
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.forms import ActionRefused, Fields, admit, derive_request_key, handle_form, new_request_key
+from bot.web.dashboard.forms import (
+    ActionRefused,
+    Fields,
+    FormRefusal,
+    admit,
+    derive_request_key,
+    handle_form,
+    keep_request_key,
+)
 from bot.web.dashboard.listing import MAX_TYPED
 from handlers.commands.options import Options, list_offers
 from handlers.commands.rights import Operation, Person
@@ -20,9 +29,19 @@ from handlers.events import Repository
 from handlers.jobs.cancel import cancel
 from handlers.jobs.start import RETRY, StartRequest, start_unheard
 from handlers.jobs.tasks import TaskRequest, start_off_thread
+from handlers.ports import NotFound
 from handlers.rules import REBASE
 
 log = structlog.get_logger()
+
+JOB = "/jobs/{id}"
+"""The page with the forms of a job."""
+
+LAUNCH_FIELDS = ("repository", "issue", "preset", "agent", "model", "machine", "ref", "anyway")
+"""The fields of the form that starts a job, besides the instructions."""
+
+STARTED = "started"
+"""In the query of the new job's page: the browser then forgets what was typed into the form (`static/drafts.js`)."""
 
 MAX_ADVICE = 20_000
 """The most characters of advice."""
@@ -38,28 +57,43 @@ class Actions:
         """Every address."""
         return [
             web.get("/launch", self.show_launch),
-            web.post("/launch", handle_form(self._deps, self.launch)),
-            web.post("/jobs/{id}/follow-up", handle_form(self._deps, self.follow_up)),
-            web.post("/jobs/{id}/rebase", handle_form(self._deps, self.rebase)),
-            web.post("/jobs/{id}/cancel", handle_form(self._deps, self.cancel)),
+            web.post("/launch", handle_form(self._deps, self.launch, self._show_launch, "/launch")),
+            web.post("/jobs/{id}/follow-up", handle_form(self._deps, self.follow_up, self._show_follow_up, JOB)),
+            web.post("/jobs/{id}/rebase", handle_form(self._deps, self.rebase, self._show_rebase, JOB)),
+            web.post("/jobs/{id}/cancel", handle_form(self._deps, self.cancel, page=JOB)),
         ]
 
     async def show_launch(self, request: web.Request) -> web.Response:
         """The form that starts a job, for an issue or a task."""
-        visitor, context = self._deps.sessions.read(request), self._deps.context
+        visitor = self._deps.sessions.read(request)
         if visitor.login is None:
             raise self._deps.refuse(visitor)
-        may = await self._deps.visibility.find_scope(visitor)
+        return await self._show_launch(request, visitor, request.query)
+
+    async def _show_launch(
+        self, _: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal | None = None
+    ) -> web.Response:
+        """The form as a link fills it in, or as it was sent."""
+        context = self._deps.context
+        may, chosen = await self._deps.visibility.find_scope(visitor), fields.get("repository", "").lower()
         known = context.repositories.values()
-        names = sorted(rules.name for rules in known if may.everything or rules.name.lower() in may.start)
+        # Where GitHub does not answer, a form that is shown again keeps its repository.
+        names = sorted(
+            rules.name
+            for rules in known
+            if may.everything or rules.name.lower() in may.start or (refusal and rules.name.lower() == chosen)
+        )
+        limits = dict.fromkeys(LAUNCH_FIELDS, MAX_TYPED) | {"advice": MAX_FORM}
         return self._deps.renderer.render_page(
             "launch.html",
             visitor,
+            refusal.status if refusal else 200,
             repositories=names,
             presets=[*context.presets, RETRY],
             offers={name: self._offer(name) for name in names},
-            given={name: request.query.get(name, "")[:MAX_TYPED] for name in ("repository", "issue", "preset")},
-            request_key=new_request_key(),
+            given={name: fields.get(name, "")[:limit] for name, limit in limits.items()},
+            refusal=refusal,
+            request_key=keep_request_key(fields),
         )
 
     def _offer(self, name: str) -> Mapping[str, Sequence[str]]:
@@ -88,7 +122,7 @@ class Actions:
         job = await start_off_thread(self._deps.context, person, repository, task)
         self._deps.context.notify()
         log.info("dashboard.launched", **job.log_context(), by=visitor.login)
-        return f"/jobs/{job.id}"
+        return f"/jobs/{job.id}?{STARTED}"
 
     async def follow_up(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """`/ptq retry` with advice, on the issue of a job."""
@@ -97,6 +131,25 @@ class Actions:
     async def rebase(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """`/ptq rebase`, optionally onto a branch or commit, on the issue of a job."""
         return await self._go_on(request, visitor, fields, REBASE)
+
+    async def _show_follow_up(
+        self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
+    ) -> web.Response:
+        return await self._show_form("follow_up.html", "Follow up", request, visitor, fields, refusal)
+
+    async def _show_rebase(
+        self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
+    ) -> web.Response:
+        return await self._show_form("rebase.html", "Rebase", request, visitor, fields, refusal)
+
+    async def _show_form(
+        self, form: str, title: str, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
+    ) -> web.Response:
+        """A form of a job's page, on a page of its own."""
+        job = await self._deps.find_job(request, visitor)
+        given = {name: fields.get(name, "") for name in ("advice", "onto", "anyway")}
+        values = {"form": form, "title": title, "job": job, "given": given, "request_key": keep_request_key(fields)}
+        return self._deps.renderer.render_page("job_form.html", visitor, refusal.status, refusal=refusal, **values)
 
     async def cancel(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """`/ptq cancel` for this job."""
@@ -128,9 +181,12 @@ class Actions:
         preset: str,
     ) -> str:
         context = self._deps.context
-        issue = await context.github.fetch_issue(person.rules.name, number)
+        try:
+            issue = await context.github.fetch_issue(person.rules.name, number)
+        except NotFound:
+            raise ActionRefused(f"There is no issue #{number} in {person.rules.name}.", 409, "issue") from None
         if issue.pull_request:
-            raise ActionRefused(f"#{number} is a pull request. Enter the number of its issue.", 409)
+            raise ActionRefused(f"#{number} is a pull request. Enter the number of its issue.", 409, "issue")
         request = StartRequest(
             person=person,
             repository=repository,
@@ -145,19 +201,19 @@ class Actions:
         )
         job = await start_unheard(context, request, unopposed=not request.options.anyway)
         log.info("dashboard.launched", **job.log_context(), by=visitor.login)
-        return f"/jobs/{job.id}"
+        return f"/jobs/{job.id}?{STARTED}"
 
 
 def _read_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ActionRefused("Enter an issue number, such as 12.", 409)
+        raise ActionRefused("Enter an issue number, such as 12.", 409, "issue")
     return int(text)
 
 
 def _read_advice(fields: Fields) -> str:
     advice = fields.get("advice", "").replace("\r\n", "\n").strip()
     if len(advice) > MAX_ADVICE:
-        raise ActionRefused(f"Instructions can have up to {MAX_ADVICE:,} characters.", 409)
+        raise ActionRefused(f"Instructions can have up to {MAX_ADVICE:,} characters.", 409, "advice")
     return advice
 
 

@@ -9,6 +9,7 @@ from aiohttp import web
 from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.cookies import CookieCipher
 from bot.web.auth.oauth import GitHubOAuth
+from bot.web.auth.page_queue import PageQueue
 from bot.web.auth.sessions import Sessions, Visitor
 from bot.web.auth.visibility import Visibility
 from bot.web.dashboard.rendering import HEADERS, Renderer
@@ -16,6 +17,11 @@ from handlers.context import Context
 from runner.characters import make_storable
 from runner.model.job import Job
 from runner.rows import job_rows
+
+NO_SIGN_IN = (
+    "This page is for operators. Nobody can sign in, because ptq.toml has no [dashboard] table. "
+    "On the service's host, ptq-bot deliveries and ptq-bot costs show the same."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +33,8 @@ class DashboardDeps:
     sessions: Sessions
     visibility: Visibility
     oauth: GitHubOAuth | None
+    queue: PageQueue
+    """The queue of pages, also of those that show a refused form again."""
 
     @classmethod
     def set_up(cls, context: Context, auth: AuthConfig) -> DashboardDeps:
@@ -44,9 +52,9 @@ class DashboardDeps:
             list_left=auth.list_left,
             calls_of_person=auth.calls_of_person,
         )
-        return cls(
-            context, Renderer(context, auth.web_url, visibility.explain_not_asked), sessions, visibility, auth.oauth
-        )
+        renderer = Renderer(context, auth.web_url, visibility.explain_not_asked)
+        queue = PageQueue(lambda request: sessions.read(request).login, HEADERS)
+        return cls(context, renderer, sessions, visibility, auth.oauth, queue)
 
     async def find_job(self, request: web.Request, visitor: Visitor) -> Job:
         """The job in a page's address. A job that the visitor may not see looks like one that does not exist."""
@@ -64,6 +72,9 @@ class DashboardDeps:
         return web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)
 
     def require_operator(self, visitor: Visitor) -> None:
-        """Raise the same answer for people who are not operators."""
+        """Raise the same answer for people who are not operators, or say that nobody can be one on these pages."""
+        if not visitor.may_sign_in:
+            page = self.renderer.render_message(visitor, "Nobody can sign in", NO_SIGN_IN, 404)
+            raise web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)
         if not visitor.is_operator:
             raise self.refuse(visitor)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 
 import structlog
 from aiohttp import web
@@ -35,12 +37,30 @@ TOO_MANY = "You have sent very many forms, or looked at very many pages. Please 
 _REQUEST_KEY = re.compile(r"[A-Za-z0-9_-]{8,40}")
 
 
+@dataclass(frozen=True, slots=True)
+class FormRefusal:
+    """Why a form was not carried out."""
+
+    words: str
+    status: int
+    field: str = ""
+    """The name of the field that it is about; empty if it is about none."""
+
+
+Redraw = Callable[[web.Request, Visitor, Fields, FormRefusal], Awaitable[web.Response]]
+"""Shows a form again, with what was typed and the reason."""
+
+TYPED = {"note": "Your note", "title": "Title of the pull request", "advice": "Instructions"}
+"""The fields whose text no page may lose -> what they are called."""
+
+
 class ActionRefused(Exception):  # noqa: N818
     """The action is refused. The message says why, in sentences."""
 
-    def __init__(self, words: str, status: int = 403) -> None:
+    def __init__(self, words: str, status: int = 403, field: str = "") -> None:
+        """`field` is the form's field that it is about."""
         super().__init__(words)
-        self.status = status
+        self.refusal = FormRefusal(words, status, field)
 
 
 FAILURES = (
@@ -50,10 +70,17 @@ FAILURES = (
 """What keeps a form from being carried out. `describe` gives the reason."""
 
 
-def handle_form(deps: DashboardDeps, act: FormAction) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """The handler of a form."""
+def handle_form(
+    deps: DashboardDeps, act: FormAction, redraw: Redraw | None = None, page: str = "/"
+) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """The handler of a form. What people typed is on every page that says why it was not carried out.
+
+    `redraw` shows the form again. `page` is the path of the page with the form, to which people return after they have
+    signed in.
+    """
 
     async def handle(request: web.Request) -> web.Response:
+        fields: Fields = {}
         try:
             visitor, fields = await deps.sessions.read_form(request)
             path = await act(request, visitor, fields)
@@ -61,30 +88,48 @@ def handle_form(deps: DashboardDeps, act: FormAction) -> Callable[[web.Request],
             visitor = deps.sessions.read(request)
             if isinstance(error, NotPermitted):
                 log.info("dashboard.refused", by=visitor.login, repository=error.rules.name)
-            words, status = describe(error)
-            return deps.renderer.render_message(visitor, "Not accepted", words, status)
+            fields, refusal = error.fields if isinstance(error, FormRefused) else fields, describe(error)
+            may_send = visitor.login is not None and not isinstance(error, NotPermitted)
+            if redraw and fields and may_send:
+                with suppress(web.HTTPException):  # They may no longer see the job, or wait too long.
+                    return await deps.queue.make(request, lambda: redraw(request, visitor, fields, refusal))
+            return _show_refusal(deps, visitor, fields, refusal, page.format(**request.match_info))
         return web.Response(status=303, headers={**HEADERS, "Location": f"{deps.context.public_url}{path}"})
 
     return handle
 
 
-def describe(error: Exception) -> tuple[str, int]:
-    """The reason for people, and the HTTP status. Pure."""
+def _show_refusal(
+    deps: DashboardDeps, visitor: Visitor, fields: Fields, refusal: FormRefusal, page: str
+) -> web.Response:
+    """A page with the reason and the typed text, without the form."""
+    signs_in_again = visitor.login is None and bool(fields)
+    typed = {label: fields[name] for name, label in TYPED.items() if fields.get(name, "").strip()}
+    words = refusal.words
+    if signs_in_again:
+        words = f"Your session has ended.{' Your text is below.' if typed else ''} Sign in to continue."
+    return deps.renderer.render_message(
+        visitor, "Not accepted", words, refusal.status, typed=typed, back=page, signs_in=signs_in_again
+    )
+
+
+def describe(error: Exception) -> FormRefusal:
+    """Why a form was not carried out, for people. Pure."""
     if isinstance(error, ActionRefused):
-        return str(error), error.status
+        return error.refusal
     if isinstance(error, NotPermitted):
         least = error.right.find_role(error.rules).word
-        return f"You need {least} access to {error.rules.name} for this.", 403
+        return FormRefusal(f"You need {least} access to {error.rules.name} for this.", 403)
     if isinstance(error, NotStarted):
-        return error.reply, 409
+        return FormRefusal(error.on_page.words, 409, error.on_page.field)
     if isinstance(error, Refused):
         clause = str(error)
-        return f"{clause[0].upper()}{clause[1:]}.", 409
+        return FormRefusal(f"{clause[0].upper()}{clause[1:]}.", 409, error.field)
     if isinstance(error, FormRefused):
-        return f"{error} Reload the page and try again.", 403
+        return FormRefusal(f"{error} Check the form, and send it again.", 403)
     if isinstance(error, OAuthFailed):
-        return str(error), 502
-    return "GitHub did not answer as expected. Please try again.", 503
+        return FormRefusal(str(error), 502)
+    return FormRefusal("GitHub did not answer as expected. Please try again.", 503)
 
 
 async def admit(deps: DashboardDeps, visitor: Visitor, name: str, operation: Operation) -> tuple[Person, Repository]:
@@ -92,7 +137,7 @@ async def admit(deps: DashboardDeps, visitor: Visitor, name: str, operation: Ope
 
     Raises `ActionRefused`, `NotPermitted`, and what `handlers.ports.GitHub` raises.
     """
-    absent = ActionRefused("Repository not found, or you don't have access.", 404)
+    absent = ActionRefused("Repository not found, or you don't have access.", 404, "repository")
     # First, so that the answer is the same for a repository that is not configured.
     if visitor.login and not deps.visibility.may_send_form(visitor.login, name):
         raise ActionRefused(TOO_MANY, 503)
@@ -110,8 +155,13 @@ async def admit(deps: DashboardDeps, visitor: Visitor, name: str, operation: Ope
 
 def derive_request_key(visitor: Visitor, fields: Fields) -> str:
     """The key of a form: the same if the same person sends it twice."""
+    return f"dashboard {visitor.login} {keep_request_key(fields)}"
+
+
+def keep_request_key(fields: Fields) -> str:
+    """The key of a form that is shown again: the same, so that sending it twice still counts as once."""
     given = fields.get(REQUEST_KEY, "")
-    return f"dashboard {visitor.login} {given if _REQUEST_KEY.fullmatch(given) else new_request_key()}"
+    return given if _REQUEST_KEY.fullmatch(given) else new_request_key()
 
 
 def new_request_key() -> str:

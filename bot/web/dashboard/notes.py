@@ -12,22 +12,26 @@ from __future__ import annotations
 import asyncio
 import re
 from datetime import timedelta
+from types import MappingProxyType
 
 import structlog
 from aiohttp import web
 
 from bot.web.auth.oauth import GitHubOAuth, OAuthUnanswered
+from bot.web.auth.page_queue import run_for_page
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.forms import ActionRefused, Fields, admit, handle_form
+from bot.web.dashboard.forms import ActionRefused, Fields, FormRefusal, admit, handle_form
 from bot.web.dashboard.sign_in import NOTE_COOKIE, NOTE_COOKIE_LASTS, SignIn
 from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.rights import Operation
 from handlers.commands.table import Command, parse_commands
-from handlers.pulls.note import DOUBLE_QUOTES, MAX_NOTE, parse_note
+from handlers.pulls.note import DOUBLE_QUOTES, MAX_NOTE, MIN_LETTERS, NOTE_EXAMPLE, parse_note
 from handlers.pulls.pulls import find_fault
+from handlers.text.sanitize import make_safe_title
 from handlers.text.voice import NOTE_PLACEHOLDER
+from handlers.words.report_comment import MAX_TITLE
 from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.rows import job_rows
@@ -62,11 +66,14 @@ class NotePages:
         ]
 
     async def show(self, request: web.Request) -> web.Response:
-        """The form for a note. Without a token it redirects to GitHub first."""
+        """The form for a note, with the diff. Without a token it redirects to GitHub first.
+
+        The report's comment leads here, so people who are not signed in are asked to. They are for any job's address.
+        """
         visitor = self._deps.sessions.read(request)
-        job = await self._deps.find_job(request, visitor)
         if visitor.login is None:
-            raise self._deps.refuse(visitor)
+            return self._sign_in.leave(request.path)
+        job = await self._deps.find_job(request, visitor)
         report = await self._find_standing(job)
         if report is None:
             return self._deps.renderer.render_message(
@@ -78,18 +85,50 @@ class NotePages:
                     visitor, "No note", "Your browser does not accept our cookies.", 409
                 )
             return self._sign_in.leave(f"/jobs/{job.id}/note?{BACK}", visitor, job.id)
+        return await run_for_page(self._draw, visitor, job, report)
+
+    async def _show_again(
+        self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
+    ) -> web.Response:
+        """The form of a note that was refused. It has the digest of the diff that is shown next to it."""
+        job = await self._deps.find_job(request, visitor)
+        report = await self._find_standing(job)
+        if report is None:
+            raise self._deps.refuse(visitor)
+        has_token = bool(self._find_token(request, visitor, job))
+        return await run_for_page(self._draw, visitor, job, report, fields, refusal, has_token=has_token)
+
+    def _draw(
+        self,
+        visitor: Visitor,
+        job: Job,
+        report: Report,
+        fields: Fields = MappingProxyType({}),
+        refusal: FormRefusal | None = None,
+        *,
+        has_token: bool = True,
+    ) -> web.Response:
         return self._deps.renderer.render_page(
             "note.html",
             visitor,
+            refusal.status if refusal else 200,
             job=job,
+            report=report,
             digest=(report.digest or "")[:DIGEST_SHOWN],
+            given={name: fields.get(name, "") for name in ("note", "title")},
+            refusal=refusal,
+            has_token=has_token,
             wanted=NOTE_PLACEHOLDER,
+            example=NOTE_EXAMPLE,
+            least=MIN_LETTERS,
             longest=MAX_NOTE,
+            title=make_safe_title(report.pr_title, self._deps.context.secrets, MAX_TITLE),
+            splits=False,
         )
 
     async def post(self, request: web.Request) -> web.Response:
         """Post a note as the person's own comment, and revoke the token."""
-        response = await handle_form(self._deps, self._write)(request)
+        response = await handle_form(self._deps, self._write, self._show_again, "/jobs/{id}/note")(request)
         if response.status == 303 and (pen := self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)):
             await self._oauth.revoke(pen["token"])
             self._deps.sessions.drop_cookie(response, NOTE_COOKIE)
@@ -100,9 +139,11 @@ class NotePages:
         await admit(self._deps, visitor, job.repository, Operation.OPEN_PULL)
         token, report = self._find_token(request, visitor, job), await self._find_standing(job)
         if report is None:
-            raise ActionRefused("This diff is no longer waiting for a note.", 409)
+            raise ActionRefused(
+                "This diff is no longer waiting for a note: the job's page says what became of it.", 409
+            )
         if not token:
-            raise ActionRefused("Your GitHub authorization has expired: go back, copy your note, and reload.")
+            raise ActionRefused("Your GitHub authorization has expired. Your text is kept.")
         body = render_note(fields.get("digest", ""), fields.get("title", ""), fields.get("note", ""))
         await run_aside(report.size, check_note, body, report)
         await self._post_once(token, visitor.login or "", job, body)
@@ -163,6 +204,6 @@ def check_note(body: str, report: Report) -> None:
     """Raise `ActionRefused` for a note that the thread would refuse, or that has another command. Pure."""
     commands = parse_commands(body)
     if len(commands) != 1 or not isinstance(commands[0], Command) or commands[0].verb != "pr":
-        raise ActionRefused("A note cannot contain other commands.", 409)
+        raise ActionRefused("A note cannot contain other commands, such as /ptq cancel.", 409, "note")
     if fault := find_fault(parse_note(commands[0]), report, []):
-        raise ActionRefused(fault, 409)
+        raise ActionRefused(fault.on_page, 409, "note")

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.diffs import read_diff
@@ -79,6 +80,8 @@ class Renderer:
         self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(read_diff)
         self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
         self._templates.filters["moment"] = show_moment
+        # What people typed goes back to them as it is: a changed text would be sent the next time.
+        self._templates.filters["verbatim"] = escape
         self._templates.filters["ago"] = lambda at: show_age(at, context.now())
         # Redact before splitting, because a secret may span lines.
         self._templates.filters["failure"] = lambda text: split_failure(self.redact(text))
@@ -97,9 +100,23 @@ class Renderer:
         found = self._templates.get_template(template)
         return "".join(found.blocks[block](found.new_context(values))) if block else found.render(**values)
 
-    def render_message(self, visitor: Visitor, title: str, words: str, status: int) -> web.Response:
-        """Render a page with only a message."""
-        return self.render_page("message.html", visitor, status, title=title, words=words)
+    def render_message(
+        self,
+        visitor: Visitor,
+        title: str,
+        words: str,
+        status: int,
+        *,
+        typed: Mapping[str, str] = MappingProxyType({}),
+        back: str = "",
+        signs_in: bool = False,
+    ) -> web.Response:
+        """Render a page with a message, and with what its reader has `typed`.
+
+        `back` is the path of the page that they came from; with `signs_in`, they sign in on the way.
+        """
+        values = {"title": title, "words": words, "typed": typed, "back": back, "signs_in": signs_in}
+        return self.render_page("message.html", visitor, status, **values)
 
     def redact(self, text: str) -> str:
         """Remove secrets from a text."""

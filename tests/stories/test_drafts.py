@@ -1,0 +1,72 @@
+"""What people type into forms, in a real Chromium: kept until it was sent, and for nobody else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from tests.bot.test_dashboard_actions import add_report
+from tests.support.browser import PATIENCE_S, open_page
+from tests.support.dashboard import open_dashboard
+from tests.support.world import NOTE
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+async def choose(page: Page, login: str) -> None:
+    """Say on GitHub's page who one is."""
+    await page.get_by_role("button", name=re.compile(f"{login}$")).click()
+
+
+async def list_kept(page: Page) -> list[str]:
+    """The names of what our pages keep in the storage of the browser."""
+    names: list[str] = await page.evaluate("Object.keys(localStorage).concat(Object.keys(sessionStorage))")
+    return [name for name in names if name.startswith("ptq-")]
+
+
+async def test_a_note_outlives_its_session_for_its_author_alone_and_goes_once_it_is_posted(
+    tmp_path: Path, browser: Browser
+) -> None:
+    expect.set_options(timeout=PATIENCE_S * 1000)
+    async with open_dashboard(tmp_path) as dashboard, open_page(browser, is_refused=True) as page:
+        path = await add_report(dashboard)
+        form, note = f"{dashboard.url}{path}/note", page.get_by_label("Your note")
+        await page.goto(form)
+        await choose(page, "alice")
+        await choose(page, "alice")
+        await note.fill("Too short.")
+        await expect(page.locator("#count")).to_have_text("8 of at least 30 letters")
+        await page.get_by_role("button", name="Post the note").click()
+        await expect(page.get_by_role("alert")).to_contain_text("too short")
+        await note.fill(NOTE)
+        await page.context.clear_cookies()
+        await page.get_by_role("button", name="Post the note").click()
+        await expect(page.get_by_role("alert")).to_contain_text("Your session has ended")
+
+        await page.goto(f"{dashboard.url}/sign-in?next=/")
+        await choose(page, "bob")
+        await page.goto(form)
+        await choose(page, "bob")
+        await expect(note).to_have_value("")
+
+        await page.context.clear_cookies()
+        await page.goto(form)
+        await choose(page, "alice")
+        await choose(page, "alice")
+        await expect(note).to_have_value(NOTE)
+        await expect(page.locator(".kept")).to_be_visible()
+        await page.get_by_role("button", name="Post the note").click()
+        await expect(page.locator("main")).to_contain_text("Your note was posted")
+        assert await list_kept(page) == []
+
+        await page.goto(f"{dashboard.url}/launch")
+        await page.get_by_label("Instructions").fill("Look at it.")
+        assert await list_kept(page) == ["ptq-draft alice launch"]
+        await page.reload()
+        await expect(page.get_by_label("Instructions")).to_have_value("Look at it.")
+        await page.get_by_role("button", name="Sign out").click()
+        await expect(page.get_by_role("link", name="Sign in with GitHub")).to_be_visible()
+        assert await list_kept(page) == []
