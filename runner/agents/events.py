@@ -83,7 +83,6 @@ class Tally:
     tool_calls: int = 0
     retries: int = 0
     unknown: int = 0
-    last_text: str = ""
     last_tool: str = ""
     """The name of the last used tool, for people who wait."""
     last_error: str = ""
@@ -132,7 +131,7 @@ class Tally:
 
 _COUNT = {
     EventKind.SESSION: lambda tally, event: replace(tally, session_id=event.text or tally.session_id),
-    EventKind.TEXT: lambda tally, event: replace(tally, last_text=event.text),
+    EventKind.TEXT: lambda tally, event: tally,
     EventKind.TOOL_CALL: lambda tally, event: replace(
         tally, tool_calls=tally.tool_calls + 1, ending=None, last_tool=event.tool
     ),
