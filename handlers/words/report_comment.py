@@ -187,7 +187,7 @@ def _render_head(
     job: Job, headline: str, public_url: str, secrets: Collection[str], *, quotes_log: bool, last_lines: str
 ) -> str:
     # A sweep's requester has an account name on the host, which may be a stranger's login on GitHub.
-    asker = f"@{job.requested_by}" if job.posts is Posts.ALL else "the operator of this App"
+    asker = job.requester if job.posts is Posts.ALL else "the operator of this App"
     head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, requested by {asker}."
     if not job.failure:
         return head
