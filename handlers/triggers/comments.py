@@ -260,11 +260,17 @@ async def _pull(request: Request, command: Command) -> None:
 
 
 async def _results(request: Request, command: Command) -> None:
-    """Post the newest report again, with the current commands for its diff."""
+    """Post the newest report again, with the current commands for its diff.
+
+    A repository may be public by now, or another one may have its name.
+    """
     context = request.context
     async with context.db.read() as connection:
         reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
         job = await job_rows.fetch_job(connection, reports[0].job_id or "") if reports else None
+    if job and job.private and not request.event.repository.private:
+        await request.reply(replies.render_private_results())
+        return
     body = replies.render_again(await render_report(context, job)) if job else None
     await request.reply(body or replies.render_no_results())
 

@@ -249,6 +249,11 @@ def render_again(body: str) -> str:
     return f"The last report again:\n\n{body}"
 
 
+def render_private_results() -> str:
+    """`/ptq results` in a public repository, for a job from when it was private."""
+    return "The last report is from when this repository was private, so it is not posted here."
+
+
 def render_unknown_command(word: str, suggestion: str | None) -> str:
     """A command that does not exist."""
     meant = f" Did you mean `/ptq {suggestion}`?" if suggestion else ""
