@@ -269,7 +269,7 @@ async def _results(request: Request, command: Command) -> None:
         reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
         job = await job_rows.fetch_job(connection, reports[0].job_id or "") if reports else None
     if job and job.private and not request.event.repository.private:
-        await request.reply(replies.render_private_results())
+        await request.reply(replies.render_private_before())
         return
     body = replies.render_again(await render_report(context, job)) if job else None
     await request.reply(body or replies.render_no_results())

@@ -78,11 +78,12 @@ async def test_a_copy_of_the_report_that_others_changed_is_restored_and_the_next
 async def test_a_report_of_a_private_repository_is_not_posted_in_a_public_one_of_its_name(thread: Thread) -> None:
     async with thread.db.write() as connection:
         await connection.execute(update(jobs).values(private=True))
-    await thread.work(thread.github.say(ISSUE, "boss", "/ptq results"))
-    await drain(Comments(thread.context))
-    said = thread.github.threads[ISSUE][-1].body
-    assert "from when this repository was private" in said
-    assert "```diff" not in said
+    for command in ("results", "retry"):
+        await thread.work(thread.github.say(ISSUE, "boss", f"/ptq {command}"))
+        await drain(Comments(thread.context))
+        said = thread.github.threads[ISSUE][-1].body
+        assert "from when this repository was private" in said
+        assert "```diff" not in said
 
 
 async def restore(thread: Thread) -> None:
