@@ -122,13 +122,14 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
     if edited.sender.is_bot:
         return
     commands = parse_commands(edited.comment.body or "")
-    if not commands or commands == parse_commands(edited.old_body):
+    if not commands:
         return
     rules = context.rules_for(edited.repository.full_name)
     if rules is None:
         return
     person = await fetch_person(context, rules, edited.sender.login, Surface.THREAD)
-    if not person.may(Operation.START):
+    # Last, because reading a stranger's text can take as long as everything else here.
+    if not person.may(Operation.START) or commands == parse_commands(edited.old_body):
         return
     occasion = f"comment {edited.comment.id} edited"
     await reply_once(context, rules.name, edited.issue.number, occasion, replies.render_edited())
