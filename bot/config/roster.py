@@ -196,7 +196,7 @@ def find_respelled(old: Settings, new: Settings) -> tuple[str, ...]:
     """
     known = {name.lower(): name for name in old.repos}
     return tuple(
-        f"{name_key(('repos', name))}: until now this was {known[name.lower()]}: keep that, because its jobs have that name"
+        f"{name_key(('repos', name))}: its jobs have the name {known[name.lower()]}: keep that"
         for name in new.repos
         if known.get(name.lower(), name) != name
     )

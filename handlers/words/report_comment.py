@@ -52,7 +52,7 @@ MAX_LISTED = 100
 """The most files in a list."""
 
 MODEL_NAME = re.compile(r"[\w.:/@+\[\]-]{1,100}", re.ASCII)
-"""The form of a model's name. The agent reports it, and our sentences and metrics contain it, so it must not contain words."""
+"""The form of a model's name. The agent reports it, and sentences and metrics contain it, so it must not be words."""
 
 MAX_SHOWN_DIFF = 4_000
 MAX_SHOWN_LINES = 40

@@ -119,7 +119,7 @@ def test_a_repository_with_an_agent_that_is_not_running_is_refused(file: File) -
 def test_a_repository_keeps_the_spelling_that_its_jobs_have(file: File) -> None:
     (line,) = file.reload(lambda text: text.replace('"octo/widgets"', '"Octo/Widgets"'))
     assert line["event"] == "config.not_reloaded"
-    assert "keep that, because its jobs have that name" in str(line["problems"])
+    assert "its jobs have the name octo/widgets: keep that" in str(line["problems"])
     assert file.roster.repositories["octo/widgets"].name == "octo/widgets"
 
 
