@@ -96,7 +96,7 @@ class Roster:
         old = self._standing.settings
         try:
             new = read()
-            problems = find_unknown_agents(old, new)
+            problems = (*find_unknown_agents(old, new), *find_respelled(old, new))
         except ConfigError as error:
             problems = error.problems
         if problems:
@@ -186,6 +186,19 @@ def find_unknown_agents(old: Settings, new: Settings) -> tuple[str, ...]:
         for name, table in new.repos.items()
         for agent in dict.fromkeys((table.agent, *table.agents))
         if agent not in old.agents
+    )
+
+
+def find_respelled(old: Settings, new: Settings) -> tuple[str, ...]:
+    """The repositories whose names a new file spells with other capitals. Pure.
+
+    Jobs, cases and caps have the name as it was, so their state would be lost, and labels would start jobs again.
+    """
+    known = {name.lower(): name for name in old.repos}
+    return tuple(
+        f"{name_key(('repos', name))}: its jobs have the name {known[name.lower()]}: keep that"
+        for name in new.repos
+        if known.get(name.lower(), name) != name
     )
 
 

@@ -5,7 +5,7 @@ They are only for the operator, so they have a separate listener.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,8 +21,11 @@ from bot.github.limits import Left, ListLeft
 from bot.observability.log_counter import COUNTED
 from handlers.context import Context
 from handlers.effects.outbox import Backlog, count_backlog
+from handlers.text.sanitize import redact
+from handlers.words.report_comment import MODEL_NAME
 from runner.model.inventory import Sighting
 from runner.model.machines import USABLE, Lease, MachineState
+from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.claims import fetch_claimed
 from runner.rows.machine_states import fetch_machine_states, fetch_sightings
@@ -31,6 +34,9 @@ from runner.rows.stats import Readings, take_readings
 from runner.transport.ssh_metrics import SSH_METRICS, Took
 
 QUANTILES = (0.5, 0.9)
+
+MAX_MODELS, OTHER = 100, "other"
+"""The most pairs of agent and model with series of their own, and the name of the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +171,31 @@ def _list_taken(snapshot: MetricsSnapshot) -> Iterator[Metric]:
         "known_usd": CounterMetricFamily("ptq_cost_usd", "Money that is known to be spent, in USD.", labels=labels),
         "run_s": CounterMetricFamily("ptq_agent_seconds", "How long agents have been at work.", labels=labels),
     }
-    for (agent, model), usage in snapshot.readings.taken.items():
-        for name, family in families.items():
-            family.add_metric([agent, model], getattr(usage, name))
+    shown = choose_models(snapshot.readings.taken)
+    for name, family in families.items():
+        sums = defaultdict[tuple[str, str], float](float)
+        for of, usage in snapshot.readings.taken.items():
+            sums[shown[of]] += getattr(usage, name)
+        for of, value in sums.items():
+            family.add_metric(of, value)
     yield from families.values()
+
+
+def choose_models(taken: Mapping[tuple[str, str], Usage]) -> Mapping[tuple[str, str], tuple[str, str]]:
+    """Agent and model -> how metrics call them. Pure.
+
+    An agent without the gateway can report any name, and a new one in each run. Names that are none, or hold a secret,
+    and those beyond the `MAX_MODELS` with the most runs, are `OTHER`.
+    """
+    most = {*sorted(taken, key=lambda of: taken[of].jobs, reverse=True)[:MAX_MODELS]}
+    return {
+        (agent, model): (agent, model if (agent, model) in most and _is_harmless(model) else OTHER)
+        for agent, model in taken
+    }
+
+
+def _is_harmless(model: str) -> bool:
+    return not model or (MODEL_NAME.fullmatch(model) is not None and redact(model, ()) == model)
 
 
 def _list_machines(snapshot: MetricsSnapshot) -> Iterator[Metric]:

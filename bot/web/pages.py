@@ -162,7 +162,7 @@ class Pages:
         deliveries = await count_deliveries(self._context.db, ("pending", "failed"))
         machines = describe_machines(self._slots, machine_states, leases, sightings, self._deps.renderer)
         backlog = asdict(await count_backlog(self._context.db))
-        if not self._deps.visibility.is_open(self._deps.sessions.read(request)):
+        if not await self._deps.visibility.sees_machines(self._deps.sessions.read(request)):
             machines, backlog["reasons"] = [], {}
         numbers = {"jobs": counted, "deliveries": deliveries, "replies": backlog, "held_labels": self._count_held()}
         numbers["pauses"] = len(pauses)

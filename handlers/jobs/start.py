@@ -282,6 +282,8 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
         usual = Choice(earlier.job.agent, earlier.job.model)
     elif preset.carries_on:
         earlier = await find_simplifiable(connection, context, rules.name, number)
+    if earlier and earlier.job.private and not private:
+        raise NotStarted(replies.render_private_before())
     offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=private)
     try:
         choice = choose(request.options, offers, usual, machines)

@@ -122,13 +122,14 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
     if edited.sender.is_bot:
         return
     commands = parse_commands(edited.comment.body or "")
-    if not commands or commands == parse_commands(edited.old_body):
+    if not commands:
         return
     rules = context.rules_for(edited.repository.full_name)
     if rules is None:
         return
     person = await fetch_person(context, rules, edited.sender.login, Surface.THREAD)
-    if not person.may(Operation.START):
+    # Last, because reading a stranger's text can take as long as everything else here.
+    if not person.may(Operation.START) or commands == parse_commands(edited.old_body):
         return
     occasion = f"comment {edited.comment.id} edited"
     await reply_once(context, rules.name, edited.issue.number, occasion, replies.render_edited())
@@ -265,11 +266,17 @@ async def _pull(request: Request, command: Command) -> None:
 
 
 async def _results(request: Request, command: Command) -> None:
-    """Post the newest report again, with the current commands for its diff."""
+    """Post the newest report again, with the current commands for its diff.
+
+    A repository may be public by now, or another one may have its name.
+    """
     context = request.context
     async with context.db.read() as connection:
         reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
         job = await job_rows.fetch_job(connection, reports[0].job_id or "") if reports else None
+    if job and job.private and not request.event.repository.private:
+        await request.reply(replies.render_private_before())
+        return
     body = replies.render_again(await render_report(context, job)) if job else None
     await request.reply(body or replies.render_no_results())
 

@@ -252,6 +252,11 @@ def render_again(body: str) -> str:
     return f"The last report again:\n\n{body}"
 
 
+def render_private_before() -> str:
+    """A request in a public repository for the results of a job from when it was private."""
+    return "The last attempt is from when this repository was private, so its results are not used here."
+
+
 def render_unknown_command(word: str, suggestion: str | None) -> str:
     """A command that does not exist."""
     meant = f" Did you mean `/ptq {suggestion}`?" if suggestion else ""

@@ -51,8 +51,8 @@ MAX_TITLE = 120
 MAX_LISTED = 100
 """The most files in a list."""
 
-_MODEL = re.compile(r"[\w.:/@+\[\]-]{1,100}", re.ASCII)
-"""The form of a model's name. The agent reports it, and our sentence contains it, so it must not contain words."""
+MODEL_NAME = re.compile(r"[\w.:/@+\[\]-]{1,100}", re.ASCII)
+"""The form of a model's name. The agent reports it, and sentences and metrics contain it, so it must not be words."""
 
 MAX_SHOWN_DIFF = 4_000
 MAX_SHOWN_LINES = 40
@@ -195,7 +195,7 @@ def _render_head(
     job: Job, headline: str, public_url: str, secrets: Collection[str], *, quotes_log: bool, last_lines: str
 ) -> str:
     # A sweep's requester has an account name on the host, which may be a stranger's login on GitHub.
-    asker = f"@{job.requested_by}" if job.posts is Posts.ALL else "the operator of this App"
+    asker = job.requester if job.posts is Posts.ALL else "the operator of this App"
     head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, requested by {asker}."
     if not job.failure:
         return head
@@ -401,7 +401,7 @@ def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: C
     model = (meter and meter.model) or job.model or configured
     if not model:
         return None
-    return show_code(model, secrets) if _MODEL.fullmatch(model) else "a model without a readable name"
+    return show_code(model, secrets) if MODEL_NAME.fullmatch(model) else "a model without a readable name"
 
 
 def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, cautions: Sequence[str]) -> str:

@@ -52,7 +52,7 @@ def render_status(
     job: Job, public_url: str, queued_before: int, meter: Meter | None = None, secrets: Collection[str] = ()
 ) -> str:
     """The status comment of an active job; with a `meter`, also its usage and last step."""
-    head = f"{Label.PTQ.bold} · `{job.preset}` for @{job.requested_by} · attempt {job.attempt}"
+    head = f"{Label.PTQ.bold} · `{job.preset}` for {job.requester} · attempt {job.attempt}"
     if job.cancel_requested_at:
         phase = f"cancelling (requested by {job.canceller})"
     elif job.state is JobState.QUEUED:

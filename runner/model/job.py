@@ -211,6 +211,12 @@ class Job(JobRequest):
         return self.state in ACTIVE
 
     @property
+    def requester(self) -> str:
+        """What comments call the person. Work by hand is not mentioned: it may be of an account on the host, whose
+        name may be a stranger's login on GitHub."""
+        return self.requested_by if self.by_hand else f"@{self.requested_by}"
+
+    @property
     def canceller(self) -> str:
         """Who cancelled it, for people."""
         return OPERATOR if self.cancelled_by == OPERATOR else f"@{self.cancelled_by}"

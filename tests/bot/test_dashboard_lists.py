@@ -79,7 +79,13 @@ async def test_nothing_is_shown_to_strangers_where_the_operator_says_so(tmp_path
             assert (await stranger.visit("/healthz")).status == 200
             status = json.loads((await stranger.visit("/status")).html)
             assert (status["machines"], status["jobs"]) == ([], {"queued": 1})
-            assert json.loads((await bob.visit("/status")).html)["machines"]
+            assert json.loads((await bob.visit("/status")).html)["machines"] == []
+            for path in ("/", "/jobs", "/launch"):
+                assert "gpu-1" not in (await bob.visit(path)).html, "everybody can sign in"
+            async with dashboard.browser("alice") as alice:
+                assert json.loads((await alice.visit("/status")).html)["machines"]
+                for path in ("/", "/jobs", "/launch"):
+                    assert "gpu-1" in (await alice.visit(path)).html
             assert (await bob.visit(f"/jobs/{job.id}")).status == 200, "everybody may read a public repository"
 
 

@@ -14,9 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bot.github.errors import KINDS, ErrorCounter
 from bot.observability.log_counter import COUNTED, DOCUMENTED, LogCounter
-from bot.observability.metrics import MetricsSnapshot, find_quantiles, render
+from bot.observability.metrics import MAX_MODELS, OTHER, MetricsSnapshot, choose_models, find_quantiles, render
 from handlers.effects.outbox import Backlog
 from runner.model.job import NEXT
+from runner.model.usage import Usage
 from runner.rows.stats import Readings, measure_phases
 from runner.transport.ssh_metrics import SshMetrics
 from tests.support.jobs import NOON
@@ -140,6 +141,16 @@ def test_phases_are_measured_from_one_move_to_the_next() -> None:
         ("b", NOON + at(7), "preparing"),
     ]
     assert measure_phases(moves) == {"queued": [5, 7], "preparing": [60], "running": [600]}
+
+
+def test_an_agent_cannot_write_into_metrics_by_the_name_of_its_model() -> None:
+    key = "sk-ant-api03-0abcdefghijklmnopqrstuvwxyz0123456789abcdefghijkl"
+    made_up = [("mine", name) for name in (key, "two words", *(f"made-up-{number}" for number in range(500)))]
+    taken = {("mine", "opus"): Usage(jobs=5), ("mine", ""): Usage(jobs=2), **dict.fromkeys(made_up, Usage(jobs=1))}
+    shown = choose_models(taken)
+    assert (shown["mine", "opus"], shown["mine", ""]) == (("mine", "opus"), ("mine", ""))
+    assert shown["mine", key] == shown["mine", "two words"] == ("mine", OTHER)
+    assert len({*shown.values()}) <= MAX_MODELS + 1
 
 
 def test_quantiles_of_few_and_of_many() -> None:

@@ -116,6 +116,13 @@ def test_a_repository_with_an_agent_that_is_not_running_is_refused(file: File) -
     assert file.roster.repositories["octo/widgets"].agent == "mine"
 
 
+def test_a_repository_keeps_the_spelling_that_its_jobs_have(file: File) -> None:
+    (line,) = file.reload(lambda text: text.replace('"octo/widgets"', '"Octo/Widgets"'))
+    assert line["event"] == "config.not_reloaded"
+    assert "its jobs have the name octo/widgets: keep that" in str(line["problems"])
+    assert file.roster.repositories["octo/widgets"].name == "octo/widgets"
+
+
 def test_the_same_file_is_no_change(file: File) -> None:
     same = file.read()
     changes = compare(same, file.read())

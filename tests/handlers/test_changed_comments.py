@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
 from handlers.cases import casebook
 from handlers.effects.drain import drain
@@ -13,6 +14,7 @@ from handlers.effects.outbox import Comments
 from handlers.effects.retry_policy import MAX_ABSENCES
 from handlers.ports import Comment
 from handlers.pulls.pulls import Pulls
+from runner.db.schema import jobs
 from runner.rows import job_rows
 from tests.handlers.test_notes_again import DIGEST, ISSUE, NOTE, Thread, open_thread
 
@@ -71,6 +73,17 @@ async def test_a_copy_of_the_report_that_others_changed_is_restored_and_the_next
     assert copy in thread.github.threads[ISSUE]
     thread.github.delete(copy)
     assert (await answer(thread, thread.note())).startswith("Draft pull request #")
+
+
+async def test_a_report_of_a_private_repository_is_not_posted_in_a_public_one_of_its_name(thread: Thread) -> None:
+    async with thread.db.write() as connection:
+        await connection.execute(update(jobs).values(private=True))
+    for command in ("results", "retry"):
+        await thread.work(thread.github.say(ISSUE, "boss", f"/ptq {command}"))
+        await drain(Comments(thread.context))
+        said = thread.github.threads[ISSUE][-1].body
+        assert "from when this repository was private" in said
+        assert "```diff" not in said
 
 
 async def restore(thread: Thread) -> None:

@@ -34,9 +34,10 @@ from handlers.words.report_comment import (
     name_model,
     render_duration,
 )
+from handlers.words.status_comment import render_status
 from runner.characters import show_path
 from runner.checks.verification import Check, CheckKind, CheckRun, Side
-from runner.model.job import FileChange, Job, JobState, Report
+from runner.model.job import FileChange, Job, JobKind, JobState, Report
 from runner.model.meter import Meter
 from tests.support.jobs import NOON, make_job
 from tests.support.meters import make_meter
@@ -576,3 +577,10 @@ def test_a_warning_and_a_refusal_show_a_path_exactly(path: str) -> None:
     comment = render(report=report)
     assert f"- ⚠️ `{path}` is executable now" in comment
     assert f"- ⛔ `{path}` is protected by `**`" in comment
+
+
+def test_nobody_is_mentioned_in_the_report_of_work_by_hand() -> None:
+    job = done(kind=JobKind.RELEASE, requested_by="ubuntu")
+    text = draft_report(job, None, None, model=None, public_url="", secrets=()).finish()
+    assert "requested by ubuntu" in text
+    assert "@ubuntu" not in text + render_status(job, "", 0)

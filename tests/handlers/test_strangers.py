@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
@@ -12,6 +13,7 @@ from gidgethub import sansio
 from sqlalchemy import func, select
 from structlog.testing import capture_logs
 
+from handlers.commands.table import parse_commands
 from handlers.context import Context
 from handlers.effects.strangers import MAX_PER_ACCOUNT, MAX_PER_STRANGER, is_answered
 from handlers.ports import Comment, GitHub
@@ -121,6 +123,18 @@ async def test_requests_in_a_repository_without_configuration_share_the_limit(in
         other = {"full_name": f"octo/other-{number}", "private": False, "default_branch": "main", "clone_url": ""}
         await installation.label(1, "stranger", repository=other)
     assert await installation.count() == MAX_PER_STRANGER
+
+
+async def test_a_strangers_edit_costs_one_reading_of_the_comment(installation: Installation) -> None:
+    slow = "<*[*\n" * 795 + "\n/ptq help"
+    began = time.thread_time()
+    assert parse_commands(slow)
+    once = time.thread_time() - began
+    comment = Comment(1, "stranger", slow, installation.clock(), installation.clock(), "https://github/1")
+    payload = render_commented(1, comment) | {"action": "edited", "changes": {"body": {"from": slow + " now"}}}
+    began = time.thread_time()
+    await installation._deliver("issue_comment", payload)
+    assert time.thread_time() - began < 1.7 * once
 
 
 def test_the_limits_are_for_one_login_and_for_one_account() -> None:

@@ -100,6 +100,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     ],
     replies.render_not_configured: [replies.render_not_configured("maintainer", REPOSITORY)],
     replies.render_pull_request_thread: [replies.render_pull_request_thread()],
+    replies.render_private_before: [replies.render_private_before()],
     replies.render_withdrawn: [replies.render_withdrawn()],
     replies.render_edited: [replies.render_edited()],
     replies.render_no_advice: [replies.render_no_advice("ad-hoc")],

@@ -97,6 +97,17 @@ class Visibility:
         """Whether lists and machines are shown to them at all."""
         return self._public or visitor.login is not None
 
+    async def sees_machines(self, visitor: Visitor) -> bool:
+        """Whether they are shown machines, and what is wrong with them.
+
+        Where lists are not public, people who cannot start jobs in any repository are not: GitHub lets everybody sign
+        in, and everybody can read a public repository.
+        """
+        if self._public:
+            return True
+        scope = await self.find_scope(visitor)
+        return scope.everything or bool(scope.start)
+
     async def sees(self, visitor: Visitor, job: Job) -> bool:
         """Whether they may look at a job of which they have the address."""
         if visitor.is_operator or (not job.private and (self._by_address or self._public)):

@@ -58,7 +58,9 @@ class ListPages:
             pauses = await fetch_pauses(connection)
             recent = await listing.fetch_page(connection, scope, PageFilter(), self._deps.context.now(), RECENT)
         shown = tuple(job for job in active if shows(scope, job))
+        sees_machines = await self._deps.visibility.sees_machines(visitor)
         machines = describe_machines(self._slots, states, leases, sightings, self._deps.renderer)
+        machines = machines if sees_machines else []
         on = {machine["name"]: [job for job in shown if job.machine == machine["name"]] for machine in machines}
         return self._deps.renderer.render_page(
             "overview.html",
@@ -81,15 +83,17 @@ class ListPages:
         async with context.db.read() as connection:
             states, leases = await fetch_machine_states(connection), await job_rows.fetch_leases(connection)
             found = await listing.fetch_page(connection, scope, wanted, context.now())
+        sees_machines = await self._deps.visibility.sees_machines(visitor)
         choices = {
             "state": listing.list_states(),
             "preset": list(context.presets),
             "agent": list(context.agents),
-            "machine": list(self._slots),
+            "machine": list(self._slots) if sees_machines else [],
         }
         values: dict[str, Any] = {"wanted": wanted, "choices": choices, "repositories": self._name(scope)}
         values["refresh_s"] = self._deps.visibility.find_refresh_s(visitor)
         machines = describe_machines(self._slots, states, leases, {}, self._deps.renderer)
+        machines = machines if sees_machines else []
         return self._deps.renderer.render_page("jobs.html", visitor, found=found, machines=machines, **values)
 
     async def show_deliveries(self, request: web.Request) -> web.Response:
