@@ -77,7 +77,7 @@ async def take_over(
     await save_hold(connection, hold)
     await job_rows.add_event(connection, job.id, now, f"taken over by @{guest.name}")
     if job.state is JobState.RUNNING:
-        await job_rows.request_cancel(connection, job.id, person.signature, now)
+        await job_rows.request_cancel(connection, job.id, guest.name if is_checked else person.signature, now)
     return Taken(job, hold, before)
 
 
