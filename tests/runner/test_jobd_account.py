@@ -10,12 +10,14 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from runner.jobd.sandbox import namespaces
 from runner.model.machines import FAULTS
+from tests.conftest import SEEN_BY_JOBS
 from tests.support import refused_calls
 from tests.support.jobd import Jobd, Repository, wait_until
 from tests.support.terminal import Terminal
@@ -36,11 +38,15 @@ needs_overlay = pytest.mark.skipif(bool(MISSING), reason=f"this machine allows l
 
 @pytest.fixture
 def account(template: Repository) -> Iterator[Jobd]:
-    """The program as such an account has it, with a workspace of its own.
+    """The program as such an account has it, with a workspace of its own."""
+    with open_account(template, "/var/tmp") as jobd:
+        yield jobd
 
-    Not below pytest's folder: every run of pytest that starts, in another terminal say, closes that to other accounts.
-    """
-    with tempfile.TemporaryDirectory(prefix="ptq-account-", dir="/var/tmp") as name:
+
+@contextmanager
+def open_account(template: Repository, place: str) -> Iterator[Jobd]:
+    """Not below pytest's folder: every run of pytest that starts, in another terminal say, closes that to others."""
+    with tempfile.TemporaryDirectory(prefix="ptq-account-", dir=place) as name:
         folder = Path(name)
         folder.chmod(0o755)
         repository = Repository(shutil.copytree(template.folder, folder / "origin"))
@@ -59,6 +65,20 @@ def test_another_run_of_pytest_does_not_take_its_folders_away(account: Jobd, tmp
         if folder.name.startswith("pytest-of-"):
             folder.chmod(0o700)  # As pytest does where it finds another mode.
     assert account.prepare()["state"] == "done"
+
+
+@needs_root
+@needs_overlay
+def test_its_job_cannot_rename_the_workspace_although_the_account_can(template: Repository) -> None:
+    with open_account(template, str(SEEN_BY_JOBS)) as account:
+        folder = account.workspace.parent
+        folder.chmod(0o1777)
+        assert account.prepare(network="none")["state"] == "done"
+        script = f"touch {folder}/x || mkdir {folder}/y || echo mine > $PTQ_OUTPUT_DIR/x; echo done"
+        log = account.agent(script)["log"].decode()
+        assert log.count("Read-only file system") == 2
+        assert log.endswith("done\n")
+        assert account.collect()["state"] == "done"
 
 
 @needs_root

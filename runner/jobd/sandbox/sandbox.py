@@ -6,7 +6,8 @@
 - /sys and /proc/sys, read-only;
 - no network except its own loopback, if its repository's table says so;
 - nothing in the account's home, in /run, in the workspace (other jobs, other repositories), or in the service's own
-  folders if the service runs on this machine. Exceptions, read-only: programs that PATH or an operator's command
+  folders if the service runs on this machine; folders around these that the account may write to are read-only.
+  Exceptions, read-only: programs that PATH or an operator's command
   refers to, and the clone that the worktree's git needs.
 
 Everything else on the machine is visible as it is. The commands cannot open /dev/fuse; without a network they cannot
@@ -106,6 +107,8 @@ class Sandbox:
         tmp = open_folder(self._job.tmp)
         outside = outermost(path for path in self._covers if not is_inside(path, [*self._scratch, *SCRATCH]))
         covers = [path for path in outside if path.is_dir()]
+        for folder in find_writable_parents(outside, [*self._scratch, *SCRATCH]):
+            bind(folder, folder, writable=False)
         for cover in covers:
             mount_empty(cover)
         for file in (path for path in outside if path.is_file()):
@@ -185,6 +188,16 @@ def find_devices(gpus: Iterable[str]) -> list[Path]:
     own = {f"nvidia{number}" for number in gpus}
     found = Path("/dev").glob("nvidia[0-9]*") if own else ()
     return [device for device in found if device.name not in own]
+
+
+def find_writable_parents(covers: Iterable[Path], scratch: Iterable[Path]) -> list[Path]:
+    """Folders in which a job could rename a cover, or a folder that leads to it, and put another in its place.
+
+    In namespaces of its own it could do so although something is mounted there. An account that is root can change the
+    whole machine anyway.
+    """
+    parents = {parent for cover in covers for parent in cover.parents if not is_inside(parent, scratch)}
+    return sorted(parent for parent in parents if os.getuid() and os.access(parent, os.W_OK))
 
 
 def outermost(paths: Iterable[Path]) -> list[Path]:
