@@ -402,6 +402,25 @@ async def fetch_spent(
     }
 
 
+async def fetch_spent_by_others(
+    connection: AsyncConnection, job: Job, caps: Mapping[Scope, Caps]
+) -> dict[Scope, Usage]:
+    """What the other jobs in each scope of a job have used, in the day and month in which the job was requested.
+
+    Not in the current ones: jobs that wait until midnight would share no cap with those of either day.
+    """
+    return await fetch_spent(
+        connection,
+        repository=job.repository,
+        thread=job.thread,
+        series=job.series,
+        requested_by=job.requested_by,
+        now=job.created_at,
+        caps=caps,
+        without=job.id,
+    )
+
+
 async def _sum_up(connection: AsyncConnection, bounds: Caps, *which: ColumnElement[bool]) -> Usage:
     query = select(func.count().label("jobs"), *sum_usage(meters, cut_self_reported(meters, bounds)))
     query = query.select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))

@@ -109,16 +109,7 @@ async def _open_account(runtime: Runtime, job: Job, taken: _Taken) -> Account | 
 async def _fetch_taken(runtime: Runtime, job: Job) -> _Taken:
     accounts = {job.id, *runtime.gateway.list_accounts()}
     async with runtime.db.read() as connection:
-        others = await job_rows.fetch_spent(
-            connection,
-            repository=job.repository,
-            thread=job.thread,
-            series=job.series,
-            requested_by=job.requested_by,
-            now=runtime.now(),
-            caps=runtime.profiles[job.repository].caps,
-            without=job.id,
-        )
+        others = await job_rows.fetch_spent_by_others(connection, job, runtime.profiles[job.repository].caps)
         stored = await job_rows.fetch_stored_usage(connection, accounts)
         return _Taken(await job_rows.fetch_meter(connection, job.id), others, stored)
 

@@ -225,6 +225,24 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
     assert [spent[Scope.ISSUE].jobs for spent in in_series] == [1, 0, 0], "a person's worktree is no run of an agent"
 
 
+async def test_jobs_that_waited_until_after_midnight_share_the_caps_of_the_day_they_were_requested_on(
+    database_url: str,
+) -> None:
+    midnight = NOON.replace(hour=0, day=1)
+    late = [
+        make_job(id=letter * 10, thread=number, created_at=midnight - timedelta(minutes=5))
+        for number, letter in enumerate("ab")
+    ]
+    async with open_database(database_url) as database:
+        async with database.write() as connection:
+            for job in late:
+                await job_rows.insert_job(connection, job)
+                await job_rows.save_meter(connection, make_meter(job.id, turns=2, cost_usd=40.0))
+        async with database.read() as connection:
+            spent = await job_rows.fetch_spent_by_others(connection, late[0], {})
+    assert [spent[scope].known_usd for scope in (Scope.USER_DAY, Scope.REPOSITORY_MONTH)] == [40.0, 40.0]
+
+
 async def test_what_is_known_of_a_cost_counts_for_others_and_turns_that_an_agent_invents_do_not(
     database_url: str,
 ) -> None:
