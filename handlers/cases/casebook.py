@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.case import LABELS, Case, CaseState
 from handlers.ports import Worth
-from runner.db.schema import case_labels, cases, jobs, pulls, replies
+from runner.db.schema import NOT_AS_WANTED, case_labels, cases, jobs, pulls, replies
 from runner.db.sql import insert_new, upsert
 from runner.model.job import FINAL, Job, JobState, Posts
 from runner.rows import job_rows
@@ -231,9 +231,8 @@ async def fetch_answers_with(
 
 async def fetch_unposted(connection: AsyncConnection) -> list[tuple[str, str | None, str | None, int]]:
     """Replies that are not on GitHub as wanted: repository, why they wait, why they were abandoned, and how many."""
-    unposted = or_(replies.c.comment_id.is_(None), replies.c.posted_body != replies.c.body)
     kinds = (replies.c.repository, replies.c.trouble, replies.c.abandoned)
-    query = select(*kinds, func.count()).where(or_(unposted, replies.c.abandoned.is_not(None))).group_by(*kinds)
+    query = select(*kinds, func.count()).where(NOT_AS_WANTED).group_by(*kinds)
     return [(row[0], row[1], row[2], row[3]) for row in await connection.execute(query)]
 
 

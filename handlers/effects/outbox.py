@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 import structlog
-from sqlalchemy import or_, select
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases import casebook
@@ -26,6 +26,7 @@ from handlers.effects.retry_policy import Verdict, judge
 from handlers.ports import Comment, GitHubError, NotFound
 from handlers.words import replies
 from runner.db.database import Database
+from runner.db.schema import NOT_AS_WANTED
 from runner.db.schema import replies as reply_rows
 from runner.model.job import Job
 from runner.rows import job_rows
@@ -229,8 +230,7 @@ async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Co
 
     Only this one is read completely, because this is called after every write, and reports are long.
     """
-    unposted = or_(reply_rows.c.comment_id.is_(None), reply_rows.c.posted_body != reply_rows.c.body)
-    is_due = (unposted, reply_rows.c.abandoned.is_(None), reply_rows.c.next_attempt_at <= now)
+    is_due = (NOT_AS_WANTED, reply_rows.c.abandoned.is_(None), reply_rows.c.next_attempt_at <= now)
     heads = (reply_rows.c[name] for name in ("id", "kind", "repository", "issue_number", "comment_id", "final"))
     found = await connection.execute(select(*heads, reply_rows.c.created_at).where(*is_due))
     waiting = [

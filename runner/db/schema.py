@@ -30,6 +30,9 @@ PENDING = text("state = 'pending'")
 """The condition for deliveries that are not yet processed. Queries must use these words to use the partial index."""
 
 TO_STRANGER = text("stranger IS NOT NULL")
+NOT_AS_WANTED = text("(comment_id IS NULL OR posted_body <> body OR abandoned IS NOT NULL)")
+"""Replies that GitHub does not show as wanted. Their index is used only by queries with exactly this condition. Without
+it, each such query compares all texts that were ever posted."""
 """The condition for replies to people without rights."""
 
 deliveries = Table(
@@ -309,6 +312,12 @@ replies = Table(
     Column("stranger", String(100)),  # the login in lower case, if it answers a person without rights
     UniqueConstraint("job_id", "kind"),
     Index("replies_by_issue", "repository", "issue_number"),
+    Index(
+        "replies_not_as_wanted",
+        *("repository", "trouble", "abandoned", "next_attempt_at"),
+        sqlite_where=NOT_AS_WANTED,
+        postgresql_where=NOT_AS_WANTED,
+    ),
     Index("replies_to_strangers", "created_at", sqlite_where=TO_STRANGER, postgresql_where=TO_STRANGER),
 )
 

@@ -459,6 +459,13 @@ def upgrade() -> None:
     )
     op.create_index("replies_by_issue", "replies", ["repository", "issue_number"])
     op.create_index(
+        "replies_not_as_wanted",
+        "replies",
+        ["repository", "trouble", "abandoned", "next_attempt_at"],
+        sqlite_where=sa.text("(comment_id IS NULL OR posted_body <> body OR abandoned IS NOT NULL)"),
+        postgresql_where=sa.text("(comment_id IS NULL OR posted_body <> body OR abandoned IS NOT NULL)"),
+    )
+    op.create_index(
         "replies_to_strangers",
         "replies",
         ["created_at"],
