@@ -62,4 +62,4 @@ def say_onto_refused(base_branch: str) -> FormError:
 
 def strip_marks(reply: str) -> str:
     """A reply of ours as plain text: without code marks, and with links as their words."""
-    return re.sub(r"\[([^\]]+)\]\([^)\s]+\)", r"\1", reply).replace("`", "")
+    return re.sub(r"\[([^\[\]]+)\]\([^)\s]+\)", r"\1", reply).replace("`", "")

@@ -153,7 +153,8 @@ async def test_pages_say_that_roles_cannot_be_asked_and_show_what_is_public(tmp_
             assert (page.status, "try again in an hour" in page.text) == (503, True)
             unknown = {"csrf": browser.fields("/sign-out")["csrf"], "repository": "octo/unknown"}
             other = await browser.send("/launch", unknown)
-            assert (other.status, other.text) == (page.status, page.text), "it does not say which are configured"
+            asked, unasked = page.text.replace(HIDDEN, ""), other.text.replace("octo/unknown", "")
+            assert (other.status, unasked) == (page.status, asked), "it does not say which are configured"
         async with dashboard.browser("root") as browser:
             page = await browser.visit("/jobs")
             assert ("hidden0001" in page.html, NOT_ASKED in page.text) == (True, False)

@@ -62,7 +62,7 @@ async def test_a_maintainer_does_everything_from_the_dashboard(tmp_path: Path, b
             await expect(page.locator("#found")).to_have_text("1 of 1")
             await expect(page.get_by_role("button", name="Cancel the job")).to_be_visible()
             (job,) = await world.jobs()
-            (world.playground.folder / "machine/workspace/jobs" / job.id / "output/release").touch()
+            (world.playground.folder / "machine/workspace/jobs" / job.id / "files/output/release").touch()
             await expect(page.locator("#log-agent")).to_contain_text("the second line")
             await expect(page.locator("#offers").get_by_role("link", name="Open the pull request")).to_be_visible()
             await expect(page.get_by_role("button", name="Cancel the job")).to_have_count(0)

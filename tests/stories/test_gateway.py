@@ -69,7 +69,7 @@ async def test_neither_the_models_key_nor_githubs_token_is_ever_on_the_machine(t
         await world.wait_for_log(job.id, b"model said")
         assert world.find_on_machine(f"ptq-{job.id}-"), "what is looked through has the job's own token"
         assert world.find_secrets(KEY) == []
-        (tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "go").touch()
+        (tmp_path / "machine" / "workspace" / "jobs" / job.id / "files" / "output" / "go").touch()
         report = await world.wait_for_report()
         assert "1 turn, 1.1k tokens" in report
         assert "key was on the machine" not in report
@@ -136,7 +136,7 @@ async def test_a_cancel_ends_the_access_of_an_agent_whose_machine_only_it_reache
         (job,) = await world.jobs()
         await stop_sshd(world)
         await world.comment("/ptq cancel")
-        answer = tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "answer"
+        answer = tmp_path / "machine" / "workspace" / "jobs" / job.id / "files" / "output" / "answer"
         await world.wait(lambda: (answer.exists() and answer.read_text()) or None, "the third answer")
         assert answer.read_text() == "<HTTPError 400: 'Bad Request'>"
         assert len(model.requests) == 2

@@ -72,7 +72,7 @@ async def test_a_private_repository_comes_to_its_machine_without_a_token_of_gith
         await world.wait_for_log(job.id, b"waiting")
         await asyncio.to_thread(scan, world, job.id)
         log = (tmp_path / "var" / "spool" / f"{job.id}.agent.log").read_text()
-        (tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "go").touch()
+        (tmp_path / "machine" / "workspace" / "jobs" / job.id / "files" / "output" / "go").touch()
         report = await world.wait_for_report()
         assert world.find_secrets() == []
         planted, (pack, *_) = tmp_path / "machine" / "account" / "planted", world.github.git_http.packs
@@ -170,7 +170,7 @@ async def test_after_a_restart_the_way_is_there_again(tmp_path: Path) -> None:
         await world.wait_for_log(job.id, b"waiting")
         await world.playground.stop_service()
         # What git asks from now on waits for the service.
-        (tmp_path / "machine" / "workspace" / "jobs" / job.id / "output" / "go").touch()
+        (tmp_path / "machine" / "workspace" / "jobs" / job.id / "files" / "output" / "go").touch()
         await asyncio.sleep(0.5)
         await world.playground.start_service()
         await world.wait_for_report()

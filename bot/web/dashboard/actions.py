@@ -75,14 +75,15 @@ class Actions:
     ) -> web.Response:
         """The form as a link fills it in, or as it was sent."""
         context = self._deps.context
-        may, chosen = await self._deps.visibility.find_scope(visitor), fields.get("repository", "").lower()
+        may, chosen = await self._deps.visibility.find_scope(visitor), fields.get("repository", "")[:MAX_TYPED]
         known = context.repositories.values()
-        # Where GitHub does not answer, a form that is shown again keeps its repository.
-        names = sorted(
-            rules.name
-            for rules in known
-            if may.everything or rules.name.lower() in may.start or (refusal and rules.name.lower() == chosen)
-        )
+        names = sorted(rules.name for rules in known if may.everything or rules.name.lower() in may.start)
+        offers = {name: self._offer(name) for name in names}
+        # A form that is shown again keeps its repository, because GitHub may not answer now. It does not tell whether that
+        # is configured.
+        if refusal and chosen and chosen.lower() not in map(str.lower, names):
+            names.append(chosen)
+            offers[chosen] = {"agent": (), "machine": ()}
         limits = dict.fromkeys(LAUNCH_FIELDS, MAX_TYPED) | {"advice": MAX_FORM}
         return self._deps.renderer.render_page(
             "launch.html",
@@ -90,7 +91,7 @@ class Actions:
             refusal.status if refusal else 200,
             repositories=names,
             presets=[*context.presets, RETRY],
-            offers={name: self._offer(name) for name in names},
+            offers=offers,
             given={name: fields.get(name, "")[:limit] for name, limit in limits.items()},
             refusal=refusal,
             request_key=keep_request_key(fields),

@@ -85,7 +85,7 @@ async def watch(jobs: Path, service: int) -> tuple[dict[str, Any], float, int]:
 async def wait_for(jobs: Path, name: str, every_s: float = 0.05) -> Path:
     """The file of the agent, once it is there."""
     async with asyncio.timeout(PATIENCE_S):
-        while not (found := [*jobs.glob(f"*/output/{name}")]):
+        while not (found := [*jobs.glob(f"*/files/output/{name}")]):
             await asyncio.sleep(every_s)
     return found[0]
 
