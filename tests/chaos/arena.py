@@ -277,4 +277,5 @@ class Arena(Playground):
         machines = "\n".join(machine.render() for machine in self.machines)
         more = "[recovery]\nsweep_max = 1000\n\n[limits]\nunreachable_after_s = 600\n\n"
         repository = after.replace('"-m", "venv", "--without-pip"', '"-c", "import os, sys; os.mkdir(sys.argv[1])"')
+        repository = repository.replace('import_names = ["widgets"]\n', "")  # That folder has no Python.
         return f"{before}{machines}\n{more}[repos.{repository}"

@@ -160,6 +160,7 @@ async def _tell(arena: Arena, plan: Plan, stories: list[Story], place: int) -> N
 
 
 def _find_digest(bodies: list[str]) -> str:
-    found = next(re.search(r"/ptq pr ([0-9a-f]{12,64})", body) for body in bodies if "ptq:report=" in body)
-    assert found
+    (report,) = (body for body in bodies if "ptq:report=" in body)
+    found = re.search(r"/ptq pr ([0-9a-f]{12,64})", report)
+    assert found, report
     return found[1]

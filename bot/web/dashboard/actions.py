@@ -79,8 +79,8 @@ class Actions:
         known = context.repositories.values()
         names = sorted(rules.name for rules in known if may.everything or rules.name.lower() in may.start)
         offers = {name: self._offer(name) for name in names}
-        # A form that is shown again keeps its repository, because GitHub may not answer now. It does not tell whether that
-        # is configured.
+        # A form that is shown again keeps its repository, because GitHub may not answer now. It does not tell whether
+        # that is configured.
         if refusal and chosen and chosen.lower() not in map(str.lower, names):
             names.append(chosen)
             offers[chosen] = {"agent": (), "machine": ()}
