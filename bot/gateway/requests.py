@@ -456,7 +456,8 @@ def _find_media(asked: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
         if data is not None:
             yield _measure(data), DOCUMENT_TOKENS
         if (url := _find_url(place.get("image_url"))) is not None:
-            yield _measure(url), IMAGE_TOKENS
+            # Some servers also take documents and sound here.
+            yield _measure(url), IMAGE_TOKENS if url.startswith("data:image/") else DOCUMENT_TOKENS
         source = part(place, "source")
         if source.get("type") == "base64":
             is_image = show(source.get("media_type")).startswith("image/")

@@ -321,6 +321,7 @@ PICTURE = "iVBORw0KGgo" * 10_000
         ("/v1/messages", {"type": "image", "source": {"type": "base64", "media_type": "image/png"}}, 10_000),
         ("/v1/messages", {"type": "document", "source": {"type": "base64", "media_type": "application/pdf"}}, 10**6),
         ("/v1/responses", {"type": "input_image", "image_url": "data:image/png;base64," + PICTURE}, 10_000),
+        ("/v1/responses", {"type": "input_image", "image_url": "data:video/mp4;base64," + PICTURE}, 1_000_000),
         ("/v1/responses", {"type": "input_file", "file_data": "data:application/pdf;base64," + PICTURE}, 10**6),
         ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:image/png;" + PICTURE}}, 10_000),
         ("/v1/chat/completions", {"type": "file", "file": {"file_data": PICTURE}}, 10**6),

@@ -166,6 +166,13 @@ def test_a_job_is_cleaned_also_where_no_keys_can_be_read(jobd: Jobd, home: Path)
     (home / ".ssh").chmod(0o700)
 
 
+def test_a_folder_in_place_of_the_persons_file_lets_them_in_all_the_same(jobd: Jobd, home: Path) -> None:
+    jobd.prepare(ways=["slot"])
+    (jobd.root / "CONTEXT.md" / "x").mkdir(parents=True)
+    assert admit(jobd) == {"ok": True}
+    assert (jobd.root / "CONTEXT.md").is_file()
+
+
 def test_a_job_without_an_environment_gets_no_key(jobd: Jobd, home: Path) -> None:
     other = jobd.beside()
     assert admit(other)["error"] == "not_prepared"

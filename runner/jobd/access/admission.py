@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from ..environment.trees import discard
 from ..files import Failure, JobPaths, open_plain, read_json, write_file
 from ..sandbox.processes import kill_processes
 from ..stages.states import read_state
@@ -55,6 +56,7 @@ def admit(request: Mapping[str, Any]) -> dict[str, Any]:
             if not own:
                 raise Failure("key_in_use", "the account already uses this key; a job needs a key of its own")
             lines[:] = [*others, *(describe_line(job, key, until) for key in own)]
+        discard(job.context, job.trash)  # The agent may have made a folder there.
         write_file(job.context, request["context"])
         write_file(job.hold, json.dumps({"until": until}))
     return {}
