@@ -9,6 +9,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -227,3 +228,15 @@ def test_an_agent_that_hangs_in_the_kernel_does_not_keep_its_stage(unsealed: Job
     os.kill(hanging.server, signal.SIGKILL)
     wait_until(lambda: unsealed.call("kill")["alive"] == 0)
     assert unsealed.call("clean") == {"ok": True}
+
+
+def test_a_killed_process_is_waited_for_although_its_stage_has_ended_before(unsealed: Jobd, hanging: Hanging) -> None:
+    unsealed.prepare()
+    unsealed.start(f"env -i cat {hanging.folder}/file & sleep 60")
+    os.read(hanging.asked, 1)
+    with ThreadPoolExecutor(1) as thread:
+        killing = thread.submit(unsealed.call, "kill")
+        time.sleep(1)
+        assert not killing.done(), "it hangs in the kernel, and nothing in it names the job"
+        os.kill(hanging.server, signal.SIGKILL)
+        assert killing.result()["alive"] == 0

@@ -129,26 +129,35 @@ def read_whole(path: str) -> bytes:
 
 
 def kill_processes(job_id: str) -> tuple[int, int]:
-    """Kill all processes of the job except this one. Returns how many were killed, and how many are still alive."""
-    killed: set[tuple[int, int]] = set()
+    """Kill all processes of the job except this one. Returns how many were killed, and how many are still alive.
+
+    A killed process takes a while to end. Meanwhile its ancestors may have ended, so that it is no longer found as the
+    job's.
+    """
+    killed: set[Process] = set()
     deadline = time.monotonic() + KILL_TIMEOUT_S
-    while (found := find_processes(job_id)) and time.monotonic() < deadline:
+    while (found := [*find_processes(job_id), *filter(is_alive, killed)]) and time.monotonic() < deadline:
         stopped: set[Process] = set()
         while not stopped.issuperset(found) and time.monotonic() < deadline:  # Stopped processes cannot fork.
             send_signal(set(found) - stopped, signal.SIGSTOP)
             stopped.update(found)
             found = find_processes(job_id)
         send_signal(found, signal.SIGKILL)
-        killed.update((process.pid, process.started) for process in found)
+        killed.update(found)
         time.sleep(0.01)
-    return len(killed), len(found)
+    return len({process.pid for process in killed}), len({process.pid for process in found})
+
+
+def is_alive(process: Process) -> bool:
+    """Whether a process is still alive. Its PID may belong to another one by now."""
+    now = read_process(process.pid)
+    return bool(now and now.started == process.started)
 
 
 def send_signal(processes: Iterable[Process], number: int) -> None:
-    """Signal each process, unless its PID now belongs to another one."""
+    """Signal each process that is still alive."""
     for process in processes:
-        now = read_process(process.pid)
-        if now and now.started == process.started:
+        if is_alive(process):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, number)
 
