@@ -25,12 +25,12 @@ from handlers.commands.rights import Operation, Person
 from handlers.jobs.cancel import cancel
 from handlers.text.live_transcript import LiveTranscript, join_plain, read_transcript
 from handlers.text.log_redactor import LogRedactor
-from handlers.text.report import parse_report
 from handlers.text.sanitize import one_line, redact
 from handlers.text.transcript import Entry, EntryKind
 from handlers.words.costs import describe_cost, describe_meter
 from handlers.words.verified import find_outcome
 from runner.agents import Agent, build_agent
+from runner.changes.concerns import OUTCOME_READ, read_outcome
 from runner.characters import show_for_terminal
 from runner.checks.verification import Check
 from runner.db.database import open_existing_database
@@ -49,9 +49,6 @@ NO_LOG = "There is no such log: that stage has not begun, or its log was deleted
 
 AT_ONCE = 1_000_000
 """The most bytes of a growing log that are read at once."""
-
-OUTCOME_READ = 4_000
-"""The characters of a report in which its outcome is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,7 @@ async def _fetch_results(connection: AsyncConnection, found: Sequence[Job]) -> M
 def _find_outcome(job: Job, report: str | None, checks: Sequence[Check]) -> str | None:
     if job.kind is JobKind.VERIFY:
         return None if job.active else str(find_outcome(job, checks))
-    return parse_report(report).outcome if report else None
+    return read_outcome(report) if report else None
 
 
 def _describe(job: Job, result: JobResult) -> dict[str, Any]:

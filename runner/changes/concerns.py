@@ -44,6 +44,9 @@ ALIASES: Mapping[str, str] = {
 _LINES_BEFORE_OUTCOME = 3
 """The outcome is searched in this many lines with text, because a title may come first."""
 
+OUTCOME_READ = 4_000
+"""The characters of a report in which lists look for its outcome: enough for these lines, unless they are very long."""
+
 _LINES_BEFORE_CONFIDENCE = 30
 """Any of this many first lines can make a report confidential."""
 
@@ -146,6 +149,11 @@ def find_outcome(lines: list[str]) -> tuple[int, str | None]:
         if outcome := _read_outcome(line):
             return place, outcome
     return -1, None
+
+
+def read_outcome(beginning: str) -> str | None:
+    """The outcome in the first `OUTCOME_READ` characters of a report, as lists show it."""
+    return find_outcome(split_lines(beginning))[1]
 
 
 def _read_outcome(line: str) -> str | None:

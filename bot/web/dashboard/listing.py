@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.web.auth.visibility import VisibleJobs
 from handlers.words.costs import describe_cost
 from handlers.words.report_comment import render_duration
-from runner.changes.concerns import find_outcome, split_lines
+from runner.changes.concerns import OUTCOME_READ, read_outcome
 from runner.characters import make_storable
 from runner.db.schema import cases, jobs, meters, pulls, reports
 from runner.model.job import ACTIVE, FINAL, KINDS, JobKind, JobState
@@ -35,9 +35,6 @@ ENDED = "ended"
 
 MAX_TYPED = 200
 """The most characters of a filter that are used."""
-
-OUTCOME_READ = 4_000
-"""The characters of a report in which its outcome is looked for."""
 
 _SHOWN = (
     *("id", "repository", "thread", "attempt", "preset", "agent", "machine", "requested_by", "state"),
@@ -88,7 +85,7 @@ class ListedJob:
     created_at: datetime
     trouble: str | None
     outcome: str
-    """What its report or its checks say; empty if they say nothing, or the reader may not know it."""
+    """What its report says; empty if it says nothing, or the reader may not know it."""
     pull_number: int | None
     took: str
     """How long it has run; empty if it has not started."""
@@ -218,7 +215,7 @@ def _list(row: Mapping[str, Any], now: datetime, *, is_hidden: bool) -> ListedJo
     values = dict(row)
     report, started_at, ended_at = values.pop("report"), values.pop("started_at"), values.pop("ended_at")
     took = render_duration((ended_at or now) - started_at) if started_at and not is_hidden else ""
-    outcome = find_outcome(split_lines(report))[1] if report and not is_hidden else None
+    outcome = read_outcome(report) if report and not is_hidden else None
     values["pull_number"] = None if is_hidden else values["pull_number"]
     meter = _read_meter(values)
     values["agent"] = name_worker(JobKind(str(values.pop("kind"))), str(values["agent"]))
