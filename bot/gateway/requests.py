@@ -120,7 +120,7 @@ BY_ADDRESS = "_url"
 """The suffix of fields that refer to an image or a file by URL."""
 
 WILDCARDS = "*?"
-"""A pattern that has nothing else matches any model, and names none."""
+"""A pattern of only these characters matches every model, and names none."""
 
 SEARCHING = re.compile(r":online(:|$)|-search-|-deep-research", re.IGNORECASE)
 """Matches the names of models that search the web even without tools."""

@@ -25,15 +25,17 @@ from runner.model.back_off import BackOff
 log = structlog.get_logger()
 
 FREE_QUESTIONS = 3
-"""So often GitHub is asked about somebody without a right before there is a wait."""
+"""How often GitHub is asked about somebody without a right before the first wait."""
 
 WAITS = BackOff(60.0, 1800.0)
-"""The waits after that, until GitHub is asked about them again."""
+"""The waits between later questions about them."""
 
 
 async def fetch_person(context: Context, rules: RepositoryRules, login: str, surface: Surface) -> Person:
-    """Somebody with the role that GitHub says they have just now. In a thread, people who had no right several times
-    have none for some minutes more."""
+    """A person with the role that GitHub gives them now.
+
+    In a thread, somebody who was refused several times counts as without a role until the next question.
+    """
     if surface is not Surface.THREAD:
         return Person(login, surface, rules, await context.github.fetch_role(rules.name, login))
     key, now = (login.casefold(), rules.name.lower()), context.now()

@@ -144,14 +144,14 @@ class NoteFault:
 
 def find_option_fault(note: NoteText, shown: str) -> str | None:
     """Why the command's line cannot be read, as a reply; None when it can. `shown` is the digest of the diff."""
-    title = f"A title stands in quotes, as in `/ptq pr {shown} --title 'Keep the last row'`"
+    example = f"for example `/ptq pr {shown} --title 'Keep the last row'`"
     if note.title == "":
-        return f"`--title` came without a title. {title}, and your note below that line."
+        return f"`--title` needs a title in quotes, {example}. Write your note on the lines after it."
     if note.unknown is None:
         return None
     return (
-        f"{show_code(note.unknown, (), 40)} is no option of `/ptq pr`: its only one is `--title`, before the "
-        f"note. {title}; what belongs to your note can stand below that line."
+        f"{show_code(note.unknown, (), 40)} is no option of `/ptq pr`. Its only option is `--title` with a title in "
+        f"quotes, {example}. Write your note on the lines after it."
     )
 
 

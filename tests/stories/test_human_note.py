@@ -87,7 +87,7 @@ async def test_a_note_without_a_digest_does_not_mean_a_report_that_was_posted_af
 async def test_a_title_of_ones_own_stands_on_the_pull_request_and_its_commit_and_never_in_the_note(
     world: World,
 ) -> None:
-    await refused(world, f"/ptq pr {world.digest()} --title\n\n{NOTE}", "came without a title")
+    await refused(world, f"/ptq pr {world.digest()} --title\n\n{NOTE}", "needs a title in quotes")
     await refused(world, f"/ptq pr {world.digest()} --titel 'Keep it'\n\n{NOTE}", "`--titel` is no option")
     await world.comment(f"/ptq pr {world.digest()} —title “Keep @{STRANGER}’s last row” \n\n{NOTE}")
     pull = await world.wait_for_pull()

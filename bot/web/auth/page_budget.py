@@ -29,7 +29,7 @@ FOR_REFRESHING = 0.5
 
 
 def find_refresh_s(repositories: int, calls_of_person: int) -> int:
-    """How often an open list may be refreshed that asks about so many repositories each time. Pure."""
+    """The seconds between refreshes of an open list that asks about this many repositories each time. Pure."""
     most = calls_of_person * FOR_REFRESHING
     return max(REFRESH_S, math.ceil(HOUR_S * repositories / most)) if most else int(HOUR_S)
 

@@ -48,7 +48,7 @@ class DiffLine:
 
 
 Pair = tuple[DiffLine | None, DiffLine | None]
-"""What stands next to each other: the old side and the new one. A line of both sides is in both."""
+"""The old side and the new side, next to each other. An unchanged line is in both."""
 
 
 @dataclass(frozen=True)

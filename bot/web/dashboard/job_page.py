@@ -32,7 +32,7 @@ MAX_ATTEMPTS = 50
 
 
 Moves = Sequence[tuple[datetime, JobState]]
-"""When a job came into which state, in order."""
+"""The states of a job in order, each with the time when the job reached it."""
 
 
 @dataclass(frozen=True, slots=True)
