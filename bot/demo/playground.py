@@ -40,7 +40,6 @@ PACE = Pace(
     sweep_s=0.5,
     grace_s=5.0,
     settles_s=0.5,
-    in_flight_s=0.0,
     github=Timings(write_interval_s=0.0, backoff_s=0.05, writes_per_minute=1_000, writes_per_hour=10_000),
 )
 
