@@ -10,7 +10,7 @@ import binascii
 import re
 from dataclasses import fields
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
@@ -353,6 +353,7 @@ class MachineTable(Table):
     environment: Literal["auto", "overlay", "copy", "slot"] = "auto"
     gpus_per_slot: Annotated[int, Field(ge=0, le=MAX_GPUS)] | None = None
     min_free_gb: Annotated[float, Field(ge=0)] = 10.0
+    writable: tuple[Annotated[str, AfterValidator(_check_absolute)], ...] = ()
 
     @model_validator(mode="after")
     def _complete(self) -> MachineTable:
@@ -361,6 +362,10 @@ class MachineTable(Table):
         missing = [name for name in needed if not getattr(self, name)]
         if missing:
             raise ValueError(f"a machine behind SSH also needs: {', '.join(missing)}")
+        workspace = PurePosixPath(self.workspace)
+        for folder in map(PurePosixPath, self.writable):
+            if workspace.is_relative_to(folder) or folder.is_relative_to(workspace):
+                raise ValueError(f"writable: {folder} must neither contain the workspace nor be in it")
         return self
 
     def as_machine(self) -> Machine:

@@ -97,7 +97,8 @@ _RECIPE: Mapping[str, FieldKind] = {
     **{"clone_url": TEXT, "trunk": TEXT, "base_branch": TEXT, "base_commit": COMMIT},
     **{"submodules": SWITCH, "network": TEXT},
     **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS, "imports": TEXTS},
-    **{"ways": TEXTS, "must_seal": SWITCH, "private": TEXTS, "slot": NUMBER, "base_timeout_s": NUMBER},
+    **{"ways": TEXTS, "must_seal": SWITCH, "slot": NUMBER, "base_timeout_s": NUMBER},
+    **{"private": TEXTS, "writable": TEXTS},  # What no job sees, and what all of them may write to.
     **{"git": VARIABLES, "relay": SWITCH},  # More variables for git, and whether they name the relay.
     "gpus": VARIABLES,  # The GPUs of the job's slot: device file numbers, each with the name that CUDA knows.
 }

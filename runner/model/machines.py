@@ -78,6 +78,8 @@ class Machine:
     """With less free disk space than this (GB of 10^9 bytes) it gets no new jobs."""
     private: tuple[str, ...] = ()
     """Folders and files that no job in a sandbox sees."""
+    writable: tuple[str, ...] = ()
+    """Folders outside the workspace that every job in a sandbox may write to."""
 
     def is_for(self, *, private: bool) -> bool:
         """Whether jobs of private repositories, or of public ones, may run there."""

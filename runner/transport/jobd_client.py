@@ -366,6 +366,7 @@ class JobdClient:
             "ways": WAYS[self._machine.environment],
             "must_seal": self._machine.sandbox == "required",
             "private": self._machine.private,
+            "writable": self._machine.writable,
             "gpus": dict(gpus),
         }
 

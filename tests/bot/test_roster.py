@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 from bot.config.roster import Roster, compare, find_unknown_agents
 from bot.config.settings import Settings, load_settings
 from tests.bot.test_cli import configure
-from tests.support.no_namespaces import write_interpreter
+from tests.support.lesser_kernel import write_interpreter
 
 SECOND_MACHINE = '\n[[machines]]\nname = "there"\nkind = "local"\nworkspace = "/srv/ptq"\n'
 SECOND_REPOSITORY = '\n[repos."octo/gadgets"]\nagent = "mine"\n'

@@ -69,16 +69,49 @@ def test_another_run_of_pytest_does_not_take_its_folders_away(account: Jobd, tmp
 
 @needs_root
 @needs_overlay
-def test_its_job_cannot_rename_the_workspace_although_the_account_can(template: Repository) -> None:
+def test_its_job_writes_only_to_its_own_folders_and_to_those_that_the_operator_shares(template: Repository) -> None:
+    """Elsewhere it could replace the workspace, or a program that jobd runs, although both are outside the home."""
     with open_account(template, str(SEEN_BY_JOBS)) as account:
         folder = account.workspace.parent
+        shared, closed = folder / "shared", folder / "closed"
+        for path in (shared, closed):
+            path.mkdir()
+            os.chown(path, ACCOUNT, ACCOUNT)
+        closed.chmod(0o555)  # Its owner could open it again.
         folder.chmod(0o1777)
-        assert account.prepare(network="none")["state"] == "done"
-        script = f"touch {folder}/x || mkdir {folder}/y || echo mine > $PTQ_OUTPUT_DIR/x; echo done"
-        log = account.agent(script)["log"].decode()
-        assert log.count("Read-only file system") == 2
+        assert account.prepare(network="none", writable=[str(shared)])["state"] == "done"
+        deeds = [f"touch {folder}/x", f"mkdir {folder}/y", f"chmod u+w {closed}", f"touch {shared}/x", "touch mine"]
+        log = account.agent("; ".join(f"{deed} || echo refused" for deed in deeds) + "; echo done")["log"].decode()
+        assert log.count("Read-only file system") == log.count("refused") == 3
         assert log.endswith("done\n")
+        assert (shared / "x").exists()
         assert account.collect()["state"] == "done"
+
+
+@needs_root
+@needs_overlay
+def test_a_workspace_that_is_mounted_at_two_places_is_hidden_at_both(template: Repository) -> None:
+    """As by a line like `/mnt/nvme/ptq /srv/ptq none bind` in fstab(5)."""
+    with open_account(template, str(SEEN_BY_JOBS)) as account:
+        disk, python = account.workspace.parent / "disk", account.workspace.parent / "python-with-a-mount"
+        disk.mkdir()
+        (account.workspace / "of-others").touch()
+        mount = f"mount --bind {account.workspace} {disk}"
+        words = f'unshare -Um --map-current-user --keep-caps sh -c \'{mount}; exec {PYTHON} "$@"\' sh "$@"'
+        python.write_text(f"#!/bin/sh\nexec {words}\n")
+        python.chmod(0o755)
+        account.python = str(python)
+        assert account.prepare(network="none", must_seal=True)["state"] == "done"
+        log = account.agent(f"ls -A {disk} {account.workspace}; echo done")["log"].decode()
+        assert ("of-others" in log, log.endswith("done\n")) == (False, True), log
+
+
+@needs_root
+@needs_overlay
+@pytest.mark.parametrize("name", ["", "/workspace/jobs"])
+def test_a_folder_that_holds_what_no_job_may_reach_cannot_be_shared(account: Jobd, name: str) -> None:
+    prepared = account.prepare(writable=[f"{account.workspace.parent}{name}"])
+    assert (prepared["state"], prepared["error"]) == ("failed", "not_sealed")
 
 
 @needs_root

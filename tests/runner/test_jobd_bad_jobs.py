@@ -57,7 +57,7 @@ class Deed(NamedTuple):
 
 
 PLANT = r"""
-trap="${PTQ_WORKTREE%/workspace/*}/trap"; printf "#!/bin/sh\ntouch $trap-ran\ncat\n" > "$trap"; chmod 755 "$trap"
+trap="$TMPDIR/trap"; printf "#!/bin/sh\ntouch $trap-ran\ncat\n" > "$trap"; chmod 755 "$trap"
 mkdir -p .git/hooks .git/info; echo '* filter=f' > .git/info/attributes
 for hook in post-checkout post-index-change; do cp "$trap" .git/hooks/$hook; done
 for key in filter.f.clean filter.f.smudge core.fsmonitor core.pager diff.external core.sshCommand; do
@@ -128,7 +128,7 @@ def expect_all_well(jobd: Jobd, **changes: Any) -> None:
 
 @pytest.mark.parametrize("way", ["overlay", "slot"])
 @pytest.mark.parametrize("name", DEEDS)
-def test_a_job_that_does_its_worst_ends_alone(jobd: Jobd, tmp_path: Path, name: str, way: str) -> None:
+def test_a_job_that_does_its_worst_ends_alone(jobd: Jobd, name: str, way: str) -> None:
     deed = DEEDS[name]
     prepare(jobd, ways=[way])
     before = read_shared(jobd, "bases", "repos")
@@ -144,12 +144,12 @@ def test_a_job_that_does_its_worst_ends_alone(jobd: Jobd, tmp_path: Path, name: 
     assert deed.says in said
     assert "root:" not in said
     assert Change(result).contents == deed.contents
+    assert not (jobd.root / "tmp" / "trap-ran").exists()
     assert jobd.call("clean") == {"ok": True}
     assert not jobd.root.exists()
     # To compute a change, git touches objects of the clone that it would otherwise write again.
     assert [path for path in find_differences(before, read_shared(jobd, "bases")) if "/bases/" in path] == []
     expect_all_well(jobd, ways=[way])
-    assert not (tmp_path / "trap-ran").exists()
 
 
 # Too much

@@ -156,7 +156,7 @@ def test_a_gitignore_that_is_a_pipe_holds_nobody_up(jobd: Jobd) -> None:
 
 
 TRAP = """
-trap="${PTQ_WORKTREE%/workspace/*}/trap"
+trap="$TMPDIR/trap"
 printf "#!/bin/sh\\ntouch $trap-ran\\ncat\\n" > "$trap"; chmod +x "$trap"
 """
 CONFIG = """
@@ -181,7 +181,7 @@ CHANGE = "\necho '* filter=f diff=d' > .gitattributes; echo x > new.txt; rm b.tx
 
 
 @pytest.mark.parametrize("where", TRAPS)
-def test_nothing_that_an_agent_set_up_in_git_is_run(jobd: Jobd, tmp_path: Path, where: str) -> None:
+def test_nothing_that_an_agent_set_up_in_git_is_run(jobd: Jobd, where: str) -> None:
     jobd.can_seal = where != "the shared clone"  # Where it can, no job writes there.
     change = jobd.run(TRAP + TRAPS[where] + CONFIG + CHANGE)
     assert set(change.modes) == {".gitattributes", "new.txt", "b.txt", "a.txt"}
@@ -189,18 +189,17 @@ def test_nothing_that_an_agent_set_up_in_git_is_run(jobd: Jobd, tmp_path: Path, 
     assert "+four\n" in change.patch
     later = jobd.beside()
     assert later.run("echo y > y").contents == {"y": b"y\n"}
-    jobd.call("clean")
     later.call("clean")
-    assert not (tmp_path / "trap-ran").exists()
+    assert not (jobd.root / "tmp" / "trap-ran").exists()
 
 
 @pytest.mark.parametrize("where", TRAPS)
-def test_the_traps_of_these_tests_do_catch(jobd: Jobd, tmp_path: Path, where: str) -> None:
+def test_the_traps_of_these_tests_do_catch(jobd: Jobd, where: str) -> None:
     jobd.can_seal = where != "the shared clone"
     jobd.prepare()
     ended = jobd.agent(TRAP + TRAPS[where] + CONFIG + CHANGE + 'git --git-dir="${config%/*}" --work-tree=. add -A || :')
     assert ended["result"]["exit_status"] == 0
-    assert (tmp_path / "trap-ran").exists()
+    assert (jobd.root / "tmp" / "trap-ran").exists()
 
 
 @pytest.mark.parametrize(
@@ -236,9 +235,7 @@ def test_whatever_an_agent_does_with_git_the_change_is_against_the_base(jobd: Jo
         "mkdir -p refs/replace; echo $evil > refs/replace/$blob",
     ],
 )
-def test_what_an_agent_left_in_the_shared_clone_does_not_reach_the_next_job(
-    unsealed: Jobd, tmp_path: Path, poison: str
-) -> None:
+def test_what_an_agent_left_in_the_shared_clone_does_not_reach_the_next_job(unsealed: Jobd, poison: str) -> None:
     jobd = unsealed
     names = "blob=$(git rev-parse HEAD:a.txt)"
     evil = "evil=$(echo evil | git --git-dir=. hash-object -w --stdin)"
@@ -247,4 +244,4 @@ def test_what_an_agent_left_in_the_shared_clone_does_not_reach_the_next_job(
     later = jobd.beside()
     assert later.run("echo y > y").contents == {"y": b"y\n"}
     assert later.find("a.txt").read_bytes() == b"one\ntwo\nthree\n"
-    assert not (tmp_path / "trap-ran").exists()
+    assert not (jobd.root / "tmp" / "trap-ran").exists()

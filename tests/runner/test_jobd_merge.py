@@ -111,6 +111,19 @@ def test_links_are_carried_over_and_two_targets_are_in_conflict(
     assert {path.name for path in tmp_path.iterdir()} == {"origin", "jobd", "workspace"}
 
 
+def test_nothing_is_written_through_a_link_that_a_renamed_folder_takes_with_it(
+    jobd: Jobd, repository: Repository, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    old = repository.commit({f"d/f{number}": f"file {number}\n" * 20 for number in range(4)})
+    repository.git("mv", "d", "q")
+    repository.commit()
+    edits = [edit("q/s", str(outside).encode(), "120000"), edit("d/s/planted", b"of a stranger\n")]
+    jobd.prepare(changes=edits, changes_from=old)  # Git may give this merge up.
+    assert [*outside.iterdir()] == []
+
+
 def test_a_file_and_a_folder_in_one_place_lie_beside_each_other(jobd: Jobd, repository: Repository) -> None:
     old = base(repository)
     repository.commit({"place/inside": "inside\n"})

@@ -80,7 +80,7 @@ def test_a_stage_outlives_the_session_of_whoever_started_it(jobd: Jobd) -> None:
 
 def test_what_an_agent_leaves_behind_dies_with_it(jobd: Jobd, tmp_path: Path, mark: str) -> None:
     jobd.prepare()
-    seen = tmp_path / "seen"
+    seen = jobd.root / "tmp" / "seen"
     leave = f"{stubborn(tmp_path, mark)}; {sys.executable} -c 'import time; time.sleep(60)' {mark} &"
     ended = jobd.agent(f"{leave} until pgrep -f 'time.sleep.60.* {mark}' > {seen}; do sleep 0.01; done; exit 7")
     assert ended["result"]["exit_status"] == 7

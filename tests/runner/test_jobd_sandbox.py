@@ -6,6 +6,7 @@ Where this machine has none, that is said, and the tests of the fall-back remain
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import pwd
 import re
@@ -24,7 +25,7 @@ from runner.jobd.files import Failure
 from runner.jobd.sandbox import namespaces, sandbox, syscalls
 from runner.jobd.sandbox.processes import find_processes
 from runner.jobd.sandbox.tools import find_tools
-from tests.support import no_namespaces, refused_calls
+from tests.support import lesser_kernel, refused_calls
 from tests.support.jobd import Jobd, Repository, find_first, processes_with, wait_until
 from tests.support.made_base import MadeBase
 
@@ -321,13 +322,13 @@ def test_debuggers_namespaces_and_filters_of_a_jobs_own_work(jobd: Jobd) -> None
         "strace": "strace -f -o $TMPDIR/trace sh -c true",
         "gdb": "gdb -batch -ex run -ex 'p $_exitcode' $(command -v sh) < /dev/null | grep -F '= 0'",
         "unshare": "unshare -Um --fork --pid sh -c true",
-        sys.executable: f"{sys.executable} $PTQ_PROMPT_FILE -c 'print()'",
+        sys.executable: f"{sys.executable} $PTQ_PROMPT_FILE unshare 1 -c 'print()'",
     }
     script = "".join(
         f'if command -v {program} > /dev/null; then ( {words} ) > "$TMPDIR/log" 2>&1 || cat "$TMPDIR/log"; fi\n'
         for program, words in tries.items()
     )
-    filtered = Path(no_namespaces.__file__).read_text()
+    filtered = Path(lesser_kernel.__file__).read_text()
     assert jobd.agent(f"{script}echo done", prompt=filtered)["log"].decode() == "done\n"
 
 
@@ -451,6 +452,19 @@ def test_without_a_network_a_job_has_no_way_to_others_on_its_host_beside_network
 
 
 # What a machine cannot do
+
+
+@needs_cells
+@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="its system calls have other numbers")
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
+def test_a_job_writes_nowhere_else_where_the_kernel_cannot_close_all_mounts_at_once(
+    jobd: Jobd, tmp_path: Path, error: int
+) -> None:
+    jobd.python = lesser_kernel.write_interpreter(tmp_path, "mount_setattr", error)
+    assert jobd.prepare()["state"] == "done"
+    log = jobd.agent(f"touch {tmp_path}/x || touch /sys/x || touch mine /tmp/mine && echo done")["log"].decode()
+    assert log.count("Read-only file system") == 2, log
+    assert log.endswith("done\n")
 
 
 def test_a_machine_that_allows_no_namespaces_says_so_and_runs_jobs(unsealed: Jobd) -> None:

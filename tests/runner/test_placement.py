@@ -240,7 +240,7 @@ async def test_a_job_in_place_of_a_lost_one_shuns_its_machine_while_there_is_ano
 FORBIDDING = """#!{python}
 import os, sys
 sys.path.insert(0, {root!r})
-from tests.support.no_namespaces import forbid_namespaces
+from tests.support.lesser_kernel import forbid_namespaces
 forbid_namespaces()
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from tests.support.jobd import GIT, Repository
-from tests.support.no_namespaces import write_interpreter
+from tests.support.lesser_kernel import write_interpreter
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,8 @@ from bot.operations.machines import drain_machine
 from runner.db.schema import deliveries
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_holds
+from tests.support.lesser_kernel import write_interpreter
 from tests.support.machines import find_or_skip_sshd
-from tests.support.no_namespaces import write_interpreter
 from tests.support.people import come, make_key, work
 from tests.support.sshd import OpenSshServer
 from tests.support.world import FIX, WRITE_REPORT, World, open_world

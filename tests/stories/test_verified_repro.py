@@ -11,8 +11,8 @@ from yarl import URL
 from bot.config.settings import load_settings
 from bot.demo.repository import ISSUE_BODY
 from bot.operations.reports import read_report
+from tests.support.lesser_kernel import write_interpreter
 from tests.support.machines import SshServer
-from tests.support.no_namespaces import write_interpreter
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import runner.jobd
 from runner.jobd.main import main
 from runner.transport.jobd_program import build_program
-from tests.support.no_namespaces import forbid_namespaces
+from tests.support.lesser_kernel import forbid_namespaces
 
 ROOT = Path(__file__).parents[2]
 PR_CAPBSET_DROP = 24

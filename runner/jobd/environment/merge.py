@@ -20,7 +20,11 @@ ONTO, CHANGE = "onto", "change"
 ATTRIBUTES = "* -text -ident -filter !eol !working-tree-encoding conflict-marker-size=7"
 """Overrides the repository: files stay as git stores them, and all conflict markers have the same length."""
 
-SETTINGS = {"merge.conflictStyle": "diff3", "merge.renames": "true", "merge.directoryRenames": "true"}
+SETTINGS = {
+    **{"merge.conflictStyle": "diff3", "merge.renames": "true", "merge.directoryRenames": "true"},
+    # Links are files that contain their target: git before 2.50 can move a link and then write where it leads.
+    "core.symlinks": "false",
+}
 
 OURS = "2"
 """The stage of our side of a conflict in the index (git-ls-files(1), "--stage")."""

@@ -16,11 +16,11 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from .shortage import FORBIDDEN, Shortage, explain_shortage, unless_forbidden, wait_for_room
 from .syscalls import can_filter, filter_calls
@@ -35,6 +35,9 @@ READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, NO_ATIME, NO_DIR_ATIME = 1, 2,
 BIND, RECURSIVE, PRIVATE, RELATIVE_ATIME = 4096, 16384, 1 << 18, 1 << 21
 KEPT = NO_SUID | NO_DEVICES | NO_EXEC | NO_ATIME | NO_DIR_ATIME
 """Flags that a remount must repeat: a namespace cannot clear the flags of a mount that it inherited."""
+
+MOUNT_SETATTR, MOUNT_ATTR_RDONLY, AT_RECURSIVE, AT_FDCWD = 442, 1, 0x8000, -100
+"""The number of the system call `mount_setattr(2)`, which is the same on each kind of processor, and its arguments."""
 
 ROOT = Path("/")
 
@@ -89,9 +92,11 @@ def mount(source: str | Path, target: Path, kind: str = "", flags: int = 0, opti
 
 
 def bind(source: Path, target: Path, *, writable: bool) -> None:
-    """Mount a file or folder at a second path. Raises `OSError`."""
+    """Mount a file or folder at a second path. `writable` undoes `make_all_read_only` there. Raises `OSError`."""
     mount(source, target, flags=BIND | RECURSIVE)
-    if not writable:
+    if writable:
+        _remount(target, 0)
+    else:
         make_read_only(target)
 
 
@@ -108,16 +113,76 @@ def mount_empty(target: Path, options: str = "mode=0755") -> None:
 
 def make_read_only(target: Path) -> None:
     """Forbid writing to a mount. Those inside it stay as they are. Raises `OSError`."""
+    _remount(target, READ_ONLY)
+
+
+def _remount(target: Path, flags: int) -> None:
     about = os.statvfs(target).f_flag
     relative = RELATIVE_ATIME if about & 4096 else 0
-    mount("", target, flags=REMOUNT | BIND | READ_ONLY | relative | about & KEPT)
+    mount("", target, flags=REMOUNT | BIND | flags | relative | about & KEPT)
 
 
-def find_mounts(folder: Path) -> list[Path]:
-    """The mounts at a folder and inside it (proc_pid_mountinfo(5))."""
-    places = [line.split()[4] for line in Path("/proc/self/mountinfo").read_bytes().splitlines()]
-    plain = [re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), place) for place in places]
-    return [path for path in map(Path, map(os.fsdecode, plain)) if path.is_relative_to(folder)]
+def make_all_read_only() -> None:
+    """Forbid writing to every mount that is there now. Raises `OSError`.
+
+    Linux before 5.12 has no call for all of them, and some containers refuse it.
+    """
+    try:
+        _set_attributes(ROOT, set_bits=MOUNT_ATTR_RDONLY, flags=AT_RECURSIVE)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EPERM):
+            raise
+        for mounted in find_mounts():
+            _make_read_only_if_reachable(mounted.place)
+
+
+def _make_read_only_if_reachable(place: Path) -> None:
+    try:
+        make_read_only(place)
+    except OSError as error:
+        # Another mount hides this one, or this account cannot enter the folder that it is in.
+        is_out_of_reach = error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EINVAL)
+        if not is_out_of_reach and not place.is_relative_to("/sys"):  # Some containers refuse it there.
+            raise
+
+
+def _set_attributes(target: Path, *, set_bits: int, flags: int) -> None:
+    """Call mount_setattr(2), for which libc has no function before glibc 2.36. Raises `OSError`."""
+    attributes = struct.pack("4Q", set_bits, 0, 0, 0)
+    words = (AT_FDCWD, os.fsencode(target), flags, attributes, ctypes.c_size_t(len(attributes)))
+    _check(_libc.syscall(MOUNT_SETATTR, *words), str(target))
+
+
+class Mount(NamedTuple):
+    """A folder or file of a file system, and where it is mounted."""
+
+    device: str
+    root: Path
+    """Its path in the file system."""
+    place: Path
+
+
+def find_mounts() -> list[Mount]:
+    """All mounts that this process could see if none hid another, the oldest first (proc_pid_mountinfo(5))."""
+    found = []
+    for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
+        plain = [re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), word) for word in line.split()[2:5]]
+        device, root, place = map(os.fsdecode, plain)
+        found.append(Mount(device, Path(root), Path(place)))
+    return found
+
+
+def find_other_places(path: Path, mounts: Sequence[Mount]) -> Iterator[Path]:
+    """Where other mounts show the same as a path without links, or something that it contains."""
+    own = max((mount for mount in reversed(mounts) if path.is_relative_to(mount.place)), key=lambda mount: mount.place)
+    inside = own.root / path.relative_to(own.place)
+    for mount in mounts:
+        if mount.device != own.device or mount.place == own.place:
+            continue
+        if inside.is_relative_to(mount.root):
+            yield mount.place / inside.relative_to(mount.root)
+        elif mount.root.is_relative_to(inside):
+            yield mount.place
 
 
 def mount_overlay(target: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
@@ -351,6 +416,7 @@ def _try(folder: Path) -> dict[str, str] | str:
                 mount_empty(folder)
                 unmount(folder)
                 missing = _explain_failure(OVERLAY, lambda: _try_overlay(folder))
+                make_all_read_only()
         except OSError as error:
             if error.errno not in FORBIDDEN and not (error.errno == errno.ENOSPC and name in turned_off):
                 return explain_shortage(error.errno)

@@ -3,15 +3,15 @@
 - the job's files, without its `control` folder; its environment at its place;
 - its own /tmp and /var/tmp (one folder of the job), /dev/shm, /dev/pts and /proc; only the GPUs of its slot, if the
   slot has any; empty folders in place of the system's other world-writable ones (`/var/crash`);
-- /sys and /proc/sys, read-only;
 - no network except its own loopback, if its repository's table says so;
 - nothing in the account's home, in /run, in the workspace (other jobs, other repositories), or in the service's own
-  folders if the service runs on this machine; folders around these that the account may write to are read-only.
-  Exceptions, read-only: programs that PATH or an operator's command
-  refers to, and the clone that the worktree's git needs.
+  folders if the service runs on this machine. Exceptions: programs that PATH or an operator's command refers to, and
+  the clone that the worktree's git needs.
 
-Everything else on the machine is visible as it is. The commands cannot open /dev/fuse; without a network they cannot
-open devices that reach other hosts either. `syscalls` says which system calls are refused.
+Everything else on the machine is visible, and read-only except for the operator's `writable` folders. A job that could
+write there could replace a program that jobd runs, or the folder around its workspace. The commands cannot open
+/dev/fuse; without a network they cannot open devices that reach other hosts either. `syscalls` says which system calls
+are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from .namespaces import (
     close_device,
     enter_namespaces,
     find_mounts,
+    find_other_places,
+    make_all_read_only,
     make_read_only,
     mount,
     mount_empty,
@@ -46,7 +48,7 @@ SHARED = (Path("/var"), Path("/var/spool"), Path("/dev"))
 """Folders of the system that may contain world-writable ones. A job's files there would outlive it and be visible."""
 
 TERMINALS = Path("/dev/pts")
-KERNEL_SETTINGS, SYSTEM = (Path("/proc/sys"), Path("/proc/sysrq-trigger")), Path("/sys")
+KERNEL_SETTINGS = (Path("/proc/sys"), Path("/proc/sysrq-trigger"))
 FUSE = Path("/dev/fuse")
 """A process that waits for a FUSE file system cannot be killed until that answers, and a job can make one."""
 
@@ -78,7 +80,9 @@ class Sandbox:
         self._scratch = {place.resolve() for place in SCRATCH if place.is_dir()}
         covers: Iterable[Path] = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))
         covers = (*covers, *SCRATCH, *find_open_folders(), *find_links(job.workspace))
-        self._covers = frozenset(path for cover in covers for path in (cover, cover.resolve())) - {Path("/")}
+        named = frozenset(path for cover in covers for path in (cover, cover.resolve())) - {Path("/")}
+        self._covers = named | find_same(named)
+        self._writable = find_writable(prepared.get("writable") or (), self._covers, job.workspace)
         self._kept = self._find_kept((prepared, request))
 
     def enter(self, folder: Path) -> None:
@@ -92,7 +96,7 @@ class Sandbox:
         named = [path for request in requests for text in list_commands(request) for path in PATHS.findall(text)]
         named += os.environ.get("PATH", os.defpath).split(":")
         # Jobs can write to these folders, so links in them must not decide what is visible.
-        theirs = [folder.resolve() for folder in (self._job.folder.parent, self._job.place)]
+        theirs = [folder.resolve() for folder in (self._job.folder.parent, self._job.place, *self._writable)]
         paths = {path for path in map(Path, named) if path.is_absolute()}
         tools = find_tools(frozenset(path for path in paths if not is_inside(path.resolve(), theirs)), self._covers)
         clone = find_own_clone(self._job)
@@ -100,15 +104,14 @@ class Sandbox:
         return outermost(path for path in kept if is_inside(path, self._covers))
 
     def _arrange(self) -> None:
-        mine = (self._job.root, self._job.place)
+        mine = (self._job.root, self._job.place, *self._writable)
         own = {*mine, *(path.resolve() for path in mine)}  # Git stores resolved paths.
         # Opened before covers are mounted: each can still be reached through its descriptor.
         sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}
         tmp = open_folder(self._job.tmp)
         outside = outermost(path for path in self._covers if not is_inside(path, [*self._scratch, *SCRATCH]))
         covers = [path for path in outside if path.is_dir()]
-        for folder in find_writable_parents(outside, [*self._scratch, *SCRATCH]):
-            bind(folder, folder, writable=False)
+        make_all_read_only()
         for cover in covers:
             mount_empty(cover)
         for file in (path for path in outside if path.is_file()):
@@ -134,9 +137,6 @@ class Sandbox:
         for path in filter(Path.exists, KERNEL_SETTINGS):
             with unless_forbidden():  # If refused, only an account that is root can write there.
                 bind(path, path, writable=False)
-        for place in find_mounts(SYSTEM):  # With control groups, which may belong to the account.
-            with unless_forbidden():
-                make_read_only(place)
 
 
 def find_homes() -> Iterator[str]:
@@ -153,6 +153,25 @@ def find_open_folders() -> Iterator[Path]:
             place, mode = path.resolve(), path.stat().st_mode
             if stat.S_ISDIR(mode) and mode & stat.S_IWOTH and place != SHARED_MEMORY.resolve():
                 yield place
+
+
+def find_same(covers: Collection[Path]) -> frozenset[Path]:
+    """Where else on the machine the folders and files of covers are, because something is mounted twice."""
+    mounts = find_mounts()
+    found = {place for cover in covers if cover == cover.resolve() for place in find_other_places(cover, mounts)}
+    return frozenset(place for place in found if not is_inside(place, covers)) - {Path("/")}
+
+
+def find_writable(folders: Iterable[str], covers: Iterable[Path], workspace: Path) -> list[Path]:
+    """The operator's folders that every job may write to, if they exist.
+
+    Raises `Failure` if one would show or change what jobs must not reach.
+    """
+    found = [Path(folder) for folder in folders if is_there(Path(folder))]
+    for folder in (form for path in found for form in (path, path.resolve())):
+        if any(is_inside(cover, [folder]) for cover in covers) or is_inside(folder, [workspace, workspace.resolve()]):
+            raise Failure("not_sealed", f"the folder {folder} in `writable` contains what no job may reach")
+    return found
 
 
 def find_links(folder: Path) -> list[Path]:
@@ -188,16 +207,6 @@ def find_devices(gpus: Iterable[str]) -> list[Path]:
     own = {f"nvidia{number}" for number in gpus}
     found = Path("/dev").glob("nvidia[0-9]*") if own else ()
     return [device for device in found if device.name not in own]
-
-
-def find_writable_parents(covers: Iterable[Path], scratch: Iterable[Path]) -> list[Path]:
-    """Folders in which a job could rename a cover, or a folder that leads to it, and put another in its place.
-
-    In namespaces of its own it could do so although something is mounted there. An account that is root can change the
-    whole machine anyway.
-    """
-    parents = {parent for cover in covers for parent in cover.parents if not is_inside(parent, scratch)}
-    return sorted(parent for parent in parents if os.getuid() and os.access(parent, os.W_OK))
 
 
 def outermost(paths: Iterable[Path]) -> list[Path]:
