@@ -263,10 +263,11 @@ def propose_title(job: Job, report: Report, secrets: Collection[str]) -> str:
 
 
 def _render_pull(job: Job, report: Report, pull_number: int | None, secrets: Collection[str]) -> str:
-    """What the pull request will be called."""
+    """What the pull request will be called, and the branch that it goes to."""
     title = propose_title(job, report, secrets)
     kept = f" (while it is open, pull request #{pull_number} keeps its title)" if pull_number else ""
-    return f"{Label.PULL.bold} {show_words(title, secrets, MAX_TITLE)}{kept}"
+    branch = show_code(job.base_branch, secrets)
+    return f"{Label.PULL.bold} {show_words(title, secrets, MAX_TITLE)} → {branch}{kept}"
 
 
 def _plain_line(text: str, secrets: Collection[str]) -> str:

@@ -46,7 +46,7 @@ LIVE = (
 """Secrets of the service."""
 
 REPOSITORY = RepositoryRules("octo/widgets", agent="mine")
-JOB = make_job(base_commit="ab" * 20)
+JOB = make_job(base_commit="ab" * 20, issue_title="an issue")
 MAX_LINE = 60
 """Characters of the titles here."""
 
