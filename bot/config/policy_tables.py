@@ -177,10 +177,14 @@ class PriceTable(Table):
     input: Annotated[float, Field(ge=0)]
     output: Annotated[float, Field(ge=0)]
     cached: Annotated[float, Field(ge=0)] | None = None
+    written: Annotated[float, Field(ge=0)] | None = None
+    long_input: Annotated[float, Field(ge=0)] | None = None
+    long_output: Annotated[float, Field(ge=0)] | None = None
 
     def as_price(self) -> Price:
         """The plain value; what came out of a cache costs as much as anything else unless it is said."""
-        return Price(self.input, self.input if self.cached is None else self.cached, self.output)
+        cached = self.input if self.cached is None else self.cached
+        return Price(self.input, cached, self.output, self.written, self.long_input, self.long_output)
 
 
 class SkillTable(Table):

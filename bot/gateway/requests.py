@@ -264,10 +264,8 @@ def _count_most(api: Api, passed: Mapping[str, Any], written: bytes, output_toke
     media = [*_find_media(passed)]
     in_text = bound_tokens(written) - sum(as_text for as_text, _ in media)
     tokens = max(in_text, 0) + sum(tokens for _, tokens in media)
-    if api is not Api.MESSAGES:
-        return Count(tokens, output_tokens=output_tokens)
-    # The vendor charges most for input tokens that it writes into a cache, so all of them count as such.
-    if HOUR in written:
+    # Vendors charge most for input tokens that they write into a cache, so all of them count as such.
+    if api is Api.MESSAGES and HOUR in written:
         return Count(tokens, written_hour_tokens=tokens, output_tokens=output_tokens)
     return Count(tokens, written_tokens=tokens, output_tokens=output_tokens)
 

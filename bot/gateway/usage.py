@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from runner.agents.lines import count_of, parse_line, part
-from runner.agents.prices import Price, reckon_cost
+from runner.agents.prices import WRITTEN_HOUR_SURCHARGE, Price, reckon_cost
 from runner.model.usage import Usage
 
 MAX_LINE = 8 * 1024 * 1024
@@ -29,10 +29,6 @@ END_LINES = (b"event: message_stop", b"data: [DONE]")
 LAST = ("message_delta", *ENDS)
 """Events with the final count. In the Chat API events have no type, and the only count comes last."""
 
-WRITTEN_SURCHARGE, WRITTEN_HOUR_SURCHARGE = 0.25, 1.0
-"""Anthropic's surcharge per token written into a cache for five minutes and for an hour, as a share of the input price.
-https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching#pricing"""
-
 FREQUENT = b"abcdefghijklmnopqrstuvwxyz "
 """A token of ordinary text or code contains several of these bytes. Any other byte can be a token by itself."""
 
@@ -45,7 +41,7 @@ class Count:
     """All tokens of the request, including the cached and the written ones."""
     cached_tokens: int = 0
     written_tokens: int = 0
-    """Written into a cache for five minutes."""
+    """Written into a cache for minutes."""
     written_hour_tokens: int = 0
     output_tokens: int = 0
 
@@ -59,8 +55,10 @@ class Count:
         )
         if price is None:
             return usage.with_cost(None)
-        surcharges = WRITTEN_SURCHARGE * self.written_tokens + WRITTEN_HOUR_SURCHARGE * self.written_hour_tokens
-        return usage.with_cost(reckon_cost(usage, price) + surcharges * price.input / 1e6)
+        price = price.for_prompt(self.input_tokens)
+        surcharges = price.written_surcharge * self.written_tokens
+        surcharges += WRITTEN_HOUR_SURCHARGE * price.input * self.written_hour_tokens
+        return usage.with_cost(reckon_cost(usage, price) + surcharges / 1e6)
 
 
 def bound_tokens(text: bytes) -> int:
@@ -80,15 +78,21 @@ def read_count(value: Mapping[str, Any]) -> Count | None:
     if usage is None:
         return None
     if "prompt_tokens" in usage:  # Chat
-        cached = count_of(part(usage, "prompt_tokens_details"), "cached_tokens")
-        return Count(count_of(usage, "prompt_tokens"), cached, output_tokens=count_of(usage, "completion_tokens"))
+        cached, written = _read_details(part(usage, "prompt_tokens_details"))
+        tokens, output = count_of(usage, "prompt_tokens"), count_of(usage, "completion_tokens")
+        return Count(tokens, cached, written, output_tokens=output)
     output = count_of(usage, "output_tokens")
     if "input_tokens_details" in usage:  # Responses
-        cached = count_of(part(usage, "input_tokens_details"), "cached_tokens")
-        return Count(count_of(usage, "input_tokens"), cached, output_tokens=output)
+        cached, written = _read_details(part(usage, "input_tokens_details"))
+        return Count(count_of(usage, "input_tokens"), cached, written, output_tokens=output)
     cached, written = (count_of(usage, f"cache_{what}_input_tokens") for what in ("read", "creation"))
     hour = min(count_of(part(usage, "cache_creation"), "ephemeral_1h_input_tokens"), written)
     return Count(count_of(usage, "input_tokens") + cached + written, cached, written - hour, hour, output)
+
+
+def _read_details(details: Mapping[str, Any]) -> tuple[int, int]:
+    """The cached and the written tokens. Only models that charge for writing report the latter."""
+    return count_of(details, "cached_tokens"), count_of(details, "cache_write_tokens")
 
 
 class AnswerReader:

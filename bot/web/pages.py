@@ -35,6 +35,7 @@ from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, JobLogs, LogTail, T
 from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
 from bot.web.live_channel import JobView, may_read
 from bot.web.live_log import MAX_STREAMS, LiveLogCallbacks, LiveLogs
+from bot.web.readiness import Readiness
 from handlers.addresses import PATCH_FILE
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
@@ -97,7 +98,7 @@ class Pages:
         self._count_held = count_held
         self._slots = machines
         self._follows = follows
-        self._max_pending = max_pending
+        self._readiness = Readiness(context.db, max_pending)
         self._deps = DashboardDeps.set_up(context, auth or AuthConfig())
         renderer = self._deps.renderer
         self._logs = JobLogs(context.db, spool, agents, renderer.secrets)
@@ -139,15 +140,8 @@ class Pages:
 
     async def show_readiness(self, request: web.Request) -> web.Response:
         """Whether deliveries can be stored. An outage of GitHub or of a machine does not matter for that."""
-        try:
-            await self._context.db.accepts_writes()
-            waiting = await count_deliveries(self._context.db, ("pending",))
-        except Exception as error:  # Not ready, whatever the error is.
-            body = {"status": "the database is not writable", "error": type(error).__name__}
-            return web.json_response(body, status=503)
-        if waiting["pending"] >= self._max_pending:
-            return web.json_response({"status": "the inbox is full", **waiting}, status=503)
-        return web.json_response({"status": "ok"})
+        answer = await self._readiness.find()
+        return web.json_response(answer.body, status=answer.status)
 
     async def show_status(self, request: web.Request) -> web.Response:
         """Machines, jobs and deliveries, in numbers. Where pages are closed, strangers get no names."""

@@ -144,7 +144,7 @@ async def start_collecting(
         adopts=held.id,
     )
     if wanted.thread is not None:
-        job = await open_job(connection, public_url, wanted, case.title if case else "", now)
+        job = await open_job(connection, public_url, wanted, now)
         await copy_checks(connection, origin.id, job.id)
     else:
         job = await _create_in_series(connection, wanted, now)

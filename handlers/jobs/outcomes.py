@@ -128,7 +128,7 @@ async def _report(context: Context, job_id: str) -> None:
             return
         if case:
             await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
-        next_step = await _follow_up(connection, context, ended, draft, case.title if case else "")
+        next_step = await _follow_up(connection, context, ended, draft)
         if await _is_posted(connection, ended):
             body, reply_id = draft.finish(next_step), casebook.derive_reply_id(f"report {job_id}")
             reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
@@ -159,15 +159,13 @@ async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
     return find_outcome(job, ended.checks).is_definite
 
 
-async def _follow_up(
-    connection: AsyncConnection, context: Context, ended: _Ended, draft: Draft, title: str
-) -> str | None:
+async def _follow_up(connection: AsyncConnection, context: Context, ended: _Ended, draft: Draft) -> str | None:
     """Restart a job that was lost or left conflicts. Returns a sentence about it; None after any other end."""
     job = ended.job
     if job.state is not JobState.LOST and not await is_to_be_tried_again(connection, job, ended.report):
         return None
     try:
-        again = await start_again(connection, context, job, title)
+        again = await start_again(connection, context, job)
     except NotStarted as refused:
         return f"{refused.reply} {draft.next_step}"
     log.info("job.replaced", **job.log_context(), by=again.id)

@@ -220,7 +220,7 @@ async def _create(
     if plan.gives_way:
         await _give_way(connection, context, plan.gives_way, request.person.name)
     wanted = _draft(context, rules, request, snapshot, plan)
-    job = await open_job(connection, context.find_page_root(wanted), wanted, request.issue.title, context.now())
+    job = await open_job(connection, context.find_page_root(wanted), wanted, context.now())
     await add_checks(connection, job.id, scripts)
     return job
 
@@ -298,7 +298,7 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
     return _Plan(preset, choice, earlier, gives_way)
 
 
-async def start_again(connection: AsyncConnection, context: Context, lost: Job, title: str) -> Job:
+async def start_again(connection: AsyncConnection, context: Context, lost: Job) -> Job:
     """Create the one replacement of a lost job, or of a rebase that left conflicts, in the transaction of its report.
 
     Raises `NotStarted` with a sentence for the report. The brief stays the same, because the request is the same.
@@ -313,25 +313,25 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job, 
         pinned_to=None if lost.state is JobState.LOST else lost.pinned_to,
         replaces=lost.id,
     )
-    again = await open_job(connection, context.find_page_root(wanted), wanted, title, context.now())
+    again = await open_job(connection, context.find_page_root(wanted), wanted, context.now())
     await copy_checks(connection, lost.id, again.id)
     return again
 
 
-async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, title: str, now: datetime) -> Job:
+async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, now: datetime) -> Job:
     """Create the job of an issue without an active one, and update its case and thread."""
     job = await job_rows.create_job(connection, request, now)
     assert job
-    await open_case(connection, public_url, job, title)
+    await open_case(connection, public_url, job)
     return job
 
 
-async def open_case(connection: AsyncConnection, public_url: str, job: Job, title: str) -> None:
+async def open_case(connection: AsyncConnection, public_url: str, job: Job) -> None:
     """Make a new job the active one of its case, and store its status comment if it posts one."""
     case = await casebook.fetch_case(connection, job.case_key) or Case(
-        job.case_key, job.repository, job.issue_number, title, CaseState.IDLE, job.created_at, job.created_at
+        job.case_key, job.repository, job.issue_number, job.issue_title, CaseState.IDLE, job.created_at, job.created_at
     )
-    await casebook.save_case(connection, begin_job(replace(case, title=title), job.id, job.created_at))
+    await casebook.save_case(connection, begin_job(replace(case, title=job.issue_title), job.id, job.created_at))
     if job.posts is not Posts.ALL:
         return
     queued_before = await job_rows.count_queued_before(connection, job)
@@ -375,6 +375,7 @@ def _draft(
         repository=rules.name,
         private=request.repository.private,
         thread=request.issue.number,
+        issue_title=request.issue.title,
         preset=plan.preset.name,
         may_change=plan.preset.may_change,
         agent=plan.choice.agent,

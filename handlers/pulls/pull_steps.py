@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from handlers.cases import casebook
-from handlers.cases.case import Case
 from handlers.cases.casebook import Pull
 from handlers.commands.own_rules import PATH, narrow
 from handlers.context import Context
@@ -86,7 +85,7 @@ def name_branch(issue_number: int, job_id: str) -> str:
     return f"ptq/issue-{issue_number}-{job_id}"
 
 
-async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Case) -> Brought:
+async def bring(context: Context, pull: Pull, job: Job, report: Report) -> Brought:
     """Create commit and branch, and update the open pull request of an earlier note, or open a new one.
 
     Raises `Abandoned`, `GitHubError` and `GitHubUnavailable`.
@@ -98,7 +97,7 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report, case: Ca
     is_approvable = await run_aside(report.size, approvable, job, report, context.secrets, has_page=has_page)
     if report.digest != pull.digest or not is_approvable:
         raise Abandoned("the diff is no longer the one that the note approves, or must not be proposed")
-    title = render_pull_title(pull, report, case.title, context.secrets)
+    title = render_pull_title(pull, job, report, context.secrets)
     approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
     earlier = await _find_earlier(context, pull, job)
     if earlier:

@@ -219,10 +219,9 @@ class Pulls(Effect[DuePull]):
         pull, job = due.row, due.job
         async with self.context.db.read() as connection:
             report = await job_rows.fetch_report(connection, job.id)
-            case = await casebook.fetch_case(connection, job.case_key)
-        if report is None or case is None:
+        if report is None:
             raise LookupError(f"the report that pull request {job.id} approves is gone")
-        brought = await bring(self.context, pull, job, report, case)
+        brought = await bring(self.context, pull, job, report)
         await self.context.github.assign(job.repository, brought.request.number, pull.approver)
         await self._record(due, brought)
 

@@ -36,7 +36,7 @@ class Label(StrEnum):
     REPORT_SAYS = "What the report says"
     SEEN = "Seen by ptq-bot"
     NOTE = "Please note:"
-    TITLE = "Proposed title:"
+    PULL = "Pull request:"
     DIFF = "Diff:"
     TOO_LONG = "The diff is too long for a comment"
     CHECKOUT = "Apply locally:"

@@ -100,18 +100,26 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
 async def on_issues_closed(event: sansio.Event, context: Context) -> None:
     """Cancel the queued job of a closed issue, and stop watching its pull request.
 
-    GitHub is asked whether the issue is closed, because the delivery may be late or a copy.
+    GitHub is asked whether the issue is closed, because the delivery may be late or a copy. It is asked only if there
+    is something to end: strangers can close their own issues as often as they like.
     """
     closed = IssueClosed.model_validate(event.data)
-    if rules := context.rules_for(closed.repository.full_name):
-        if await _is_open(context, rules.name, closed.issue.number):
-            return
-        await _take_back(context, rules, closed.issue.number, closed.sender, closed.issue.updated_at)
-        async with context.db.write() as connection:
-            case = await casebook.fetch_case(connection, f"{rules.name}#{closed.issue.number}")
-            if case and (done := close_issue(case, context.now())) != case:
-                await casebook.save_case(connection, done)
-        context.notify()
+    rules = context.rules_for(closed.repository.full_name)
+    if rules is None:
+        return
+    key = f"{rules.name}#{closed.issue.number}"
+    async with context.db.read() as connection:
+        case = await casebook.fetch_case(connection, key)
+    if case is None or (case.active_job_id is None and close_issue(case, context.now()) == case):
+        return
+    if await _is_open(context, rules.name, closed.issue.number):
+        return
+    await _take_back(context, rules, closed.issue.number, closed.sender, closed.issue.updated_at)
+    async with context.db.write() as connection:
+        case = await casebook.fetch_case(connection, key)
+        if case and (done := close_issue(case, context.now())) != case:
+            await casebook.save_case(connection, done)
+    context.notify()
 
 
 async def _take_back(

@@ -21,7 +21,7 @@ from handlers.text.sanitize import (
 )
 from handlers.text.voice import Label, quote, say_who_wrote
 from handlers.words.pull_template import render_template
-from handlers.words.report_comment import MAX_COMMENT, MAX_TITLE, say_whose
+from handlers.words.report_comment import MAX_COMMENT, MAX_TITLE, propose_title, say_whose
 from handlers.words.verified import render_checks
 from runner.characters import show_invisible
 from runner.checks.verification import Check
@@ -45,10 +45,9 @@ def render_note(pull: Pull) -> str:
     return f"{say_who_wrote(pull.approver)}\n\n{pull.note}"
 
 
-def render_pull_title(pull: Pull, report: Report, issue_title: str, secrets: Collection[str]) -> str:
-    """The approver's title, or else the agent's, or else the issue's."""
-    proposed = (pull.title or "", report.pr_title, f"Fix: {issue_title}")
-    return next(filter(None, (make_safe_title(title, secrets, MAX_TITLE) for title in proposed)), "")
+def render_pull_title(pull: Pull, job: Job, report: Report, secrets: Collection[str]) -> str:
+    """The approver's title, or else the one that the report shows."""
+    return make_safe_title(pull.title or "", secrets, MAX_TITLE) or propose_title(job, report, secrets)
 
 
 def render_commit_message(title: str, job: Job, pull: Pull, signer: Author | None = None) -> str:

@@ -162,7 +162,7 @@ def draft_report(
     above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
     is_approvable = approvable(job, report, secrets, has_page=bool(public_url))
     if report and is_approvable and not approved:
-        above.append(_render_title(report, pull_number, secrets))
+        above.append(_render_pull(job, report, pull_number, secrets))
     page = note_url(public_url, job.id) if public_url and signs_in else ""
     step = _choose_next_step(job, report, checks, secrets, is_approvable=is_approvable, page=page)
     step = approved if is_approvable and approved else step
@@ -255,13 +255,19 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
     return f"{Label.NOTE.bold}\n\n{listed}"
 
 
-def _render_title(report: Report, pull_number: int | None, secrets: Collection[str]) -> str:
-    """The title of pull request and commit, unless the note has another one."""
-    title = make_safe_title(report.pr_title, secrets, MAX_TITLE)
-    if not title:
-        return ""
+def propose_title(job: Job, report: Report, secrets: Collection[str]) -> str:
+    """The title of pull request and commit, unless the note has another one: the agent's, or else the title that the
+    issue had when the job was requested. Its author may change that later."""
+    proposed = (report.pr_title, f"Fix: {job.issue_title}")
+    return next(filter(None, (make_safe_title(title, secrets, MAX_TITLE) for title in proposed)), "")
+
+
+def _render_pull(job: Job, report: Report, pull_number: int | None, secrets: Collection[str]) -> str:
+    """What the pull request will be called, and the branch that it goes to."""
+    title = propose_title(job, report, secrets)
     kept = f" (while it is open, pull request #{pull_number} keeps its title)" if pull_number else ""
-    return f"{Label.TITLE.bold} {show_words(title, secrets, MAX_TITLE)}{kept}"
+    branch = show_code(job.base_branch, secrets)
+    return f"{Label.PULL.bold} {show_words(title, secrets, MAX_TITLE)} → {branch}{kept}"
 
 
 def _plain_line(text: str, secrets: Collection[str]) -> str:

@@ -1,14 +1,15 @@
 """What tokens cost, for backends that do not say it themselves. Pure.
 
-An estimate: list prices, as if each answer stood for itself. What vendors add for very long contexts and for writing a
-cache, and what they take off for batches, is not in it. The operator's own table (`[prices]`) goes over this one.
+An estimate: list prices. What vendors take off for batches is not in it. What they add for long prompts and for writing
+a cache depends on single requests, so only the gateway adds it. The operator's own table (`[prices]`) goes over this
+one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 from runner.model.usage import Usage
@@ -22,12 +23,41 @@ class Price:
     cached: float
     """What comes out of a cache."""
     output: float
+    written: float | None = None
+    """What is written into a cache for minutes; None: `WRITTEN_SURCHARGE` more than `input`."""
+    long_input: float | None = None
+    """What input costs in a request with a long prompt. The other input prices rise as much. None: no more."""
+    long_output: float | None = None
 
+    def for_prompt(self, tokens: int) -> Price:
+        """The price of a request with so many input tokens."""
+        if tokens <= LONG_PROMPT:
+            return self
+        times = max(self.long_input / self.input, 1.0) if self.long_input and self.input else 1.0
+        written = None if self.written is None else self.written * times
+        output = max(self.long_output or 0.0, self.output)
+        return Price(self.input * times, self.cached * times, output, written)
+
+    @property
+    def written_surcharge(self) -> float:
+        """What writing into a cache costs more than `input`."""
+        return WRITTEN_SURCHARGE * self.input if self.written is None else max(self.written - self.input, 0.0)
+
+
+LONG_PROMPT = 272_000
+"""The input tokens above which OpenAI charges more for the whole request."""
+
+WRITTEN_SURCHARGE, WRITTEN_HOUR_SURCHARGE = 0.25, 1.0
+"""The surcharge per token written into a cache for minutes and for an hour, as a share of the input price.
+https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching#pricing"""
+
+LONG_INPUT, LONG_OUTPUT = 2.0, 1.5
+"""How many times as much OpenAI charges in a request with a long prompt."""
 
 AS_OF = date(2026, 11, 21)
 """The day on which the figures of `PRICES` were looked up."""
 
-OPENAI: Mapping[str, Price] = {
+_OPENAI: Mapping[str, Price] = {
     # litellm 1.109.1, model_prices_and_context_window.json, provider "openai"; the vendor's: openai.com/api/pricing
     "gpt-4.1": Price(2.0, 0.5, 8.0),
     "gpt-4.1-mini": Price(0.4, 0.1, 1.6),
@@ -60,6 +90,20 @@ OPENAI: Mapping[str, Price] = {
     "o3-mini": Price(1.1, 0.55, 4.4),
     "o4-mini": Price(1.1, 0.275, 4.4),
 }
+
+_LONG_COSTS_MORE, _WRITING_COSTS_MORE = ("gpt-5.4", "gpt-5.5", "gpt-5.6", "gpt-6"), ("gpt-5.6", "gpt-6")
+"""The beginnings of the models for which OpenAI charges more for long prompts, and for writing a cache. Where that is
+not certain they are among them: caps must hold."""
+
+
+def _add_surcharges(model: str, price: Price) -> Price:
+    price = price if model.startswith(_WRITING_COSTS_MORE) else replace(price, written=price.input)
+    if not model.startswith(_LONG_COSTS_MORE):
+        return price
+    return replace(price, long_input=LONG_INPUT * price.input, long_output=LONG_OUTPUT * price.output)
+
+
+OPENAI: Mapping[str, Price] = {model: _add_surcharges(model, price) for model, price in _OPENAI.items()}
 
 ANTHROPIC: Mapping[str, Price] = {
     # litellm 1.109.1, likewise, provider "anthropic"; the vendor's: docs.anthropic.com/en/docs/about-claude/pricing

@@ -80,6 +80,7 @@ jobs = Table(
     Column("private", Boolean, nullable=False),
     Column("kind", String(20), nullable=False),
     Column("thread", Integer),  # the issue's number; NULL: no issue
+    Column("issue_title", Text, nullable=False),  # at the request
     Column("series", Integer),  # of attempts without an issue; NULL: an issue
     Column("attempt", Integer, nullable=False),
     Column("preset", String(50), nullable=False),

@@ -125,6 +125,8 @@ class JobRequest:
     """Whether the repository is private, or has become private since. Its jobs are then in no public list."""
     thread: int | None
     """The number of its issue; None for a job without an issue."""
+    issue_title: str = ""
+    """The title of its issue at the request; empty for a job without an issue."""
     series: int | None = None
     """The number of its worktree or task in the repository. All attempts at it share the number, as attempts at an
     issue share their thread."""

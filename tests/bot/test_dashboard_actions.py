@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -37,11 +37,11 @@ async def dashboard(tmp_path: Path) -> AsyncIterator[Dashboard]:
         yield dashboard
 
 
-async def add_report(dashboard: Dashboard) -> str:
+async def add_report(dashboard: Dashboard, **changes: Any) -> str:
     """A job whose diff waits for a note, on an issue that is there."""
     number = await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
     job = await dashboard.add(
-        make_report(), thread=number, state=JobState.SUCCEEDED, base_commit=dashboard.visitor.base
+        make_report(), thread=number, state=JobState.SUCCEEDED, base_commit=dashboard.visitor.base, **changes
     )
     return f"/jobs/{job.id}"
 
@@ -268,6 +268,16 @@ async def go_for_a_note(browser: Browser, path: str) -> None:
     await browser.visit(path)
     asked = await browser.visit(f"{path}/note")
     await browser.choose(asked, "alice")
+
+
+async def test_people_see_title_and_branch_of_a_pull_request_before_they_write_its_note(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard, base_branch="release/1.2")
+    async with dashboard.browser("alice") as browser:
+        page = await browser.visit(path)
+        assert "“Fix: It is <b>broken</b>” → release/1.2." in page.text
+        await go_for_a_note(browser, path)
+        assert "it is “Fix: It is <b>broken</b>”." in browser.page.text
+        assert "Exactly this one, for branch release/1.2: digest" in browser.page.text
 
 
 async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(dashboard: Dashboard) -> None:

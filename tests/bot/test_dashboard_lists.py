@@ -71,6 +71,21 @@ async def test_a_private_repositorys_job_is_for_whoever_may_read_there(dashboard
             assert ("hidden0001" in overview) == ("hidden0001" in expected)
 
 
+@pytest.mark.slow
+async def test_a_job_from_when_its_repository_was_private_is_for_people_with_write_access_once_it_is_public(
+    dashboard: Dashboard,
+) -> None:
+    await dashboard.add(make_report(job_id="hidden0001"), id="hidden0001", private=True, repository=HIDDEN)
+    await dashboard.add(id="public0001", private=False, repository=HIDDEN, thread=8)
+    dashboard.github.set_private(HIDDEN, False)
+    for login, is_shown in {"bob": False, "carol": False, "alice": True, "root": True}.items():
+        async with dashboard.browser(login) as browser:
+            assert (await browser.visit("/jobs/hidden0001")).status == (200 if is_shown else 404), login
+            for path in ("/jobs", "/"):
+                await browser.visit(path)
+                assert ("hidden0001" in jobs_on(browser), "public0001" in jobs_on(browser)) == (is_shown, True)
+
+
 async def test_nothing_is_shown_to_strangers_where_the_operator_says_so(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, public=False) as dashboard:
         job = await dashboard.add()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from bot.gateway.fetches import NotFetched, read_fetch
 from bot.gateway.packages import NoHello, NotConnected, read_hello, read_wanted
 from bot.gateway.requests import NotAllowed, RequestRule, choose_betas, is_light, read_request
-from runner.agents.prices import Price
+from runner.agents.prices import PRICES, Price
 from tests.support.gateway import Pieces
 
 PLAIN: dict[str, dict[str, Any]] = {
@@ -373,6 +373,12 @@ def test_what_fills_a_cache_for_an_hour_is_reserved_at_its_price() -> None:
     hour = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
     costs = [read("/v1/messages", messages=content(block)).most.take(price).cost_usd for block in (text, text | hour)]
     assert costs == [pytest.approx(1.5, rel=0.01), pytest.approx(2.4, rel=0.01)]
+
+
+def test_a_long_prompt_is_reserved_at_its_price_and_as_written_into_a_cache() -> None:
+    most = read("/v1/responses", ANYTHING, input="x" * 1_000_000, max_output_tokens=1).most
+    assert most.take(PRICES["gpt-5.6"]).cost_usd == pytest.approx(0.6 * 4.0 * 2 * 1.25, rel=0.01)
+    assert most.take(PRICES["gpt-5"]).cost_usd == pytest.approx(0.6 * 1.25, rel=0.01)
 
 
 @pytest.mark.parametrize(

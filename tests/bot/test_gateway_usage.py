@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.gateway.usage import MAX_LINE, AnswerReader, Count
-from runner.agents.prices import Price
+from bot.gateway.usage import MAX_LINE, AnswerReader, Count, read_count
+from runner.agents.prices import Price, find_price
 from tests.support.meters import make_usage
 from tests.support.model_endpoint import Say, Sse, chat_events, messages_events, responses_events
 
@@ -121,6 +121,16 @@ def test_a_line_without_end_takes_no_memory_without_end() -> None:
     assert len(reader._rest) <= MAX_LINE + 2**20
     reader.feed(b"\n" + STREAMS["messages"])
     assert reader.count == TAKEN
+
+
+def test_a_long_prompt_and_a_written_cache_cost_what_openai_adds_for_them() -> None:
+    details = {"cached_tokens": 100_000, "cache_write_tokens": 200_000}
+    count = read_count({"usage": {"input_tokens": 300_000, "input_tokens_details": details, "output_tokens": 1_000}})
+    assert count == Count(300_000, 100_000, 200_000, output_tokens=1_000)
+    cost = count.take(find_price("gpt-5.6", {})).cost_usd
+    assert cost == pytest.approx((200_000 * 4.0 * 2 * 1.25 + 100_000 * 0.4 * 2 + 1_000 * 20.0 * 1.5) / 1e6)
+    chat = {"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cache_write_tokens": 5}, "completion_tokens": 2}}
+    assert read_count(chat) == Count(9, 0, 5, output_tokens=2)
 
 
 def test_money_is_reckoned_with_what_a_cache_saves_and_what_it_costs_to_fill() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from collections.abc import AsyncIterator
@@ -9,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from bot.web.job_logs import LEFT_OUT, MARGIN, SHOWN_LOG
 from bot.web.pages import REFRESH_S
+from bot.web.readiness import LASTS_S
 from handlers.cases import casebook
 from handlers.inbox.receiving import MAX_PENDING
 from runner.db.schema import deliveries
@@ -361,8 +364,23 @@ async def test_a_drained_machine_is_shown_as_such_and_nobody_is_named(site: Site
     assert "root" not in page.html + str(machine)
 
 
+async def test_whether_the_service_is_ready_is_looked_up_at_most_once_a_second(site: Site) -> None:
+    writes = 0
+
+    @event.listens_for(site.database.engine.sync_engine, "begin")
+    def count(connection: object) -> None:
+        nonlocal writes
+        writes += 1
+
+    pages = await asyncio.gather(*(site.get("/readyz") for _ in range(20)), *(site.get("/readyz") for _ in range(20)))
+    pages.append(await site.get("/readyz"))
+    assert {page.status for page in pages} == {200}
+    assert writes <= 2, "one look, with its two transactions"
+
+
 async def test_the_service_is_ready_only_while_its_database_takes_writes(site: Site, tmp_path: Path) -> None:
     assert (await site.get("/readyz")).status == 200
+    await asyncio.sleep(LASTS_S)
     await site.database.close()
     for path in tmp_path.glob("ptq.db*"):
         path.write_bytes(b"no database any more" * 1000)
@@ -390,6 +408,7 @@ async def test_the_service_is_not_ready_while_its_inbox_is_full(site: Site) -> N
     async with site.database.write() as connection:
         await connection.execute(deliveries.insert(), rows[1:])
     assert (await site.get("/readyz")).status == 200
+    await asyncio.sleep(LASTS_S)
     async with site.database.write() as connection:
         await connection.execute(deliveries.insert(), rows[:1])
     page = await site.get("/readyz")

@@ -15,6 +15,7 @@ from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState
 from handlers.context import Context
 from handlers.effects.drain import drain
+from handlers.effects.outbox import Comments
 from handlers.jobs.outcomes import report_jobs
 from handlers.ports import Comment, GitHub
 from handlers.pulls.pulls import Pulls
@@ -49,15 +50,22 @@ class Thread:
         """The diff of an attempt waits for a note."""
         await self.end(job_id, attempt, CaseState.AWAITING_NOTE, **changes)
 
-    async def end(self, job_id: str, attempt: int, state: CaseState = CaseState.ACTIVE, **changes: Any) -> None:
+    async def end(
+        self,
+        job_id: str,
+        attempt: int,
+        state: CaseState = CaseState.ACTIVE,
+        title: str = "Mend it",
+        **changes: Any,
+    ) -> None:
         """An attempt has ended with the diff. While its case is active, it has no report yet."""
         job = make_job(id=job_id, attempt=attempt, thread=ISSUE, state=JobState.SUCCEEDED, base_commit=BASE, **changes)
-        case = Case(job.case_key, NAME, ISSUE, "It breaks", state, NOON, NOON)
+        case = Case(job.case_key, NAME, ISSUE, job.issue_title, state, NOON, NOON)
         if state is CaseState.ACTIVE:
             case = replace(case, active_job_id=job_id, pull_number=2)
         else:
             case = replace(case, standing_job_id=job_id)
-        texts = ("fix staged\n\n## Summary\nMended.\n", "looked", "Mend it", "", render_patch([CHANGE]))
+        texts = ("fix staged\n\n## Summary\nMended.\n", "looked", title, "", render_patch([CHANGE]))
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
             await store_report(connection, Report(job_id, *texts, (CHANGE,), DIGEST))
@@ -126,7 +134,27 @@ async def test_a_report_with_a_diff_that_a_pull_request_has_asks_for_no_note(dat
         (opened,) = thread.github.opened
         assert f"**Next step.** Pull request #{opened.pull.number} already contains this diff." in report
         assert "/ptq pr" not in report
-        assert "Proposed title" not in report
+        assert "**Pull request:**" not in report
+
+
+async def test_a_pull_request_has_the_title_that_its_report_shows_whatever_the_issue_is_called_later(
+    database_url: str,
+) -> None:
+    async with open_thread(database_url) as thread:
+        await thread.end("0000000001", 1, title="")
+        await report_jobs(thread.context)
+        async with thread.db.write() as connection:
+            reply = await casebook.fetch_job_reply(connection, "0000000001", "report")
+            case = await casebook.fetch_case(connection, f"{NAME}#{ISSUE}")
+            assert case
+            await casebook.save_case(connection, replace(case, title="Ship malware"))
+        await drain(Comments(thread.context))
+        await thread.work(thread.note())
+        await drain(Pulls(thread.context))
+        (opened,) = thread.github.opened
+        assert reply
+        assert f"**Pull request:** `{opened.title}`" in reply.body
+        assert opened.title == "Fix: It breaks"
 
 
 async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url: str) -> None:

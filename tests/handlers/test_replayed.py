@@ -41,6 +41,11 @@ class TimelineGitHub(ModelGitHub):
     """It also tells who took a label off, as a test says."""
 
     remover: User | None = None
+    issues_asked = 0
+
+    async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
+        self.issues_asked += 1
+        return await super().fetch_issue(repository, issue_number)
 
     async def find_remover(self, repository: str, issue_number: int, label: str) -> User | None:
         return self.remover
@@ -154,6 +159,15 @@ async def test_a_close_takes_back_only_what_was_asked_for_before_it_and_while_th
     at = thread.clock() + timedelta(seconds=said_s)
     await thread.deliver("issues", render_payload(ISSUE, "boss", at, action="closed"))
     assert await thread.is_cancelled() == ends
+
+
+async def test_a_closed_issue_without_a_job_is_no_question_to_github(thread: Thread) -> None:
+    await thread.deliver("issues", render_payload(ISSUE, "stranger", thread.clock(), action="closed"))
+    assert thread.github.issues_asked == 0
+    await thread.label()
+    asked = thread.github.issues_asked
+    await thread.deliver("issues", render_payload(ISSUE, "stranger", thread.clock(), action="closed"))
+    assert thread.github.issues_asked == asked + 1
 
 
 @pytest.mark.parametrize(("now_says", "starts"), [("/ptq fix", True), ("Never mind.", False), (None, False)])

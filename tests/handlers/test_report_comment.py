@@ -421,7 +421,7 @@ def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
     ],
 )
 def test_a_title_is_one_harmless_line(proposed: str, title: str) -> None:
-    assert render_pull_title(PULL, result(pr_title=proposed), "It breaks", ()) == title
+    assert render_pull_title(PULL, done(), result(pr_title=proposed), ()) == title
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def test_no_marker_in_an_agents_script_is_taken_for_ours() -> None:
 
 def test_the_approvers_title_comes_first_and_is_one_harmless_line_too() -> None:
     title = render_pull_title(
-        replace(PULL, title="Fixes #3 for @octo, not abcdefgh " + "x" * 200), result(), "It breaks", ["abcdefgh"]
+        replace(PULL, title="Fixes #3 for @octo, not abcdefgh " + "x" * 200), done(), result(), ["abcdefgh"]
     )
     assert title.startswith("Fixes 3 for octo, not [redacted] xxx")
     assert len(title) == MAX_TITLE

@@ -325,13 +325,18 @@ TAGS = frozenset(
 )
 
 
-def test_the_title_that_an_agent_proposes_is_shown_as_it_will_be_where_a_note_may_approve_it() -> None:
+def test_the_title_of_a_pull_request_is_shown_as_it_will_be_where_a_note_may_approve_it() -> None:
     title = "Keep @octocat's row"
-    assert "**Proposed title:** `Keep octocat's row`" in render(report=result(pr_title=title))
-    assert "Proposed title" not in render(report=result(pr_title=title, digest=None))
+    assert "**Pull request:** `Keep octocat's row`" in render(report=result(pr_title=title))
+    assert "**Pull request:** `Fix: It breaks` → `main`" in render(report=result(pr_title=""))
+    assert "**Pull request:**" not in render(report=result(pr_title=title, digest=None))
+
+
+def test_a_report_names_the_branch_that_its_pull_request_goes_to() -> None:
+    assert "**Pull request:** `Keep the last chunk` → `release/1.2`\n" in render(done(base_branch="release/1.2"))
 
 
 def test_a_report_says_that_an_open_pull_request_keeps_its_title() -> None:
     kept = "(while it is open, pull request #13 keeps its title)"
-    assert f"**Proposed title:** `Keep the last chunk` {kept}" in render(pull_number=13)
+    assert f"**Pull request:** `Keep the last chunk` → `main` {kept}" in render(pull_number=13)
     assert "keeps its title" not in render()

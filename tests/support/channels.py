@@ -46,7 +46,7 @@ LIVE = (
 """Secrets of the service."""
 
 REPOSITORY = RepositoryRules("octo/widgets", agent="mine")
-JOB = make_job(base_commit="ab" * 20)
+JOB = make_job(base_commit="ab" * 20, issue_title="an issue")
 MAX_LINE = 60
 """Characters of the titles here."""
 
@@ -162,7 +162,7 @@ def write_title(case: Case, off: str = "") -> str:
 
 def write_commit(case: Case) -> str:
     """The message of the commit whose title an agent wrote."""
-    return render_commit_message(render_pull_title(_PULL, _report(case), "an issue", LIVE), JOB, _PULL)
+    return render_commit_message(render_pull_title(_PULL, JOB, _report(case), LIVE), JOB, _PULL)
 
 
 def write_pull(case: Case) -> str:

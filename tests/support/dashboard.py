@@ -136,11 +136,11 @@ class Dashboard:
 
     async def add(self, report: Report | None = None, **changes: Any) -> Job:
         """A job with its case; the case waits for a note where there is a diff."""
-        job = make_job(created_at=self.clock(), changed_at=self.clock(), **changes)
+        job = make_job(issue_title="It is <b>broken</b>", created_at=self.clock(), changed_at=self.clock(), **changes)
         async with self.database.write() as connection:
             await job_rows.insert_job(connection, job)
             if job.thread is not None:
-                await open_case(connection, self.url, job, "It is <b>broken</b>")
+                await open_case(connection, self.url, job)
             if report:
                 await store_report(connection, report)
             case = await casebook.fetch_case(connection, job.case_key)

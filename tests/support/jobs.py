@@ -33,6 +33,7 @@ def make_job(**changes: Any) -> Job:
         "private": False,
         "kind": JobKind(preset) if preset in set(JobKind) else JobKind.AGENT,
         "thread": None if "series" in changes else 7,
+        "issue_title": "" if "series" in changes else "It breaks",
         "attempt": 1,
         "preset": preset,
         "may_change": True,

@@ -45,6 +45,7 @@ class Opened:
     branch: str
     body: str
     digest: str
+    title: str = ""
 
 
 class ModelGitHub:
@@ -304,14 +305,14 @@ class ModelGitHub:
         self.before_opening()
         if self.loses_opened:
             self.loses_opened, self.mishaps = False, ["lost"]
-        return await self._do(lambda: self._open(branch, body, base_branch))
+        return await self._do(lambda: self._open(branch, title, body, base_branch))
 
-    def _open(self, branch: str, body: str, base_branch: str) -> PullRequest:
+    def _open(self, branch: str, title: str, body: str, base_branch: str) -> PullRequest:
         if any(opened.branch == branch and opened.pull.state == "open" for opened in self.opened):
             raise GitHubError(422, "A pull request already exists")
         sha, number = self._branches[branch], self.next_id()
         pull = PullRequest(number, f"https://github/pull/{number}", "open", sha, OURS, body, base_branch=base_branch)
-        self.opened.append(Opened(pull, branch, body, self._digest(sha)))
+        self.opened.append(Opened(pull, branch, body, self._digest(sha), title))
         return pull
 
     def _digest(self, commit: str) -> str:

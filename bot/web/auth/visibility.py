@@ -59,6 +59,8 @@ class VisibleJobs:
     """Repositories whose issues' jobs are shown, in lower case."""
     start: frozenset[str] = frozenset()
     """Repositories of which those are shown too that belong to no issue."""
+    private: frozenset[str] = frozenset()
+    """Repositories whose private jobs are among the shown ones."""
 
 
 class Visibility:
@@ -88,6 +90,10 @@ class Visibility:
         self._strangers: TTLCache[_Question, Role] = TTLCache(KEPT, none_lasts_s)
         self._allowed: TTLCache[_Question, bool] = TTLCache(KEPT, HELD_RIGHT_LASTS_S)
         self._questions = SingleFlight[_Question, Role]()
+        # What was public may be shown late to its readers; what was private must not be shown late to everybody.
+        self._known_private: TTLCache[str, bool] = TTLCache(KEPT, lasts_s)
+        self._known_public: TTLCache[str, bool] = TTLCache(KEPT, none_lasts_s)
+        self._repositories = SingleFlight[str, bool]()
         usual = CALLS_OF_PERSON + CALLS_PER_REPOSITORY * len(context.repositories)
         calls = usual if calls_of_person is None else calls_of_person
         self._budget = PageBudget(list_left, context.now, calls_of_person=calls)
@@ -112,18 +118,45 @@ class Visibility:
         """Whether they may look at a job of which they have the address."""
         if visitor.is_operator or (not job.private and (self._by_address or self._public)):
             return True
-        if visitor.login is None:
-            return False
-        least = Role.READ if job.thread is not None else self._find_least(job)
-        return await self.find_role(visitor.login, job.repository) >= least
+        return await self._may_read(visitor, job, Role.READ if job.thread is not None else self._find_least(job))
 
     async def reads_log(self, visitor: Visitor, job: Job) -> bool:
         """Whether somebody who sees a job may read what its preparation, its agent and its collection print."""
         if visitor.is_operator or self._context.opens_log(job):
             return True
+        return await self._may_read(visitor, job, self._find_least(job))
+
+    async def _may_read(self, visitor: Visitor, job: Job, least: Role) -> bool:
+        """Whether somebody has this role. Everybody can read a repository that has become public, so its private jobs
+        need more."""
         if visitor.login is None:
             return False
-        return await self.find_role(visitor.login, job.repository) >= self._find_least(job)
+        role = await self.find_role(visitor.login, job.repository)
+        return role >= least and (not job.private or await self._reads_private(visitor.login, role, job.repository))
+
+    async def _reads_private(self, login: str, role: Role, repository: str) -> bool:
+        """Whether a role lets somebody read the private jobs of a repository."""
+        return role >= Role.WRITE or (role >= Role.READ and await self._is_private(login, repository))
+
+    async def _is_private(self, login: str, repository: str) -> bool:
+        """Whether a repository is private, as of moments ago; False where GitHub does not say, or is not asked."""
+        key = repository.lower()
+        for kept in (self._known_private, self._known_public):
+            if (known := kept.get(key)) is not None:
+                return known
+        if not self._repositories.is_open(key) and not self._budget.take(login, repository.partition("/")[0]):
+            return False
+        try:
+            return await self._repositories.join(key, lambda: self._look_up(repository))
+        except (GitHubError, GitHubUnavailable) as error:
+            log.warning("dashboard.repository_unknown", repository=repository, reason=str(error))
+            return False
+
+    async def _look_up(self, repository: str) -> bool:
+        private = (await self._context.github.fetch_repository(repository)).private
+        kept = self._known_private if private else self._known_public
+        kept[repository.lower()] = private
+        return private
 
     def explain_no_log(self, visitor: Visitor, job: Job) -> str:
         """Why somebody who sees a job may not read its log, and what they can do, as a sentence."""
@@ -150,10 +183,12 @@ class Visibility:
         every = list(self._context.repositories.values())
         roles = await asyncio.gather(*(self.find_role(login, rules.name) for rules in every))
         found = list(zip(every, roles, strict=True))
+        private = await asyncio.gather(*(self._reads_private(login, role, rules.name) for rules, role in found))
         return VisibleJobs(
             public=self._public,
             read=frozenset(rules.name.lower() for rules, role in found if role >= Role.READ),
             start=frozenset(rules.name.lower() for rules, role in found if role >= rules.who_may_start),
+            private=frozenset(rules.name.lower() for rules, reads in zip(every, private, strict=True) if reads),
         )
 
     def find_refresh_s(self, visitor: Visitor) -> int:

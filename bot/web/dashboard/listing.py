@@ -132,11 +132,12 @@ def choose(scope: VisibleJobs, wanted: PageFilter) -> list[ColumnElement[bool]]:
 
 def _show(scope: VisibleJobs) -> ColumnElement[bool]:
     has_thread, name = jobs.c.thread.is_not(None), func.lower(jobs.c.repository)
+    is_readable = or_(~jobs.c.private, name.in_(sorted(scope.private)))
     return or_(
         jobs.c.id == "" if not scope.everything else jobs.c.id != "",
         *([and_(~jobs.c.private, has_thread)] if scope.public else []),
-        *([and_(name.in_(sorted(scope.read)), has_thread)] if scope.read else []),
-        *([name.in_(sorted(scope.start))] if scope.start else []),
+        *([and_(name.in_(sorted(scope.read)), has_thread, is_readable)] if scope.read else []),
+        *([and_(name.in_(sorted(scope.start)), is_readable)] if scope.start else []),
     )
 
 

@@ -148,9 +148,11 @@ class ListPages:
 def shows(scope: VisibleJobs, job: Job) -> bool:
     """Whether lists show a job, with the same rule as `listing.choose`. Pure."""
     name = job.repository.lower()
-    if scope.everything or name in scope.start:
+    if scope.everything:
         return True
-    return job.thread is not None and ((scope.public and not job.private) or name in scope.read)
+    if job.private and name not in scope.private:
+        return False
+    return name in scope.start or (job.thread is not None and (scope.public or name in scope.read))
 
 
 def _shows_pause(scope: VisibleJobs, pause: Pause) -> bool:

@@ -29,9 +29,7 @@ from handlers.commands.rights import Operation
 from handlers.commands.table import Command, parse_commands
 from handlers.pulls.note import DOUBLE_QUOTES, MAX_NOTE, MIN_LETTERS, NOTE_EXAMPLE, parse_note
 from handlers.pulls.pulls import find_fault
-from handlers.text.sanitize import make_safe_title
 from handlers.text.voice import NOTE_PLACEHOLDER
-from handlers.words.report_comment import MAX_TITLE
 from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
 from runner.rows import job_rows
@@ -122,7 +120,6 @@ class NotePages:
             example=NOTE_EXAMPLE,
             least=MIN_LETTERS,
             longest=MAX_NOTE,
-            title=make_safe_title(report.pr_title, self._deps.context.secrets, MAX_TITLE),
             splits=False,
         )
 

@@ -20,6 +20,7 @@ from bot.web.dashboard.prose import render_prose
 from handlers.context import Context
 from handlers.text.sanitize import redact
 from handlers.text.shown_patch import ShownPatch, show_patch
+from handlers.words.report_comment import propose_title
 from runner.characters import show_invisible
 from runner.model.job import split_failure
 
@@ -77,6 +78,7 @@ class Renderer:
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean)
         # Pages are often reloaded.
         self._templates.filters["shown_patch"] = self.show_patch
+        self._templates.filters["pull_title"] = lambda report, job: propose_title(job, report, self._live_secrets)
         self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(read_diff)
         self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
         self._templates.filters["moment"] = show_moment

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.agents.prices import AS_OF, PRICES, Price, find_price, reckon_cost
+from runner.agents.prices import AS_OF, LONG_PROMPT, PRICES, Price, find_price, reckon_cost
 from tests.support.agent_runs import read_events, tally_of
 from tests.support.meters import make_usage
 
@@ -60,6 +60,15 @@ def test_what_comes_out_of_a_cache_is_cheaper() -> None:
     assert reckon_cost(make_usage(1_000_000, 0, 0), price) == pytest.approx(10.0)
     assert reckon_cost(make_usage(1_000_000, 900_000, 0), price) == pytest.approx(1.9)
     assert reckon_cost(make_usage(1_000_000, 900_000, 10_000), price) == pytest.approx(2.9)
+
+
+def test_a_request_with_a_long_prompt_costs_more_where_the_vendor_says_so() -> None:
+    price = Price(10.0, 1.0, 100.0, written=12.0, long_input=20.0, long_output=150.0)
+    assert price.for_prompt(LONG_PROMPT) == price
+    assert price.for_prompt(LONG_PROMPT + 1) == Price(20.0, 2.0, 150.0, written=24.0)
+    assert OWN.for_prompt(LONG_PROMPT + 1) == OWN
+    assert PRICES["gpt-5.5"].for_prompt(LONG_PROMPT + 1).input == 10.0
+    assert PRICES["gpt-4.1"].for_prompt(LONG_PROMPT + 1).input == 2.0
 
 
 @given(read=counts, cached=counts, written=counts, price=st.sampled_from([*PRICES.values()]))

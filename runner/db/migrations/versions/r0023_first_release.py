@@ -102,6 +102,7 @@ def upgrade() -> None:
         sa.Column("private", sa.Boolean(), nullable=False),
         sa.Column("kind", sa.String(20), nullable=False),
         sa.Column("thread", INTEGER),
+        sa.Column("issue_title", sa.Text(), nullable=False),
         sa.Column("series", INTEGER),
         sa.Column("attempt", INTEGER, nullable=False),
         sa.Column("preset", sa.String(50), nullable=False),
