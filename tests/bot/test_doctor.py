@@ -650,7 +650,8 @@ async def test_what_is_broken_is_named_and_well_again_after_its_remedy(tmp_path:
                 elif broken.repairs:
                     await act(broken.repairs, world)
                 else:
-                    rewrite(world, *reversed(edits[name]), at)
+                    before, after = edits[name]
+                    rewrite(world, after, before, at)
         assert list_problems(await examine(config)) == []
 
 
