@@ -89,7 +89,7 @@ setup: .venv/.ready
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[docs]'
 	@touch $@
 
-# GitHub's own descriptions of its API and its example payloads: what the tests hold the stand-in against.
+# GitHub's own descriptions of its API and its example payloads, which the tests compare with the stand-in; and axe-core.
 $(DESCRIPTIONS): tests/descriptions/package.json tests/descriptions/package-lock.json | .venv/.ready
 	$(BIN)/python -m tests.support.descriptions
 	@touch $@

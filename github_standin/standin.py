@@ -283,12 +283,17 @@ class StandIn:
     # Actions of the App's owner
 
     def change_app(
-        self, *, permissions: Mapping[str, str] | None = None, events: Collection[str] | None = None
+        self,
+        *,
+        permissions: Mapping[str, str] | None = None,
+        events: Collection[str] | None = None,
+        webhook_secret: str | None = None,
     ) -> None:
-        """Change the App's permissions and events. Every installation accepts at once."""
+        """Change the App's permissions, events and secret. Every installation accepts at once."""
         app = self._links.app
         app.permissions = app.permissions if permissions is None else dict(permissions)
         app.events = app.events if events is None else frozenset(events)
+        app.webhook_secret = webhook_secret or app.webhook_secret
 
     def spend_calls(self, full_name: str, calls: int) -> None:
         """Use up requests of this hour for the installation on a repository."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from bot.config.contradictions import list_unknown_costs
 from bot.config.settings import Settings
-from bot.doctor.findings import Finding, Part
+from bot.doctor.findings import Cause, Finding, Part
 from handlers.rules import RepositoryRules
 from runner.model.caps import Caps, Scope
 
@@ -52,4 +52,6 @@ def judge_unknown_cost(part: Part, agent: str, why: str, caps: Mapping[Scope, Ca
     if any(of_scope.turns or of_scope.run_s for of_scope in caps.values()):
         return part.ok(check, f"{why}: caps on turns or time hold")
     fix = "set run_s in [caps.repository_month] (docs/costs.md)"
-    return part.warn(check, f"{why}, and neither turns nor time are capped", fix)
+    return part.warn(
+        check, f"{why}, and neither turns nor time are capped", fix, Cause(part.about, "caps", may_be_warning=True)
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from bot.config.settings import Settings
-from bot.doctor.findings import Finding, Part
+from bot.doctor.findings import Cause, Finding, Part
 from bot.github.inspection import DeliveryFacts, Inspection
 from handlers.events import is_routed
 from handlers.inbox.inbox import fetch_known
@@ -22,13 +22,18 @@ BY_ITSELF = timedelta(seconds=60)
 was fetched by recovery."""
 
 ANSWERS: Mapping[int, str] = {
-    0: "public_url does not answer: check that GitHub can reach it, and that the proxy forwards POST /webhook",
-    401: "the webhook secret on GitHub is not in webhook_secrets: make them the same",
-    403: "a proxy in front of the service is rejecting GitHub: allow POST /webhook",
-    404: "public_url leads to another server: forward POST /webhook to the service",
-    413: "a proxy in front of the service rejects bodies of 25 MB: raise its limit",
+    0: "let GitHub reach public_url, and let the proxy forward POST /webhook",
+    401: "enter one of webhook_secrets as the secret in the App's settings, under Webhook",
+    403: "allow POST /webhook in the proxy in front of the service, which rejects GitHub",
+    404: "forward POST /webhook to the service: public_url leads to another server",
+    413: "allow bodies of 25 MB in the proxy in front of the service",
 }
 """Status of a failed delivery -> the fix."""
+
+REDELIVER = "then press Redeliver in the App's settings, under Advanced"
+
+NOBODY = (0, 502, 503, 504)
+"""Statuses if the service did not run."""
 
 FORWARD = (
     "check that the forwarder runs and forwards request bodies unchanged, and that the webhook secret is in "
@@ -81,8 +86,11 @@ def judge_deliveries(
     failed = [one for one in newest_first if not one.succeeded]
     words = f"{len(failed)} of the last {len(newest_first)} did not arrive: {failed and _describe(failed[0])}"
     if last in failed:
-        fix = ANSWERS.get(last.status_code, "see Advanced in the App's settings, and the service's log")
-        return part.fail("deliveries", words, fix)
+        fix = ANSWERS.get(last.status_code, "correct what the service's log says about it")
+        causes = [Cause(part.about, "webhook")]
+        if last.status_code in NOBODY:
+            causes.append(Cause("service", "running", may_be_warning=True))
+        return part.fail("deliveries", words, f"{fix}; {REDELIVER}", *causes)
     if received and (finding := _judge_taken(part, newest_first, received, now, is_relayed=is_relayed)):
         return finding
     if failed:

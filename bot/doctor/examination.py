@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import aiohttp
 import bot
 from bot.config.settings import ConfigError, Settings, load_settings
 from bot.doctor.file_checks import check_files
-from bot.doctor.findings import MAX_WORDS, Finding, Part
+from bot.doctor.findings import MAX_WORDS, Finding, Part, hide_consequences
 from bot.doctor.github_checks import check_app, check_repository
 from bot.doctor.host_checks import check_agent, check_service
 from bot.doctor.machine_checks import check_machine
@@ -40,7 +41,7 @@ async def examine(config: Path) -> list[Finding]:
         return [CONFIGURATION.fail(config.name, problem, fix) for problem in error.problems]
     found = [CONFIGURATION.ok(config.name, "valid"), *check_files(settings), *await _look(settings)]
     secrets = settings.secret_values()
-    return [clean(finding, secrets) for finding in found]
+    return [clean(finding, secrets) for finding in hide_consequences(found)]
 
 
 async def _look(settings: Settings) -> list[Finding]:
@@ -95,4 +96,4 @@ def describe_error(error: Exception) -> str:
 def clean(finding: Finding, secrets: frozenset[str]) -> Finding:
     """Remove secrets, and then shorten the texts: half a secret would not be recognized. Pure."""
     words, fix = (show_for_terminal(redact(text, secrets)) for text in (finding.words, finding.fix))
-    return Finding(finding.about, finding.check, finding.verdict, one_line(words, MAX_WORDS), fix)
+    return replace(finding, words=one_line(words, MAX_WORDS), fix=fix)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from itertools import groupby
+from typing import NamedTuple
 
 from handlers.text.sanitize import one_line
 
@@ -22,6 +23,15 @@ class DoctorVerdict(StrEnum):
     FAILED = "FAILED"
 
 
+class Cause(NamedTuple):
+    """Names a finding that may explain another one."""
+
+    about: str
+    check: str
+    may_be_warning: bool = False
+    """Whether a warning is enough to explain the other one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check."""
@@ -35,6 +45,8 @@ class Finding:
     """The result, as a clause. It may hold untrusted text."""
     fix: str = ""
     """What to do about it, as an imperative."""
+    follows_from: tuple[Cause, ...] = ()
+    """A failure in one of these explains this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +59,33 @@ class Part:
         """A passed check."""
         return Finding(self.about, check, DoctorVerdict.OK, words)
 
-    def warn(self, check: str, words: str, fix: str) -> Finding:
+    def warn(self, check: str, words: str, fix: str, *follows_from: Cause) -> Finding:
         """A warning: jobs run, but an operator should know."""
-        return Finding(self.about, check, DoctorVerdict.WARNING, words, fix)
+        return Finding(self.about, check, DoctorVerdict.WARNING, words, fix, follows_from)
 
-    def fail(self, check: str, words: str, fix: str) -> Finding:
+    def fail(self, check: str, words: str, fix: str, *follows_from: Cause) -> Finding:
         """A failure: something cannot work."""
-        return Finding(self.about, check, DoctorVerdict.FAILED, words, fix)
+        return Finding(self.about, check, DoctorVerdict.FAILED, words, fix, follows_from)
+
+
+def hide_consequences(findings: Sequence[Finding]) -> list[Finding]:
+    """Leave out problems that only follow from another one. A cause is as severe as what it explains."""
+    problems = [one for one in findings if one.verdict is not DoctorVerdict.OK]
+    explained = [(cause, one) for one in problems for cause in problems if _explains(cause, one)]
+    hidden = [one for _, one in explained]
+    causes_of_failures = [cause for cause, one in explained if has_failed([one])]
+    return [
+        replace(one, verdict=DoctorVerdict.FAILED) if one in causes_of_failures else one
+        for one in findings
+        if one not in hidden
+    ]
+
+
+def _explains(problem: Finding, other: Finding) -> bool:
+    return any(
+        (problem.about, problem.check) == (cause.about, cause.check) and (has_failed([problem]) or cause.may_be_warning)
+        for cause in other.follows_from
+    )
 
 
 def has_failed(findings: Iterable[Finding]) -> bool:
@@ -84,6 +116,8 @@ def _count(findings: Sequence[Finding]) -> str:
 
 
 def render_findings_json(findings: Iterable[Finding]) -> str:
-    """A JSON list of objects with the keys of `Finding`; verdicts in lower case."""
+    """A JSON list of objects with the keys of `Finding`, without what it follows from; verdicts in lower case."""
     rows = [{**asdict(finding), "verdict": finding.verdict.lower()} for finding in findings]
+    for row in rows:
+        del row["follows_from"]
     return json.dumps(rows, indent=2) + "\n"

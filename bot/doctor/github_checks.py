@@ -14,7 +14,7 @@ from bot.config.manifest import Manifest, load_manifest
 from bot.config.settings import Settings
 from bot.doctor.cap_checks import check_caps
 from bot.doctor.delivery_checks import check_deliveries
-from bot.doctor.findings import Finding, Part
+from bot.doctor.findings import Cause, Finding, Part
 from bot.github import AppGitHub
 from bot.github.inspection import AppFacts, HookFacts, Inspection, InstallationFacts, RepositoryFacts
 from bot.github.limits import Left
@@ -45,6 +45,10 @@ _HAS_POWER = re.compile(rb"\bsecrets\s*[.\[]|\bsecrets:\s*inherit|:\s*[\"']?writ
 """Gives a workflow secrets, or a token with write permission."""
 
 TROUBLES = (GitHubError, GitHubUnavailable)
+LATER = "try again in some minutes; https://www.githubstatus.com lists outages"
+
+NO_ACCESS = tuple(Cause(APP.about, check) for check in ("reachable", "clock", "key"))
+"""Without these nothing can be asked about a repository."""
 
 
 async def check_app(inspection: Inspection, settings: Settings) -> AsyncIterator[Finding]:
@@ -52,11 +56,10 @@ async def check_app(inspection: Inspection, settings: Settings) -> AsyncIterator
     try:
         skew_s = await inspection.measure_skew_s()
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        fix = "fix [github] api_url, the network, or [proxy]; on an Enterprise Server, api_url ends with /api/v3"
         words = f"GitHub does not answer at {settings.github.api_url} ({describe_failure(error)})"
-        yield APP.fail("reachable", words, fix)
+        yield APP.fail("reachable", words, _choose_way(settings, error))
         return
-    yield judge_skew(APP, "clock", "GitHub", skew_s)
+    yield judge_skew(APP, "GitHub", "this host", skew_s)
     try:
         app = await inspection.fetch_app()
     except TROUBLES as error:
@@ -70,29 +73,39 @@ async def check_app(inspection: Inspection, settings: Settings) -> AsyncIterator
             yield finding
         yield await check_deliveries(APP, inspection, settings)
     except TROUBLES as error:
-        yield APP.fail("webhook", f"could not be checked: {error}", "try again; see https://www.githubstatus.com")
+        yield APP.fail("webhook", f"could not be checked: {error}", LATER)
+
+
+def _choose_way(settings: Settings, error: Exception) -> str:
+    """What to do if GitHub cannot be reached."""
+    if isinstance(error, aiohttp.ClientHttpProxyError | aiohttp.ClientProxyConnectionError):
+        return "correct [proxy] url and its credentials, or start the proxy"
+    url = settings.github.api_url
+    return f"make `curl {url}` work on this host, or correct [github] api_url (Enterprise Server: .../api/v3)"
 
 
 def _explain_refused(error: Exception) -> Finding:
     if isinstance(error, Unauthorized):
         fix = "create a new private key in the App's settings, and set [github] private_key_file to its file"
-        return APP.fail("key", "GitHub rejected the private key for this App ID", fix)
+        # GitHub also rejects tokens with a wrong time.
+        return APP.fail("key", "GitHub rejected the private key for this App ID", fix, Cause(APP.about, "clock"))
     if isinstance(error, NotFound):
         return APP.fail(
             "key", "GitHub has no App with this App ID", "set [github] app_id to the ID in the App's settings"
         )
-    return APP.fail("key", f"GitHub could not be asked: {error}", "try again; see https://www.githubstatus.com")
+    return APP.fail("key", f"GitHub could not be asked: {error}", LATER, Cause(APP.about, "clock"))
 
 
-def judge_skew(part: Part, check: str, other: str, skew_s: float | None) -> Finding:
-    """Compare our clock with another one."""
+def judge_skew(part: Part, other: str, wrong: str, skew_s: float | None) -> Finding:
+    """Compare our clock with another one. If they differ, the clock of the `wrong` host is wrong."""
     if skew_s is None:
-        return part.ok(check, "the other side did not send its time")
+        return part.ok("clock", "the other side did not send its time")
     if abs(skew_s) <= MAX_SKEW_S:
-        return part.ok(check, "in sync")
+        return part.ok("clock", "in sync")
     way = "ahead of" if skew_s > 0 else "behind"
-    fix = "synchronize the clocks with NTP: tokens and leases depend on them"
-    return part.fail(check, f"{abs(skew_s):,.0f} s {way} {other}", fix)
+    fix = f"synchronize the clock of {wrong} with NTP (timedatectl set-ntp true)"
+    causes = () if part is APP else (Cause(APP.about, "clock"),)
+    return part.fail("clock", f"{abs(skew_s):,.0f} s {way} {other}", fix, *causes)
 
 
 def judge_app(app: AppFacts, manifest: Manifest) -> Iterator[Finding]:
@@ -133,7 +146,8 @@ def judge_hook(hook: HookFacts, url: str) -> Iterator[Finding]:
     place = "in the App's settings, under Webhook"
     if hook.url.rstrip("/") != url:
         words = f"GitHub sends deliveries to {hook.url or 'nobody'}, but the service is at {url}"
-        yield APP.fail("webhook", words, f"set that address {place}, or fix [server] public_url or webhook_url")
+        fix = f"set the service's address {place}; if it is wrong, correct [server] public_url or webhook_url"
+        yield APP.fail("webhook", words, fix)
     elif not hook.has_secret:
         yield APP.fail("webhook", "no secret, so deliveries are refused", f"set one of webhook_secrets {place}")
     elif hook.content_type != "json":
@@ -172,12 +186,14 @@ async def check_repository(
             yield await _check_workflows(part, inspection, github, name, facts.default_branch)
     except NotFound:
         fix = "install it there (App's settings, Install App), or fix the repository's name in ptq.toml"
-        yield part.fail("installed", "the App is not installed there, or the repository does not exist", fix)
+        words = "the App is not installed there, or the repository does not exist"
+        yield part.fail("installed", words, fix, *NO_ACCESS)
     except TROUBLES as error:
         left = inspection.list_left(name)
         if any(one.calls == 0 for one in left):
             yield judge_left(part, left)
-        yield part.fail("reachable", f"could not be checked: {error}", "try again; see https://www.githubstatus.com")
+        causes = (*NO_ACCESS, Cause(part.about, "rate limit"))
+        yield part.fail("reachable", f"could not be checked: {error}", LATER, *causes)
 
 
 def judge_installation(part: Part, installation: InstallationFacts, manifest: Manifest) -> Finding | None:
@@ -186,7 +202,8 @@ def judge_installation(part: Part, installation: InstallationFacts, manifest: Ma
         return part.fail("installed", "the installation is suspended", "unsuspend the App in the account's settings")
     if missing := list(list_missing(installation.permissions, manifest.permissions)):
         fix = "accept the App's new permissions in the account's settings, under GitHub Apps"
-        return part.fail("installed", f"the installation does not grant {', '.join(missing)}", fix)
+        words = f"the installation does not grant {', '.join(missing)}"
+        return part.fail("installed", words, fix, Cause(APP.about, "permissions"))
     return None
 
 

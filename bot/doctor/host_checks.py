@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 
@@ -14,15 +14,17 @@ from yarl import URL
 
 from bot.config.policy_tables import DashboardTable
 from bot.config.settings import Settings
-from bot.doctor.findings import Finding, Part
+from bot.doctor.findings import Cause, Finding, Part
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Api
 from bot.github.session import describe_failure
 from runner.agents import AgentSpec
 from runner.db.database import open_existing_database
-from runner.db.errors import DatabaseError, NoDatabase, OldDatabase
+from runner.db.errors import DatabaseError, ForeignDatabase, NewDatabase, NoDatabase, OldDatabase, UnavailableDatabase
 
 SERVICE = Part("service")
+NEEDED = tuple(Cause(SERVICE.about, check) for check in ("database", "data_dir"))
+"""Without these no service can run."""
 GB = 1_000_000_000
 LITTLE_GB = 1.0
 """The doctor warns if the disk of data_dir has less free space than this."""
@@ -31,6 +33,14 @@ KEY_NEEDED = ("claude", "codex", "pi")
 """Kinds of agents that ask their models with a key of the operator, unless the gateway does."""
 
 OWN_FOLDER = "create that folder for the service's account"
+
+DATABASE_FIXES: Mapping[type[DatabaseError], str] = {
+    OldDatabase: "stop the service, make a backup, then run: ptq-bot db upgrade",
+    NewDatabase: "install the version of ptq-bot that ran last, or a newer one",
+    ForeignDatabase: "set [server] database_url to a new database",
+    UnavailableDatabase: "start the database server, or correct [server] database_url",
+}
+WRITE_ACCESS = "give the service's account read and write access to the database, or correct [server] database_url"
 
 TIMEOUT = aiohttp.ClientTimeout(total=10.0)
 FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
@@ -43,9 +53,8 @@ async def check_service(session: aiohttp.ClientSession, settings: Settings) -> A
     yield judge_operators(settings.dashboard)
     running = await _find_running(session, settings)
     if running is None:
-        yield SERVICE.warn(
-            "running", "no service is running on this host", "start it: ptq-bot serve (docs/operations.md)"
-        )
+        fix = "start it: ptq-bot serve (docs/operations.md)"
+        yield SERVICE.warn("running", "no service is running on this host", fix, *NEEDED)
         return
     yield running
     yield await _check_address(session, settings)
@@ -57,11 +66,8 @@ async def _check_database(settings: Settings) -> Finding:
             await database.accepts_writes()
     except NoDatabase:
         return _check_new_database(Path(make_url(settings.server.database_url).database or ""))
-    except OldDatabase as error:
-        return SERVICE.fail("database", str(error), "stop the service, make a backup, then run: ptq-bot db upgrade")
     except DatabaseError as error:
-        fix = "fix [server] database_url, give the service's account write access, or start the database server"
-        return SERVICE.fail("database", str(error), fix)
+        return SERVICE.fail("database", str(error), DATABASE_FIXES.get(type(error), WRITE_ACCESS))
     return SERVICE.ok("database", "writable")
 
 
@@ -111,7 +117,8 @@ async def _find_running(session: aiohttp.ClientSession, settings: Settings) -> F
         return None
     if is_ready:
         return SERVICE.ok("running", "yes")
-    return SERVICE.fail("running", "not accepting deliveries", "see /readyz and the log for the reason")
+    fix = f"correct what {url} and the service's log say"
+    return SERVICE.fail("running", "not accepting deliveries", fix, *NEEDED)
 
 
 async def _check_address(session: aiohttp.ClientSession, settings: Settings) -> Finding:
@@ -123,7 +130,8 @@ async def _check_address(session: aiohttp.ClientSession, settings: Settings) -> 
             words = f"{url} answers {answer.status}"
     except FAILURES as error:
         words = f"{url} does not answer from here ({describe_failure(error)})"
-    return SERVICE.warn("public_url", words, "fix the address or the proxy in front, unless only GitHub can reach it")
+    fix = "correct [server] public_url or the proxy in front, unless only GitHub can reach it"
+    return SERVICE.warn("public_url", words, fix, Cause("GitHub App", "webhook"))
 
 
 async def check_agent(

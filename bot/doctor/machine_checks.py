@@ -21,6 +21,7 @@ from runner.transport.hosts import open_host
 from runner.transport.jobd_client import Capabilities, JobdClient, Programs
 
 UV = "uv"
+SEAL = "allow namespaces there: docs/machines.md#how-jobs-are-sealed-from-each-other lists the settings"
 
 
 async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[Finding]:
@@ -37,7 +38,7 @@ async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[F
         agents = list(list_agents(settings, machine))
         before = time.time()
         programs = await client.find_programs(*choose_programs(agents, uses_uv=_uses_uv(settings, machine)))
-        yield judge_skew(part, "clock", "the machine", find_skew_s(before, time.time(), programs.now))
+        yield judge_skew(part, "the machine", machine.name, find_skew_s(before, time.time(), programs.now))
         found = list(judge_programs(part, agents, programs))
         for finding in found:
             yield finding
@@ -89,7 +90,7 @@ def explain_refusal(part: Part, machine: Machine, error: JobdError) -> Finding:
     """Why a machine can be reached, but cannot run jobs."""
     fixes = {
         "no_python": ("python", f"install Python 3.9 or newer there, or fix `python` (it is {machine.python})"),
-        "not_sealed": ("sandbox", 'see docs/machines.md for what is missing, or set sandbox = "auto"'),
+        "not_sealed": ("sandbox", SEAL),
     }
     check, fix = fixes.get(error.code, ("program", f"make {machine.workspace} writable for the account"))
     return part.fail(check, error.message, fix)
@@ -118,13 +119,12 @@ def judge_sandbox(part: Part, machine: Machine, found: Capabilities) -> Finding:
     """Check whether jobs are isolated from each other and from the service, and what they can reach."""
     if not found.sealed and machine.kind == "local":
         words = f"jobs are {found.words}; they run as the service's account, and can read its keys and database"
-        fix = 'see docs/machines.md for what is missing; or use kind = "ssh" with another account, or another host'
-        return part.fail("sandbox", words, fix)
+        return part.fail("sandbox", words, f'{SEAL}; or use kind = "ssh" with another account')
     if not found.sealed:
-        return part.warn("sandbox", f"jobs are {found.words}", "see docs/machines.md for what is missing")
+        return part.warn("sandbox", f"jobs are {found.words}", SEAL)
     if found.open:
         words = f"{found.words}; open: {'; '.join(found.open)}"
-        return part.warn("sandbox", words, "see docs/machines.md: an agent can reach these")
+        return part.warn("sandbox", words, "close these: an agent can reach them (docs/machines.md)")
     return part.ok("sandbox", f"{found.words}; environments by {found.way}")
 
 

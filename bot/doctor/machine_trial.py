@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from bot.doctor.findings import Finding, Part
+from bot.doctor.findings import Cause, Finding, Part
 from runner.model.environment import Limits, Profile
 from runner.model.jobd_answers import JobdError, Poll, StageState
 from runner.model.machines import Machine
@@ -113,4 +113,6 @@ def judge_job(part: Part, poll: Poll) -> Finding:
         return part.warn(
             JOB, words, f"find out why it takes more than {LIMIT_S} seconds there, such as a slow or busy disk"
         )
-    return part.fail(JOB, words, FIXES.get(poll.error or "", "docs/environment.md says what a machine needs"))
+    fix = FIXES.get(poll.error or "", "install what docs/environment.md lists there")
+    causes = (Cause(part.about, "disk"),) if poll.error == "disk_full" else ()
+    return part.fail(JOB, words, fix, *causes)

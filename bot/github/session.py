@@ -57,7 +57,7 @@ def check_authorities(path: Path) -> Path:
     try:
         _make_trust(path)
     except FileNotFoundError:
-        raise ValueError(f"is not there: {path}") from None
+        raise ValueError(f"there is no file {path}") from None
     except OSError:  # This includes `ssl.SSLError`.
         raise ValueError("holds no certificates in PEM") from None
     return path

@@ -163,9 +163,7 @@ def _list_taken(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     labels = ["agent", "model"]
     families = {
         "jobs": CounterMetricFamily("ptq_runs", "Runs of agents.", labels=labels),
-        "unpriced": CounterMetricFamily(
-            "ptq_runs_of_unknown_cost", "Runs of which nobody knows the cost.", labels=labels
-        ),
+        "unpriced": CounterMetricFamily("ptq_runs_of_unknown_cost", "Runs whose cost is unknown.", labels=labels),
         "input_tokens": CounterMetricFamily("ptq_input_tokens", "Tokens that models have read.", labels=labels),
         "output_tokens": CounterMetricFamily("ptq_output_tokens", "Tokens that models have written.", labels=labels),
         "known_usd": CounterMetricFamily("ptq_cost_usd", "Money that is known to be spent, in USD.", labels=labels),

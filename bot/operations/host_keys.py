@@ -65,7 +65,7 @@ def is_known(path: Path, key: HostKey) -> bool:
     if key.public in revoked:
         raise NoHostKey(f"{path} says that its key is revoked")
     if trusted and key.public not in trusted:
-        raise NoHostKey(f"{path} has another key of it: if the host was made anew, take that line out")
+        raise NoHostKey(f"{path} has another key of it: if the host was reinstalled, remove that line")
     return key.public in trusted
 
 

@@ -115,7 +115,7 @@ def _read_target(target: str) -> tuple[str, str, int]:
     except ValueError:
         raise UnknownMachine("a machine is named user@host, or user@host:port") from None
     if not hop.user:
-        raise UnknownMachine("say also as whom: user@host")
+        raise UnknownMachine("add the account: user@host")
     return hop.user, hop.host, hop.port or DEFAULT_PORT
 
 

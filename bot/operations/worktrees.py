@@ -156,4 +156,4 @@ async def _require_assignable(connection: AsyncConnection, held: Job) -> None:
     if held.thread is not None or (followed and followed.thread is not None):
         raise HoldRefused("this environment is an issue's: release it, and comment /ptq retry with your advice")
     if held.kind is not JobKind.WORKTREE:
-        raise HoldRefused("an agent was at work here: release it, and begin anew with the edits by ptq-bot takeover")
+        raise HoldRefused("an agent was at work here: release it, then continue with the edits: ptq-bot takeover")

@@ -8,7 +8,8 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any
 
 from aiohttp import web
@@ -163,6 +164,7 @@ class ApiServer:
     def _respond(self, pending: _Pending, answer: Answer) -> web.Response:
         headers = {
             **self._site.rates.headers(pending.caller),
+            "Date": format_datetime(self._site.world.clock().astimezone(UTC), usegmt=True),
             "X-GitHub-Request-Id": uuid.uuid4().hex.upper(),
             "X-GitHub-Media-Type": "github.v3; format=json",
             **answer.headers,

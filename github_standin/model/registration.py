@@ -119,7 +119,7 @@ label { display: block; margin: .8rem 0 } code { overflow-wrap: anywhere }
 input[type=text] { font: inherit; width: 100%; box-sizing: border-box; padding: .4rem }
 button { font: inherit; font-weight: 600; color: #fff; background: #1a7f37; border: 0; border-radius: 6px;
   padding: .5rem 1rem }
-</style></head><body><h1>{{ title }}</h1>{% block main %}{% endblock %}</body></html>"""
+</style></head><body><main><h1>{{ title }}</h1>{% block main %}{% endblock %}</main></body></html>"""
 
 _CREATE = """{% extends "layout" %}{% block main %}
 <p>The stand-in for GitHub asks what GitHub asks. Owner: <b>{{ owner }}</b>.</p>

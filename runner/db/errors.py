@@ -15,5 +15,13 @@ class OldDatabase(DatabaseError):  # noqa: N818 - a state
     """An earlier version made the database. `ptq-bot db upgrade` is needed."""
 
 
+class NewDatabase(DatabaseError):  # noqa: N818 - a state
+    """A newer version made the database."""
+
+
+class ForeignDatabase(DatabaseError):  # noqa: N818 - a state
+    """Another program's database."""
+
+
 class NoDatabase(DatabaseError):  # noqa: N818 - a state
     """The database does not exist yet. The service creates it when it starts."""

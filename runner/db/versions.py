@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-from runner.db.errors import DatabaseError, NoDatabase, OldDatabase
+from runner.db.errors import DatabaseError, ForeignDatabase, NewDatabase, NoDatabase, OldDatabase
 from runner.db.schema import installation
 
 EMPTY = "empty"
@@ -38,7 +38,7 @@ def read_version(connection: Connection) -> str:
     if not tables:
         return EMPTY
     if installation.name not in tables:
-        raise DatabaseError("it is not a ptq-bot database: it has other tables")
+        raise ForeignDatabase("it is not a ptq-bot database: it has other tables")
     version = connection.execute(text(f"SELECT version_num FROM {RECORD}")).scalar() if RECORD in tables else None  # noqa: S608
     return str(version or BEFORE_RELEASE)
 
@@ -54,7 +54,7 @@ def check_version(connection: Connection, migrations: Path = MIGRATIONS) -> None
             "move it away; ptq-bot creates a new one when it starts"
         )
     if version not in known:
-        raise DatabaseError(
+        raise NewDatabase(
             f"it has schema {version}, but this version of ptq-bot only knows schemas up to {known[-1]}: "
             "install a newer version"
         )

@@ -1,4 +1,4 @@
-"""`ptq-bot doctor` on a working installation, and on many that are broken on purpose."""
+"""`ptq-bot doctor` on a working installation, and on many that are broken on purpose and repaired as it says."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import text, update
 
 from bot.config.manifest import load_manifest
 from bot.demo.loopback import find_free_port
@@ -23,6 +23,7 @@ from bot.doctor.examination import examine
 from bot.doctor.findings import DoctorVerdict, Finding, has_failed
 from github_standin.model.registration import make_key
 from runner.db.schema import enabled_repositories
+from runner.db.versions import list_versions
 from tests.support import program
 from tests.support.doctor_models import make_models
 from tests.support.forwarder import open_forwarder
@@ -32,27 +33,35 @@ pytestmark = pytest.mark.slow
 
 MANIFEST = load_manifest()
 WORKFLOW = "on: push\njobs:\n  test:\n    steps:\n      - run: ./deploy\n        env: {KEY: '${{ secrets.KEY }}'}\n"
+WARNING = DoctorVerdict.WARNING
+
+Act = Callable[[World], Awaitable[object] | object]
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """One fault, and the finding that the doctor must report."""
+    """One broken set-up, what the doctor must say about it, and its remedy."""
 
     about: str
     check: str
     words: str
-    edits: tuple[tuple[str, str], ...] = ()
-    """Of `ptq.toml`; PORT stands for one on which nobody listens."""
-    breaks: Callable[[World], Awaitable[None] | None] = field(default=lambda world: None)
+    fix: str
+    edits: tuple[str, str] = ("", "")
+    """Of `ptq.toml`, before and after. The remedy undoes it, unless `repairs` does something else. Words in capitals
+    are replaced by what only a run knows: PORT is one on which nobody listens."""
+    breaks: Act = lambda world: None
+    repairs: Act | None = None
+    """Follows the remedy to the letter."""
+    types: str | None = None
+    """The remedy ends with a command, which is run; a person types this at its questions, here it is an argument."""
     verdict: DoctorVerdict = DoctorVerdict.FAILED
-    follows: tuple[tuple[str, str], ...] = ()
-    """What else fails by it, as part and check."""
-    private: bool = False
-    """Whether the repository is."""
 
 
-def edit(old: str, new: str) -> tuple[tuple[str, str], ...]:
-    return ((old, new),)
+# What is broken, and how the remedies are followed
+
+
+def change_mode(name: str) -> Act:
+    return lambda world: (world.playground.folder / name).chmod(0o644)
 
 
 def lacks_contents(world: World) -> None:
@@ -63,49 +72,99 @@ def may_administrate(world: World) -> None:
     world.playground.github.change_app(permissions={**MANIFEST.permissions, "administration": "write"})
 
 
+def has_the_permissions(world: World) -> None:
+    world.playground.github.change_app(permissions=MANIFEST.permissions)
+
+
 def hears_no_comments(world: World) -> None:
     world.playground.github.change_app(events=["issues"])
 
 
-def is_sent_elsewhere(world: World) -> None:
-    world.playground.github.webhook_url = "https://old.example/webhook"
+def hears_all(world: World) -> None:
+    world.playground.github.change_app(events=MANIFEST.events)
 
 
-def is_sent_nothing(world: World) -> None:
-    world.playground.github.webhook_url = None
+def sends_to(url: str | None) -> Act:
+    def send(world: World) -> None:
+        world.playground.github.webhook_url = url
+
+    return send
+
+
+def sends_here(world: World) -> None:
+    world.playground.github.webhook_url = f"{world.playground.service.url}/webhook"
 
 
 async def signs_otherwise(world: World) -> None:
-    await world.playground.stop_service()
-    text = world.playground.config.read_text()
-    world.playground.config.write_text(text.replace(SECRET, "another secret"))
-    await world.playground.start_service()
+    world.github.change_app(webhook_secret="another secret")
     await world.github.ping()
+
+
+async def signs_as_agreed(world: World) -> None:
+    world.github.change_app(webhook_secret=SECRET)
+    await world.github.redeliver(world.github.deliveries[-1].guid)
 
 
 async def is_down(world: World) -> None:
     await world.playground.stop_service()
-    await world.github.ping()
+    await world.comment("/ptq help")
+
+
+async def is_started(world: World) -> None:
+    await world.playground.start_service()
+    await world.wait(lambda: world.github.deliveries[-1].status_code == 202 or None, "the delivery that was missed")
+
+
+def has_clock(offset: timedelta) -> Act:
+    def turn(world: World) -> None:
+        world.github.clock = lambda: datetime.now(UTC) + offset
+
+    return turn
+
+
+def keep(path: Path) -> None:
+    path.with_name(f"{path.name}.good").write_bytes(path.read_bytes())
+
+
+def put_back(path: Path) -> None:
+    path.write_bytes(path.with_name(f"{path.name}.good").read_bytes())
 
 
 def has_another_key(world: World) -> None:
-    (world.playground.folder / "app.pem").write_text(make_key()[0])
+    keep(file := world.playground.folder / "app.pem")
+    file.write_text(make_key()[0])
+
+
+def has_a_new_key(world: World) -> None:
+    put_back(world.playground.folder / "app.pem")
 
 
 def has_broken_rules(world: World) -> None:
     world.commit({".github/ptq.toml": 'who_may_start = "everybody"\n'})
 
 
+def has_good_rules(world: World) -> None:
+    world.commit({".github/ptq.toml": 'who_may_start = "write"\n'})
+
+
 def has_open_workflow(world: World) -> None:
     world.commit({".github/workflows/deploy.yml": WORKFLOW})
 
 
-def has_few_calls_left(world: World) -> None:
-    world.playground.github.spend_calls(NAME, 4_600)
+def has_closed_workflow(world: World) -> None:
+    world.commit({".github/workflows/deploy.yml": WORKFLOW.replace("on: push", "on: {push: {branches: [main]}}")})
 
 
-def has_no_calls_left(world: World) -> None:
-    world.playground.github.spend_calls(NAME, 5_000)
+def has_label(world: World) -> None:
+    world.github.add_label(NAME, "perf")
+
+
+def is_private(world: World) -> None:
+    world.github.set_private(NAME, True)
+
+
+def spends(calls: int) -> Act:
+    return lambda world: world.github.spend_calls(NAME, calls)
 
 
 def generate_key(file: Path) -> None:
@@ -114,16 +173,37 @@ def generate_key(file: Path) -> None:
 
 def has_another_host_key(world: World) -> None:
     ssh = world.playground.ssh
+    keep(ssh.known_hosts_file)
     key = Path(ssh.client_key_file).with_name("another")
     generate_key(key)
     kind, public, *_ = key.with_suffix(".pub").read_text().split()
     ssh.known_hosts_file.write_text(f"[127.0.0.1]:{ssh.port} {kind} {public}\n")
 
 
+def has_the_host_key(world: World) -> None:
+    put_back(world.playground.ssh.known_hosts_file)
+
+
 def has_another_client_key(world: World) -> None:
     key = world.playground.ssh.client_key_file
-    key.unlink()
-    generate_key(key)
+    keep(key)
+    generate_key(new := key.with_name("new"))
+    key.write_bytes(new.read_bytes())
+
+
+def has_the_client_key(world: World) -> None:
+    put_back(world.playground.ssh.client_key_file)
+
+
+def has_a_public_key(world: World) -> None:
+    keep(key := world.playground.ssh.client_key_file)
+    public = subprocess.run(["ssh-keygen", "-y", "-f", key], check=True, capture_output=True)
+    key.write_bytes(public.stdout)
+
+
+def has_a_passphrase(world: World) -> None:
+    key = world.playground.ssh.client_key_file
+    subprocess.run(["ssh-keygen", "-q", "-p", "-a", "1", "-N", "secret", "-f", key], check=True, capture_output=True)
 
 
 def has_a_strangers_database(world: World) -> None:
@@ -132,202 +212,447 @@ def has_a_strangers_database(world: World) -> None:
     (world.playground.folder / "other.db").chmod(0o600)
 
 
+def has_schema(version: str) -> Act:
+    async def change(world: World) -> None:
+        async with world.playground.service.context.db.write() as connection:
+            await connection.execute(text("UPDATE alembic_version SET version_num = :version"), {"version": version})
+
+    return change
+
+
 def has_a_file(world: World) -> None:
     (world.playground.folder / "file").touch()
 
 
+def makes_the_folder(world: World) -> None:
+    (world.playground.folder / "nowhere").mkdir()
+
+
 AGENT = '[agents.script]\nkind = "command"'
-MODELS = '[agents.models]\nkind = "claude"\ngateway = {{ url = "{url}", key = "k3y-k3y-k3y" }}\n\n'
-
-NOT_INSTALLED = ((f"repository {NAME}", "installed"),)
-NOT_LOOKED_AT = ((f"repository {NAME}", "reachable"),)
-
-BROKEN = {
-    "a key that is none": Broken("configuration", "ptq.toml", "did you mean slots", edit("slots = 2", "slot = 2")),
-    "another app_id": Broken(
-        "GitHub App", "key", "no App with this App ID", edit('"4711"', '"4712"'), follows=NOT_INSTALLED
-    ),
-    "another private key": Broken(
-        "GitHub App", "key", "rejected the private key", breaks=has_another_key, follows=NOT_LOOKED_AT
-    ),
-    "no GitHub there": Broken(
-        "GitHub App", "reachable", "does not answer", edit("API_URL", "http://127.0.0.1:PORT"), follows=NOT_LOOKED_AT
-    ),
-    "a permission less": Broken(
-        "GitHub App", "permissions", "contents: write", breaks=lacks_contents, follows=NOT_INSTALLED
-    ),
-    "a permission more": Broken(
-        "GitHub App", "permissions", "administration: write", breaks=may_administrate, verdict=DoctorVerdict.WARNING
-    ),
-    "an event less": Broken("GitHub App", "events", "issue_comment", breaks=hears_no_comments),
-    "an old webhook": Broken("GitHub App", "webhook", "https://old.example/webhook", breaks=is_sent_elsewhere),
-    "no webhook": Broken("GitHub App", "webhook", "to nobody", breaks=is_sent_nothing),
-    "another webhook secret": Broken("GitHub App", "deliveries", "answered 401", breaks=signs_otherwise),
-    "a service that is down": Broken("GitHub App", "deliveries", "did not arrive", breaks=is_down),
-    "an App that is not installed": Broken(
-        "repository octo/away", "installed", "not installed", edit(f'[repos."{NAME}"]', '[repos."octo/away"]')
-    ),
-    "no such base branch": Broken(
-        f"repository {NAME}",
-        "base branch",
-        "no branch trunk",
-        edit("import_names", 'base_branch = "trunk"\nimport_names'),
-    ),
-    "broken rules of its own": Broken(f"repository {NAME}", "own rules", "who_may_start", breaks=has_broken_rules),
-    "a trigger label that is not there": Broken(
-        f"repository {NAME}",
-        "labels",
-        "no label perf on GitHub",
-        edit("labels = { ", 'labels = { "perf" = "fix", '),
-        verdict=DoctorVerdict.WARNING,
-    ),
-    "few calls left": Broken(
-        f"repository {NAME}",
-        "rate limit",
-        "of 5,000 calls left",
-        breaks=has_few_calls_left,
-        verdict=DoctorVerdict.WARNING,
-    ),
-    "no calls left": Broken(
-        f"repository {NAME}", "rate limit", "0 of 5,000 calls", breaks=has_no_calls_left, follows=NOT_LOOKED_AT
-    ),
-    "CI with secrets": Broken(
-        f"repository {NAME}", "CI secrets", "deploy.yml", breaks=has_open_workflow, verdict=DoctorVerdict.WARNING
-    ),
-    "no App in the fork": Broken(
-        f"repository {NAME}", "push_to", "octo/fork", edit("import_names", 'push_to = "octo/fork"\nimport_names')
-    ),
-    "no machine for its kind": Broken(
-        f"repository {NAME}", "machines", "public repositories", edit('["public"]', '["private"]')
-    ),
-    "a private repository where nobody signs in": Broken(
-        f"repository {NAME}", "pages", "sign-in is not configured", verdict=DoctorVerdict.WARNING, private=True
-    ),
-    "nobody at the port": Broken(
-        "machine gpu-1", "connection", "the connection failed", edit("port = SSH", "port = PORT")
-    ),
-    "another host key": Broken("machine gpu-1", "host key", "known_hosts", breaks=has_another_host_key),
-    "another client key": Broken("machine gpu-1", "login", "user name and key", breaks=has_another_client_key),
-    "no Python": Broken("machine gpu-1", "python", "cannot be run", edit("python = PYTHON", 'python = "/opt/none"')),
-    "no room for a workspace": Broken("machine gpu-1", "program", "", edit("machine/workspace", "file"), has_a_file),
-    "a full disk": Broken("machine gpu-1", "disk", "min_free_gb", edit("min_free_gb = 0", "min_free_gb = 1e9")),
-    "no GPU where one is promised": Broken(
-        "machine gpu-1",
-        "GPUs",
-        "nvidia-smi finds none",
-        edit("min_free_gb", "gpus_per_slot = 1\nmin_free_gb"),
-        verdict=DoctorVerdict.WARNING,
-    ),
-    "no way to make virtual environments": Broken(
-        "machine gpu-1", "first job", "No module named no_venv", edit('"-m", "venv"', '"-m", "no_venv"')
-    ),
-    "no program of the agent": Broken(
-        "machine gpu-1", "agent script", "mine is not installed", edit("command = [", 'command = ["mine", ')
-    ),
-    "a stranger's database": Broken(
-        "service", "database", "other tables", edit("///ptq.db", "///other.db"), has_a_strangers_database
-    ),
-    "no folder for a new database": Broken(
-        "service", "database", "the folder does not exist", edit("///ptq.db", "///nowhere/ptq.db")
-    ),
-    "a file for data_dir": Broken(
-        "service", "data_dir", "is not a folder", edit('data_dir = "var"', 'data_dir = "file"'), has_a_file
-    ),
-    "no database server": Broken(
-        "service",
-        "database",
-        "",
-        edit("sqlite+aiosqlite:///ptq.db", "postgresql+asyncpg://ptq:hunter2-hunter2@127.0.0.1:PORT/ptq"),
-    ),
-    "another public_url": Broken(
-        "service",
-        "public_url",
-        "does not answer",
-        edit('public_url = "', 'public_url = "http://127.0.0.1:PORT" # "'),
-        verdict=DoctorVerdict.WARNING,
-        follows=(("GitHub App", "webhook"),),
-    ),
-    "models that are not there": Broken(
-        "agent models", "models", "does not answer", edit(AGENT, MODELS.format(url="http://127.0.0.1:PORT") + AGENT)
-    ),
-    "a key that models do not take": Broken(
-        "agent models", "models", "rejected the key (401)", edit(AGENT, MODELS.format(url="MODELS/401") + AGENT)
-    ),
-    "an address of models with /v1": Broken(
-        "agent models", "models", "answers 404", edit(AGENT, MODELS.format(url="MODELS/200/v1") + AGENT)
-    ),
-    "a key on machines": Broken(
-        "agent models",
-        "key",
-        "on the machines",
-        edit(AGENT, '[agents.models]\nkind = "claude"\nenv = { ANTHROPIC_API_KEY = "k3y-k3y-k3y" }\n\n' + AGENT),
-        verdict=DoctorVerdict.WARNING,
-    ),
-}
+MODELS = '[agents.models]\nkind = "claude"\ngateway = {{ url = "{url}", key = "k3y-k3y-k3y" }}\n\n' + AGENT
+KEYLESS = '[agents.models]\nkind = "claude"\n\n' + AGENT
+ON_MACHINES = '[agents.models]\nkind = "claude"\nenv = { ANTHROPIC_API_KEY = "k3y-k3y-k3y" }\n\n' + AGENT
+ON_GATEWAY = MODELS.format(url="MODELS/200")
+UNLIMITED = "[caps]\n" + "".join(
+    f'{scope}.cost_usd = "unlimited"\n' for scope in ("job", "user_day", "repository_month")
+)
+SIGN_IN = 'client_id = "Iv1"\nclient_secret = "hush-hush"\n'
+OPERATORS = 'operators = ["maintainer"]'
+TABLE = f'[repos."{NAME}"]'
 
 
-def rewrite(world: World, edits: tuple[tuple[str, str], ...], models: str) -> None:
-    """Edit the configuration. Words in capitals stand for what only a run knows."""
+GITHUB, SERVICE, MACHINE, REPOSITORY = "GitHub App", "service", "machine gpu-1", f"repository {NAME}"
+CONFIGURATION = ("configuration", "ptq.toml")
+
+TOGETHER: tuple[dict[str, Broken], ...] = (
+    {
+        "a misspelt key": Broken(*CONFIGURATION, "did you mean slots", "fix it in ptq.toml", ("slots = 2", "slot = 2")),
+        "a missing CA file": Broken(
+            *CONFIGURATION,
+            "github.ca_file: there is no file /etc/none.pem",
+            "fix it in ptq.toml",
+            ("[github]", '[github]\nca_file = "/etc/none.pem"'),
+        ),
+        "a missing SSH key": Broken(
+            *CONFIGURATION,
+            "machines[0].client_key_file: ",
+            "fix it in ptq.toml",
+            ('client_key_file = "', 'client_key_file = "/etc/none.key" # "'),
+        ),
+        "an agent that has no table": Broken(
+            *CONFIGURATION, "agent", "fix it in ptq.toml", ('agent = "script"', 'agent = "codex"')
+        ),
+    },
+    {
+        "another app_id": Broken(GITHUB, "key", "no App with this App ID", "[github] app_id", ('"4711"', '"4712"')),
+        "nobody at the port": Broken(
+            MACHINE, "connection", "the connection failed", "ssh -p", ("port = SSH", "port = PORT")
+        ),
+        "a stranger's database": Broken(
+            SERVICE,
+            "database",
+            "other tables",
+            "to a new database",
+            ("///ptq.db", "///other.db"),
+            has_a_strangers_database,
+        ),
+        "models that are not there": Broken(
+            "agent models",
+            "models",
+            "does not answer",
+            "[agents.models.gateway] url",
+            (AGENT, MODELS.format(url="http://127.0.0.1:PORT")),
+        ),
+        "an App key with mode 0644": Broken(
+            "files", "app.pem", "mode 0644", "chmod go-rwx", breaks=change_mode("app.pem"), types=""
+        ),
+    },
+    {
+        "another private key": Broken(
+            GITHUB,
+            "key",
+            "rejected the private key",
+            "create a new private key",
+            breaks=has_another_key,
+            repairs=has_a_new_key,
+        ),
+        "another host key": Broken(
+            MACHINE,
+            "host key",
+            "known_hosts",
+            "known_hosts_file",
+            breaks=has_another_host_key,
+            repairs=has_the_host_key,
+        ),
+        "a database of a newer version": Broken(
+            SERVICE,
+            "database",
+            "only knows schemas up to",
+            "install the version of ptq-bot that ran last",
+            breaks=has_schema("r9999"),
+            repairs=has_schema(list_versions()[-1]),
+        ),
+        "a key that models do not take": Broken(
+            "agent models",
+            "models",
+            "rejected the key (401)",
+            "[agents.models.gateway] key",
+            (AGENT, MODELS.format(url="MODELS/401")),
+        ),
+        "a ptq.toml with mode 0644": Broken(
+            "files", "ptq.toml", "mode 0644", "chmod go-rwx", breaks=change_mode("ptq.toml"), types=""
+        ),
+    },
+    {
+        "no GitHub there": Broken(
+            GITHUB, "reachable", "does not answer", "[github] api_url", ("API_URL", "http://127.0.0.1:PORT")
+        ),
+        "another client key": Broken(
+            MACHINE,
+            "login",
+            "user name and key",
+            "authorized_keys",
+            breaks=has_another_client_key,
+            repairs=has_the_client_key,
+        ),
+        "a file for data_dir": Broken(
+            SERVICE,
+            "data_dir",
+            "is not a folder",
+            "[server] data_dir",
+            ('data_dir = "var"', 'data_dir = "file"'),
+            has_a_file,
+        ),
+        "an address of models with /v1": Broken(
+            "agent models", "models", "answers 404", "without /v1", (AGENT, MODELS.format(url="MODELS/200/v1"))
+        ),
+    },
+    {
+        "a clock that is 15 minutes off": Broken(
+            GITHUB,
+            "clock",
+            "s ahead of GitHub",
+            "timedatectl set-ntp true",
+            breaks=has_clock(-timedelta(minutes=15)),
+            repairs=has_clock(timedelta()),
+        ),
+        "an SSH key with a passphrase": Broken(
+            MACHINE, "SSH key", "has a passphrase", "ssh-keygen -p", breaks=has_a_passphrase, types="-P secret"
+        ),
+        "no database server": Broken(
+            SERVICE,
+            "database",
+            "",
+            "start the database server",
+            ("sqlite+aiosqlite:///ptq.db", "postgresql+asyncpg://ptq:hunter2-hunter2@127.0.0.1:PORT/ptq"),
+        ),
+        "a key on machines": Broken(
+            "agent models", "key", "on the machines", "[gateway]", (AGENT, ON_MACHINES), verdict=WARNING
+        ),
+    },
+    {
+        "a permission less": Broken(
+            GITHUB,
+            "permissions",
+            "contents: write",
+            "accept them in each installation",
+            breaks=lacks_contents,
+            repairs=has_the_permissions,
+        ),
+        "no Python": Broken(
+            MACHINE, "python", "cannot be run", "fix `python`", ("python = PYTHON", 'python = "/opt/none"')
+        ),
+        "claude without a key": Broken(
+            "agent models", "key", "no API key", "[agents.models.gateway]", (AGENT, KEYLESS), verdict=WARNING
+        ),
+        "nobody is operator": Broken(
+            SERVICE,
+            "operators",
+            "nobody sees deliveries",
+            "[dashboard] operators",
+            (OPERATORS, "operators = []"),
+            verdict=WARNING,
+        ),
+        "an SSH key with mode 0644": Broken(
+            "files", "client_key", "mode 0644", "chmod go-rwx", breaks=change_mode("machine/ssh/client_key"), types=""
+        ),
+    },
+    {
+        "a permission more": Broken(
+            GITHUB,
+            "permissions",
+            "administration: write",
+            "remove them",
+            breaks=may_administrate,
+            repairs=has_the_permissions,
+            verdict=WARNING,
+        ),
+        "an event less": Broken(
+            GITHUB, "events", "issue_comment", "subscribe to them", breaks=hears_no_comments, repairs=hears_all
+        ),
+        "no such base branch": Broken(
+            REPOSITORY, "base branch", "no branch trunk", "base_branch", (TABLE, f'{TABLE}\nbase_branch = "trunk"')
+        ),
+        "a trigger label that is not there": Broken(
+            REPOSITORY,
+            "labels",
+            "no label perf on GitHub",
+            "gh label create perf",
+            ("labels = { ", 'labels = { "perf" = "fix", '),
+            repairs=has_label,
+            verdict=WARNING,
+        ),
+        "CI with secrets": Broken(
+            REPOSITORY,
+            "CI secrets",
+            "deploy.yml",
+            "branches of `on: push`",
+            breaks=has_open_workflow,
+            repairs=has_closed_workflow,
+            verdict=WARNING,
+        ),
+        "no caps": Broken(
+            REPOSITORY, "caps", "nothing limits", "remove cost_usd", (AGENT, UNLIMITED + AGENT), verdict=WARNING
+        ),
+        "no room for a workspace": Broken(
+            MACHINE, "program", "", "writable for the account", ('machine/workspace"', 'file"'), has_a_file
+        ),
+    },
+    {
+        "an old webhook": Broken(
+            GITHUB,
+            "webhook",
+            "https://old.example/webhook",
+            "set the service's address in the App's settings",
+            breaks=sends_to("https://old.example/webhook"),
+            repairs=sends_here,
+        ),
+        "broken rules of its own": Broken(
+            REPOSITORY,
+            "own rules",
+            "who_may_start",
+            "fix the file on the default branch",
+            breaks=has_broken_rules,
+            repairs=has_good_rules,
+        ),
+        "no machine for its kind": Broken(
+            REPOSITORY, "machines", "public repositories", "`serves`", ('["public", "private"]', '["private"]')
+        ),
+        "a public SSH key": Broken(
+            MACHINE,
+            "SSH key",
+            "is a public key",
+            "enter the path of its private key",
+            breaks=has_a_public_key,
+            repairs=has_the_client_key,
+        ),
+    },
+    {
+        "no webhook": Broken(
+            GITHUB,
+            "webhook",
+            "to nobody",
+            "set the service's address in the App's settings",
+            breaks=sends_to(None),
+            repairs=sends_here,
+        ),
+        "few calls left": Broken(
+            REPOSITORY,
+            "rate limit",
+            "of 5,000 calls left",
+            "wait an hour",
+            breaks=spends(4_600),
+            repairs=spends(-4_600),
+            verdict=WARNING,
+        ),
+        "a full disk": Broken(
+            MACHINE, "disk", "min_free_gb", "lower min_free_gb", ("min_free_gb = 0", "min_free_gb = 1e9")
+        ),
+        "no GPU where one is promised": Broken(
+            MACHINE,
+            "GPUs",
+            "nvidia-smi finds none",
+            "remove the label",
+            ('labels = ["fast"]', 'labels = ["fast", "gpu"]'),
+            verdict=WARNING,
+        ),
+        "no way to make virtual environments": Broken(
+            MACHINE, "first job", "No module named no_venv", "create_venv", ('"-m", "venv"', '"-m", "no_venv"')
+        ),
+        "an agent that is installed nowhere": Broken(
+            MACHINE,
+            "agent script",
+            "mine is not installed",
+            "install mine there",
+            ("command = [", 'command = ["mine", '),
+        ),
+    },
+    {
+        "another webhook secret": Broken(
+            GITHUB,
+            "deliveries",
+            "answered 401",
+            "enter one of webhook_secrets",
+            breaks=signs_otherwise,
+            repairs=signs_as_agreed,
+        ),
+        "no App in the fork": Broken(
+            REPOSITORY, "push_to", "octo/fork", "install it in the fork", (TABLE, f'{TABLE}\npush_to = "octo/fork"')
+        ),
+    },
+    {
+        "a service that is down": Broken(
+            SERVICE, "running", "no service is running", "ptq-bot serve", breaks=is_down, repairs=is_started
+        ),
+        "an App that is not installed": Broken(
+            "repository octo/away",
+            "installed",
+            "not installed",
+            "the repository's name in ptq.toml",
+            (TABLE, '[repos."octo/away"]'),
+        ),
+    },
+    {
+        "another public_url": Broken(
+            GITHUB,
+            "webhook",
+            "but the service is at http://127.0.0.1:",
+            "correct [server] public_url",
+            ('public_url = "', 'public_url = "http://127.0.0.1:PORT" # "'),
+        ),
+        "no calls left": Broken(
+            REPOSITORY, "rate limit", "0 of 5,000 calls", "wait an hour", breaks=spends(5_000), repairs=spends(-5_000)
+        ),
+    },
+    {
+        "no folder for a new database": Broken(
+            SERVICE,
+            "database",
+            "the folder does not exist",
+            "create that folder",
+            ("///ptq.db", "///nowhere/ptq.db"),
+            repairs=makes_the_folder,
+        ),
+        "a public address that leads nowhere": Broken(
+            SERVICE,
+            "public_url",
+            "does not answer",
+            "correct [server] public_url",
+            (
+                'public_url = "',
+                'webhook_url = "http://127.0.0.1:SERVICE/webhook"\npublic_url = "http://127.0.0.1:PORT" # "',
+            ),
+            verdict=WARNING,
+        ),
+        "a private repository where nobody signs in": Broken(
+            REPOSITORY,
+            "pages",
+            "sign-in is not configured",
+            "set up [dashboard]",
+            (SIGN_IN + OPERATORS, "# nobody signs in"),
+            is_private,
+            verdict=WARNING,
+        ),
+    },
+)
+"""What is broken at the same time: parts of an installation that the doctor looks at separately."""
+
+
+def rewrite(world: World, old: str, new: str, models: str) -> tuple[str, str]:
+    """Edit the configuration. Returns both texts, with the values for their words in capitals."""
     playground = world.playground
     known = {
         "port = SSH": f"port = {playground.ssh.port}",
         "python = PYTHON": f"python = {json.dumps(sys.executable)}",
         "API_URL": playground.github.api_url,
         "MODELS": models,
+        ":SERVICE": f":{playground.service_port}",
+        "PORT": str(find_free_port()),
     }
-    text = playground.config.read_text()
-    for old, new in edits:
-        for word, value in known.items():
-            old, new = old.replace(word, value), new.replace(word, value)
-        assert old in text
-        text = text.replace(old, new.replace("PORT", str(find_free_port())), 1)
-    playground.config.write_text(text)
+    for word, value in known.items():
+        old, new = old.replace(word, value), new.replace(word, value)
+    content = playground.config.read_text()
+    assert old in content, old
+    playground.config.write_text(content.replace(old, new, 1))
+    return old, new
 
 
-TOGETHER: tuple[tuple[str, ...], ...] = (
-    ("a key that is none",),
-    ("another app_id", "nobody at the port", "a stranger's database", "models that are not there"),
-    ("another private key", "another host key", "no folder for a new database", "a key that models do not take"),
-    ("no GitHub there", "another client key", "a file for data_dir", "an address of models with /v1"),
-    ("a permission less", "no Python", "no database server", "a key on machines"),
-    ("a permission more", "no such base branch", "no room for a workspace"),
-    ("an event less", "broken rules of its own", "a full disk", "another public_url"),
-    ("an old webhook", "a trigger label that is not there", "no GPU where one is promised"),
-    ("no webhook", "few calls left", "no way to make virtual environments"),
-    ("another webhook secret", "CI with secrets", "no program of the agent"),
-    ("a service that is down", "no App in the fork"),
-    ("no calls left",),
-    ("an App that is not installed",),
-    ("no machine for its kind",),
-    ("a private repository where nobody signs in",),
-)
-"""What is broken in one installation at the same time: parts of it that the doctor looks at separately."""
+async def act(does: Act, world: World) -> None:
+    if isinstance(waiting := does(world), Awaitable):
+        await waiting
 
 
-def test_everything_that_can_be_broken_is_broken_once() -> None:
-    assert sorted(name for names in TOGETHER for name in names) == sorted(BROKEN)
+def find(findings: list[Finding], broken: Broken) -> Finding:
+    named = [one for one in findings if (one.about, one.check) == (broken.about, broken.check)]
+    (found,) = [one for one in named if broken.words in one.words] or named[:1]
+    return found
 
 
-@pytest.mark.parametrize("names", TOGETHER, ids=", ".join)
-async def test_what_is_broken_is_named(tmp_path: Path, names: tuple[str, ...]) -> None:
-    faults = [BROKEN[name] for name in names]
-    private = any(broken.private for broken in faults)
-    async with make_models() as models, open_world(tmp_path, on_real_machine=True, private=private) as world:
-        edits = tuple(one for broken in faults for one in broken.edits)
-        rewrite(world, edits, str(models.make_url("")).rstrip("/"))
-        for broken in faults:
-            if waiting := broken.breaks(world):
-                await waiting
-        findings = await examine(world.playground.config)
-    for broken in faults:
-        (found,) = [finding for finding in findings if (finding.about, finding.check) == (broken.about, broken.check)]
-        assert (found.verdict, broken.words in found.words) == (broken.verdict, True), found.words
-        assert found.fix
-    named = {(broken.about, broken.check) for broken in faults if broken.verdict is DoctorVerdict.FAILED}
-    failed = {(finding.about, finding.check) for finding in findings if finding.verdict is DoctorVerdict.FAILED}
-    assert failed == named.union(*(broken.follows for broken in faults))
-    assert "k3y-k3y-k3y" not in str(findings)
-    assert "hunter2" not in str(findings)
+def list_problems(findings: list[Finding]) -> list[tuple[str, str, DoctorVerdict]]:
+    # What a sandbox leaves open depends on where the tests run. Deliveries that were missed are told of for a while.
+    return sorted(
+        (one.about, one.check, one.verdict)
+        for one in findings
+        if one.verdict is not DoctorVerdict.OK and one.check != "sandbox" and not one.fix.startswith("none needed")
+    )
+
+
+def test_many_broken_set_ups_are_tried() -> None:
+    assert len({name for faults in TOGETHER for name in faults}) >= 40
+
+
+async def test_what_is_broken_is_named_and_well_again_after_its_remedy(tmp_path: Path) -> None:
+    """One installation is broken and repaired again and again. What is named in a round is exactly what was broken in
+    it: nothing that only follows, and nothing from the round before."""
+    more = f"[dashboard]\n{SIGN_IN}{OPERATORS}"
+    async with make_models() as models, open_world(tmp_path, on_real_machine=True, more_toml=more) as world:
+        await world.open_issue()
+        config = world.playground.config
+        config.write_text(config.read_text().replace('"gpu"', '"fast"').replace('["public"]', '["public", "private"]'))
+        at = str(models.make_url("")).rstrip("/")
+        for faults in TOGETHER:
+            edits: dict[str, tuple[str, str]] = {}
+            for name, broken in faults.items():
+                edits[name] = rewrite(world, *broken.edits, at)
+                await act(broken.breaks, world)
+            findings = await examine(config)
+            assert "k3y-k3y-k3y" not in str(findings)
+            assert "hunter2" not in str(findings)
+            assert list_problems(findings) == sorted(
+                (broken.about, broken.check, broken.verdict) for broken in faults.values()
+            ), findings
+            for name, broken in reversed(faults.items()):
+                found = find(findings, broken)
+                assert (broken.words in found.words, broken.fix in found.fix) == (True, True), found
+                if broken.types is not None:
+                    command = f"{found.fix.rpartition(': ')[2]} {broken.types}"
+                    subprocess.run(command, shell=True, check=True, capture_output=True)
+                elif broken.repairs:
+                    await act(broken.repairs, world)
+                else:
+                    before, after = edits[name]
+                    rewrite(world, after, before, at)
+        assert list_problems(await examine(config)) == []
 
 
 def not_well(findings: list[Finding]) -> list[tuple[str, str]]:

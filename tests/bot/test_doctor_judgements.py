@@ -16,7 +16,7 @@ from bot.config.settings import load_settings
 from bot.doctor.cap_checks import check_caps, judge_caps, judge_unknown_cost
 from bot.doctor.delivery_checks import Received, judge_deliveries
 from bot.doctor.file_checks import check_files, judge_file
-from bot.doctor.findings import DoctorVerdict, Finding, Part, has_failed, render_findings
+from bot.doctor.findings import Cause, DoctorVerdict, Finding, Part, has_failed, hide_consequences, render_findings
 from bot.doctor.github_checks import (
     judge_hook,
     judge_installation,
@@ -53,7 +53,7 @@ FAILED, WARNING, OK = DoctorVerdict.FAILED, DoctorVerdict.WARNING, DoctorVerdict
     ],
 )
 def test_a_clock_that_is_far_off_is_named(skew_s: float, verdict: DoctorVerdict, words: str) -> None:
-    found = judge_skew(PART, "clock", "GitHub", skew_s)
+    found = judge_skew(PART, "GitHub", "this host", skew_s)
     assert (found.verdict, words in found.words) == (verdict, True)
 
 
@@ -346,6 +346,16 @@ def test_every_file_with_secrets_is_looked_at(tmp_path: Path) -> None:
         (tmp_path / name).touch()
         (tmp_path / name).chmod(0o644)
     assert [found.verdict for found in check_files(settings)] == 6 * [FAILED]
+
+
+def test_what_only_follows_from_another_problem_is_hidden_and_makes_its_cause_as_severe() -> None:
+    warning, failure, well = PART.warn("cause", "w", "f"), PART.fail("cause", "w", "f"), PART.ok("cause", "w")
+    strict = PART.fail("effect", "w", "f", Cause("part", "cause"))
+    lenient = PART.fail("effect", "w", "f", Cause("part", "cause", may_be_warning=True))
+    assert hide_consequences([failure, strict]) == [failure]
+    assert hide_consequences([warning, lenient]) == [failure]
+    for unexplained in ([warning, strict], [well, lenient], [lenient]):
+        assert hide_consequences(unexplained) == unexplained
 
 
 def test_the_table_says_what_to_do_and_shows_no_control_characters() -> None:

@@ -49,7 +49,7 @@ async def test_a_company_s_own_authority_is_trusted_where_it_is_named(tmp_path: 
 
 
 def test_a_file_without_certificates_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is not there"):
+    with pytest.raises(ValueError, match="there is no file"):
         check_authorities(tmp_path / "ca.pem")
     (tmp_path / "ca.pem").write_text("no PEM")
     with pytest.raises(ValueError, match="holds no certificates"):

@@ -9,12 +9,16 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import Browser, Page, Playwright, async_playwright
 from playwright.async_api import TimeoutError as NoAnswer
+
+from tests.support.descriptions import find_axe
 
 PATIENCE_S = 120.0
 """How long anything on a page may take to come: machines have other work."""
@@ -30,48 +34,20 @@ Scheme = Literal["light", "dark"]
 REFUSED = "the server responded with a status of 4"
 """What Chromium says of an answer of 4xx."""
 
-UNLABELLED = """() => [...document.querySelectorAll("input:not([type=hidden]), select, textarea, button")]
-  .filter((it) => !(it.labels?.length || it.ariaLabel || (it.localName === "button" && it.innerText.trim())))
-  .map((it) => it.outerHTML)"""
+LOOKS: tuple[tuple[Scheme, int], ...] = tuple(
+    (scheme, width) for width in (WIDE, DESKTOP, PHONE) for scheme in ("light", "dark")
+)
+"""How pages are looked at: colour scheme and width."""
 
-# https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
-FAINT = """() => {
-  const read = (css) => { const [r, g, b, a = 1] = css.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
-  const lay = (top, under) => under.map((part, at) => top[at] * top[3] + part * (1 - top[3]));
-  const shine = (colour) => colour
-    .map((part) => part / 255)
-    .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4))
-    .reduce((sum, part, at) => sum + part * [0.2126, 0.7152, 0.0722][at], 0);
-  const probe = document.body.appendChild(document.createElement("i"));
-  probe.style.background = "Canvas";
-  const canvas = read(getComputedStyle(probe).backgroundColor).slice(0, 3);
-  probe.remove();
-  const measure = (element, colour, opacity) => {
-    const above = [];
-    for (let it = element; it; it = it.parentElement) above.unshift(getComputedStyle(it));
-    let ground = canvas;
-    for (const style of above) {
-      ground = lay(read(style.backgroundColor), ground);
-      opacity *= style.opacity;
-    }
-    const [r, g, b, a] = read(colour);
-    const [darker, lighter] = [lay([r, g, b, a * opacity], ground), ground].map(shine).sort((one, two) => one - two);
-    return (lighter + 0.05) / (darker + 0.05);
-  };
-  const words = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), faint = [];
-  while (words.nextNode()) {
-    const element = words.currentNode.parentElement;
-    if (!words.currentNode.data.trim() || !element.checkVisibility() || element.disabled) continue;
-    const contrast = measure(element, getComputedStyle(element).color, 1);
-    if (contrast < 4.5) faint.push(`${contrast.toFixed(2)}: ${words.currentNode.data.trim().slice(0, 60)}`);
-  }
-  for (const field of document.querySelectorAll("[placeholder]")) {
-    const { color, opacity } = getComputedStyle(field, "::placeholder");
-    const contrast = measure(field, color, opacity);
-    if (contrast < 4.5) faint.push(`${contrast.toFixed(2)}: ${field.placeholder}`);
-  }
-  return faint;
-}"""
+MEASURED = (("light", DESKTOP), ("dark", PHONE))
+"""Where axe-core is asked, which takes long."""
+
+# https://github.com/dequelabs/axe-core/blob/develop/doc/API.md
+BARRIERS = """async () => (await axe.run({ resultTypes: ["violations"] })).violations.flatMap(({ id, help, nodes }) =>
+  nodes.map(({ html, failureSummary }) => `${id}: ${help}: ${html} ${failureSummary}`))"""
+
+OURS = "127.0.0.1"
+"""The only host from which pages may load anything."""
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _OPTIONS = (
@@ -159,11 +135,18 @@ async def open_page(
     complaints: list[str] = []
     context.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
     context.on("weberror", lambda error: complaints.append(str(error.error)))
+    context.on("request", lambda request: complaints.extend(find_foreign(request.url)))
     try:
         yield await context.new_page()
         assert [complaint for complaint in complaints if not (is_refused and REFUSED in complaint)] == []
     finally:
         await context.close()
+
+
+def find_foreign(url: str) -> list[str]:
+    """A complaint if a request goes to another host."""
+    is_ours = urlsplit(url).hostname == OURS or urlsplit(url).scheme in ("about", "blob", "data")
+    return [] if is_ours else [f"loads from elsewhere: {url}"]
 
 
 async def measure_overhang(page: Page) -> int:
@@ -172,11 +155,36 @@ async def measure_overhang(page: Page) -> int:
     return overhang
 
 
-async def find_faults(page: Page) -> list[str]:
-    """What of a page some people cannot use, with everything on it unfolded: what hangs over its right edge, fields
-    without a label, and words that stand out too little from what they stand on (WCAG AA)."""
+async def unfold(page: Page) -> None:
+    """Open everything on a page that is folded."""
     await page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true; })")
-    unlabelled: list[str] = await page.evaluate(UNLABELLED)
-    faint: list[str] = await page.evaluate(FAINT)
-    overhang = await measure_overhang(page)
-    return [*([f"{overhang} pixels hang over"] if overhang else []), *unlabelled, *faint]
+
+
+async def find_faults(page: Page, name: str) -> list[str]:
+    """What of a page some people cannot use: what hangs over its right edge, and what the rules of axe-core forbid.
+
+    The page is left on a phone in the dark. `PTQ_TEST_PICTURES` names a folder for pictures.
+    """
+    faults = []
+    for scheme, width in LOOKS:
+        await page.emulate_media(color_scheme=scheme)
+        await page.set_viewport_size({"width": width, "height": 900})
+        found = await _find_barriers(page) if (scheme, width) in MEASURED else []
+        if (overhang := await measure_overhang(page)) > 0:
+            found.append(f"{overhang} pixels hang over")
+        faults += [f"{name}-{scheme}-{width}: {fault}" for fault in found]
+        if folder := os.environ.get("PTQ_TEST_PICTURES"):
+            await page.screenshot(path=Path(folder) / f"{name}-{scheme}-{width}.png", full_page=True)
+    return faults
+
+
+async def _find_barriers(page: Page) -> list[str]:
+    await page.evaluate(_load_axe())
+    barriers: list[str] = await page.evaluate(BARRIERS)
+    return barriers
+
+
+@cache
+def _load_axe() -> str:
+    """The script of axe-core. Its value is nothing that a page could send."""
+    return f"{find_axe().read_text()}; undefined"

@@ -1,4 +1,4 @@
-"""GitHub's own descriptions of itself, as data: where they lie, and how they get there.
+"""What the tests read from npm: GitHub's own descriptions of itself, and axe-core; and how they get here.
 
 `python -m tests.support.descriptions` (called by the Makefile) fetches them with npm, once.
 This file refuses to know what is in them.
@@ -21,10 +21,11 @@ _LOCK = "package-lock.json"
 
 _OPENAPI = Path("@octokit/openapi/generated/api.github.com.json")
 _WEBHOOK_EXAMPLES = Path("@octokit/webhooks-examples/api.github.com/index.json")
+_AXE = Path("axe-core/axe.min.js")
 
 
 class DescriptionsMissing(Exception):  # noqa: N818
-    """GitHub's descriptions are not on this machine, and could not be brought here."""
+    """A file is not on this machine, and could not be brought here."""
 
 
 def find_openapi() -> Path:
@@ -35,6 +36,11 @@ def find_openapi() -> Path:
 def find_webhook_examples() -> Path:
     """Example payloads of webhooks: a list with `name` and `examples` for each event."""
     return _find(_WEBHOOK_EXAMPLES)
+
+
+def find_axe() -> Path:
+    """The script of axe-core, which finds what some people cannot use on a page."""
+    return _find(_AXE)
 
 
 def install(wanted: Path = _WANTED, place: Path = _PLACE, npm_options: Sequence[str] = ()) -> bool:
@@ -54,8 +60,8 @@ def install(wanted: Path = _WANTED, place: Path = _PLACE, npm_options: Sequence[
         try:
             install_packages(workshop, npm_options)
         except NpmFailed as error:
-            raise DescriptionsMissing(f"npm could not fetch GitHub's descriptions: {error}") from error
-        for file in (_OPENAPI, _WEBHOOK_EXAMPLES):
+            raise DescriptionsMissing(f"npm could not fetch what the tests read: {error}") from error
+        for file in (_OPENAPI, _WEBHOOK_EXAMPLES, _AXE):
             target = place / file
             target.parent.mkdir(parents=True, exist_ok=True)
             (workshop / "node_modules" / file).replace(target)
@@ -74,7 +80,7 @@ def main() -> int:
     """Fetch what is missing; the exit status."""
     try:
         if install():
-            print("fetched GitHub's descriptions of its API and webhooks")
+            print("fetched GitHub's descriptions of its API and webhooks, and axe-core")
     except DescriptionsMissing as error:
         print(error, file=sys.stderr)
         return 1
