@@ -32,6 +32,8 @@ settings.load_profile("ptq")
 _CONSOLE = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _CONSOLE])
 
+pytest.register_assert_rewrite("tests.crash.tale")
+
 pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.crash.matrix", "tests.support.browser"]
 
 

@@ -72,6 +72,7 @@ class Playground:
         private: bool = False,
         opens: HostOpener = open_host,
         app_key: tuple[str, str] | None = None,
+        writable: tuple[str, ...] = (),
     ) -> None:
         """Machines clone a `private` repository through the service's gateway, and a public one from its folder.
 
@@ -79,7 +80,7 @@ class Playground:
         machines.
         """
         self._opens, self._app_key = opens, app_key
-        self._private = private
+        self._private, self._writable = private, writable
         self.folder = folder
         self.git_dir = folder / "octo" / "widgets.git"
         self.config = folder / "ptq.toml"
@@ -194,6 +195,7 @@ labels = ["gpu"]
 workspace = {quote(str(self.folder / "machine" / "workspace"))}
 python = {quote(self._python)}
 min_free_gb = 0
+writable = {quote(list(self._writable))}
 serves = ["{"private" if self._private else "public"}"]
 
 {dashboard}

@@ -199,6 +199,7 @@ labels = ["gpu"]
 workspace = "{quoted[2]}"
 python = "{sys.executable}"
 min_free_gb = 0
+writable = ["{self._folder.parent / "notes"}"]
 """
 
 
@@ -209,7 +210,8 @@ class Arena(Playground):
     """Three replicas, three machines, one database, and GitHub."""
 
     def __init__(self, folder: Path, *, database_url: str, draw: random.Random, count: int = 3) -> None:
-        self.notes = folder / "agents.jsonl"
+        (folder / "notes").mkdir()
+        self.notes = folder / "notes" / "agents.jsonl"
         script = folder / "agent.py"
         script.write_text(AGENT.replace("{notes!r}", repr(str(self.notes))))
         self.machines = [Machine(f"gpu-{number}", folder / f"machine-{number}", draw) for number in range(1, count + 1)]

@@ -14,6 +14,7 @@ from tests.support.cli_stories import KINDS, WORK, open_story
 from tests.support.hiding import HIDES
 from tests.support.jobd import processes_with
 from tests.support.model_endpoint import Hang, Run, Say
+from tests.support.world import SIGNS
 
 pytestmark = pytest.mark.agents
 
@@ -34,7 +35,7 @@ async def test_an_agent_whose_model_never_answers_is_ended(tmp_path: Path, kind:
 
 @EACH_KIND
 async def test_a_cancelled_agent_says_what_it_has_cost_and_leaves_nothing_alive(tmp_path: Path, kind: str) -> None:
-    at_work, mark = tmp_path / "at-work", f"mark-{token_hex(8)}"
+    at_work, mark = tmp_path / SIGNS / "at-work", f"mark-{token_hex(8)}"
     (tmp_path / "hides.py").write_text(HIDES)
     hide = Run(f"{sys.executable} {tmp_path / 'hides.py'} {mark}; touch {at_work}; sleep 60")
     async with open_story(tmp_path, kind, WORK, hide, Say("Done.")) as story:

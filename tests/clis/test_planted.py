@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.cli_stories import KINDS, SCENARIOS, open_story, replace, run_scenario
 from tests.support.model_endpoint import ModelEndpoint, Run, Say
-from tests.support.world import FIX, WRITE_REPORT
+from tests.support.world import FIX, SIGNS, WRITE_REPORT
 
 pytestmark = pytest.mark.agents
 
@@ -177,7 +177,7 @@ async def test_with_pi_the_flags_are_not_enough(tmp_path: Path) -> None:
 async def test_what_the_base_branch_holds_does_not_fire(tmp_path: Path, kind: str) -> None:
     work = Run(f"cd widgets && cd .. && {sys.executable} -c {shlex.quote(WRITE_REPORT + FIX)}")
     async with ModelEndpoint(Say("Done.")).running() as thief:
-        stranger = Stranger(tmp_path, thief.url)
+        stranger = Stranger(tmp_path / SIGNS, thief.url)
         async with open_story(tmp_path, kind, work, Say("Done."), base=stranger.plant(kind)) as story:
             report = await story.world.wait_for_report()
             assert "Diff: 1 file," in report, "what was put aside for the run is no change"
@@ -189,7 +189,7 @@ async def test_what_the_base_branch_holds_does_not_fire(tmp_path: Path, kind: st
 @EACH_KIND
 async def test_what_an_earlier_attempt_left_is_shown_and_neither_fires_nor_is_heard(tmp_path: Path, kind: str) -> None:
     async with ModelEndpoint(Say("Done.")).running() as thief:
-        stranger = Stranger(tmp_path, thief.url)
+        stranger = Stranger(tmp_path / SIGNS, thief.url)
         files = stranger.plant(kind)
         # Not in plain words: the next attempt remembers the commands of this one.
         encoded = base64.b64encode(json.dumps(files).encode()).decode()

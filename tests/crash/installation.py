@@ -104,7 +104,7 @@ class Installation(Playground):
     """A playground with one service, which is killed at points and started again each time, as systemd would."""
 
     def __init__(self, folder: Path, *, agent: Path, database_url: str, points: list[Point]) -> None:
-        super().__init__(folder, agent=(sys.executable, str(agent)), verify_runs=1)
+        super().__init__(folder, agent=(sys.executable, str(agent)), verify_runs=1, writable=(str(folder / "signs"),))
         self.fate = Fate([*points])
         self.replica = Replica(self.config, folder, {"PTQ_SERVER__DATABASE_URL": database_url})
         self._minding: asyncio.Task[None] | None = None

@@ -24,8 +24,9 @@ AGENT = "open({starts!r}, 'a').write('started\\n')\n" + WRITE_REPORT + "time.sle
 
 def write_agent(folder: Path) -> Path:
     """An agent that also writes down, outside of everything that is ever removed, that it was started."""
-    script = folder / "agent.py"
-    script.write_text(AGENT.format(starts=str(folder / "starts")))
+    script, signs = folder / "agent.py", folder / "signs"
+    signs.mkdir(exist_ok=True)
+    script.write_text(AGENT.format(starts=str(signs / "starts")))
     return script
 
 
@@ -116,7 +117,7 @@ def judge(world: World, installation: Installation) -> None:
     branches = world.git("branch", "--list", "--format=%(refname:short)").split()
     assert branches == sorted(["main", world.pulls()[0].head])
     assert "- size + 1" not in world.git("show", f"{world.pulls()[0].head}:widgets/chunks.py")
-    assert (installation.folder / "starts").read_text() == "started\n"
+    assert (installation.folder / "signs" / "starts").read_text() == "started\n"
     program.wait_until_no_process(str(installation.folder / "machine" / "workspace"))
     assert world.github.complaints == []
     assert world.github.unknown_calls == []

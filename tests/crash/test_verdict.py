@@ -37,7 +37,7 @@ async def test_the_verdict_notices_what_was_lost_and_what_happened_twice(tmp_pat
     expect_a_complaint(world, installation)
     world.git("branch", "-D", "ptq/another")
     judge(world, installation)
-    starts = tmp_path / "story" / "starts"
+    starts = tmp_path / "story" / "signs" / "starts"
     starts.write_text(starts.read_text() * 2)
     expect_a_complaint(world, installation)
 

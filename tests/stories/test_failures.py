@@ -11,7 +11,7 @@ import pytest
 
 from github_standin.model.faults import ApiKind
 from tests.support.jobd import find_first, processes_with
-from tests.support.world import FIX, WRITE_REPORT, World, open_world
+from tests.support.world import FIX, SIGNS, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -279,10 +279,10 @@ async def test_what_is_edited_after_the_trigger_does_not_reach_the_agent(tmp_pat
 
 
 async def test_an_agent_whose_supervisor_is_shot_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
-    agent = WRITE_REPORT + f"open({str(tmp_path / 'begun')!r}, 'w').close()\n" + SLEEP
+    agent = WRITE_REPORT + f"open({str(tmp_path / SIGNS / 'begun')!r}, 'w').close()\n" + SLEEP
     async with open_world(tmp_path, on_real_machine=True, agent=agent) as world:
         await start(world)
-        await world.wait(lambda: (tmp_path / "begun").exists() or None, "the agent")
+        await world.wait(lambda: (tmp_path / SIGNS / "begun").exists() or None, "the agent")
         (job,) = await world.jobs()
         request = tmp_path / "machine" / "workspace" / "jobs" / job.id / "control" / "agent.request"
         os.kill(find_first(processes_with(str(request))), signal.SIGKILL)

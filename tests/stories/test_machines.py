@@ -26,7 +26,7 @@ from runner.rows.machine_states import fetch_warm_bases
 from tests.support import program
 from tests.support.machines import open_server
 from tests.support.proxy import StallingSshServer
-from tests.support.world import FIX, PATIENCE_S, WRITE_REPORT, World, open_world
+from tests.support.world import FIX, PATIENCE_S, SIGNS, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -137,8 +137,9 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
     began = shared / "began"
     first = f"if not os.path.exists({str(began)!r}):\n    open({str(began)!r}, 'w')\n    time.sleep(600)\n"
     more_toml = f"[limits]\nunreachable_after_s = 1\n{second_machine(tmp_path)}"
+    agent = WRITE_REPORT + first + FIX
     async with open_world(
-        tmp_path, on_real_machine=True, agent=WRITE_REPORT + first + FIX, more_toml=more_toml
+        tmp_path, on_real_machine=True, agent=agent, more_toml=more_toml, writable=(shared,)
     ) as world:
         await start(world)
         lost = await world.wait_for_job("running")
@@ -335,7 +336,8 @@ async def small_disk(folder: Path) -> AsyncIterator[None]:
 
 async def test_a_full_disk_is_reported_as_such_and_the_next_job_has_room_again(tmp_path: Path) -> None:
     fill = "\ntry: open(os.environ['TMPDIR'] + '/filler', 'wb').write(bytes(20 << 20))\nexcept OSError: pass\n"
-    once = f"if not os.path.exists({str(tmp_path / 'once')!r}):\n    open({str(tmp_path / 'once')!r}, 'w')\n"
+    sign = str(tmp_path / SIGNS / "once")
+    once = f"if not os.path.exists({sign!r}):\n    open({sign!r}, 'w')\n"
     flood = "".join(f"    {line}\n" for line in f"{fill}print('x' * 300000, flush=True)\ntime.sleep(60)".splitlines())
     disk = small_disk(tmp_path / "machine" / "workspace")
     async with disk, open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + once + flood + FIX) as world:

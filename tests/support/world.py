@@ -38,6 +38,9 @@ Value = TypeVar("Value")
 
 DATABASE_URL = "sqlite+aiosqlite:///ptq.db"
 PATIENCE_S = 100.0
+SIGNS = "signs"
+"""The folder of a world in which agents leave signs for their story. Nothing else outside of a job is writable."""
+
 LIKE_A_TOKEN = r"gh[a-z]_[A-Za-z0-9]{20,}|eyJ[\w-]+\.eyJ|x-access-token"
 
 NOTE = (
@@ -221,12 +224,14 @@ async def open_world(
     python: str = "",
     private: bool = False,
     on_real_machine: bool = False,
+    writable: tuple[Path, ...] = (),
 ) -> AsyncIterator[World]:
     """A running installation; `agent` is the source of its agent, in place of the demo's.
 
     Its machine is a quick one, unless the story is about what only a real one has. It verifies nothing itself unless it
     is told to: few stories are about that, and all would wait for it.
     """
+    signs = folder / SIGNS
     quick = None
     if not (on_real_machine or ssh or python or private):
         quick = QuickMachine(folder / "machine" / "ssh")
@@ -251,7 +256,9 @@ async def open_world(
         private=private,
         opens=quick.open_host if quick else open_host,
         app_key=make_app_key(),
+        writable=(str(signs), *map(str, writable)),
     )
+    signs.mkdir(exist_ok=True)
     if database_url == DATABASE_URL:
         write_database(folder / "ptq.db")
     async with AsyncExitStack() as stack:
