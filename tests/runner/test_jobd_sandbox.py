@@ -22,7 +22,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from runner.jobd.files import Failure
-from runner.jobd.sandbox import namespaces, sandbox, syscalls
+from runner.jobd.sandbox import landlock, namespaces, sandbox, syscalls
 from runner.jobd.sandbox.processes import find_processes
 from runner.jobd.sandbox.tools import find_tools
 from tests.support import lesser_kernel, refused_calls
@@ -435,7 +435,40 @@ def test_without_a_network_a_job_reaches_nothing_but_itself(jobd: Jobd, network:
         log = jobd.agent(f"{sys.executable} - {port} job-{jobd.job_id} <<'END'\n{LISTEN}END")["log"].decode()
     works, *rest = log.splitlines()
     assert works == "own loopback works", log
-    assert rest == (["reached"] * 2 if network == "host" else ["Connection refused"] * 2)
+    refused = "Operation not permitted" if landlock.can_scope_sockets() else "reached"
+    assert rest == (["reached", refused] if network == "host" else ["Connection refused"] * 2)
+
+
+TALK = """
+import socket, sys
+mine, its = ("\\0of-" + job for job in sys.argv[1:])
+server = socket.socket(socket.AF_UNIX)
+server.bind(mine)
+server.listen()
+for name in (mine, its):
+    try:
+        socket.socket(socket.AF_UNIX).connect(name)
+        print("reached", flush=True)
+    except OSError as error:
+        print(error.strerror)
+sys.stdin.read()
+"""
+
+
+@needs_cells
+@pytest.mark.skipif(not landlock.can_scope_sockets(), reason="this kernel cannot scope abstract sockets")
+def test_a_job_with_the_machines_network_reaches_its_own_abstract_sockets_and_no_siblings(jobd: Jobd) -> None:
+    """Descriptors sent through one would outlive the job that sent them."""
+    sibling = jobd.beside()
+    words = f"{sys.executable} -c {shlex.quote(TALK)}"
+    for one in (jobd, sibling):
+        assert one.prepare(network="host")["state"] == "done"
+    sibling.start(f"sleep 60 | {words} {sibling.job_id} {sibling.job_id}", timeout_s=60)
+    wait_until(lambda: sibling.poll("agent")["log"] == b"reached\nreached\n")
+    log = jobd.agent(f"{words} {jobd.job_id} {sibling.job_id}")["log"].decode()
+    assert log == "reached\nOperation not permitted\n"
+    assert sibling.poll("agent")["state"] == "running"
+    sibling.call("kill")
 
 
 @needs_cells

@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from .landlock import scope_sockets
 from .shortage import FORBIDDEN, Shortage, explain_shortage, unless_forbidden, wait_for_room
 from .syscalls import can_filter, filter_calls
 
@@ -270,6 +271,7 @@ def enter_namespaces(
     if command:
         _be_first(command)
     os.setsid()
+    scope_sockets()
     filter_calls(network=network)
     give_up_capabilities()
     signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -3,7 +3,8 @@
 - the job's files, without its `control` folder; its environment at its place;
 - its own /tmp and /var/tmp (one folder of the job), /dev/shm, /dev/pts and /proc; only the GPUs of its slot, if the
   slot has any; empty folders in place of the system's other world-writable ones (`/var/crash`);
-- no network except its own loopback, if its repository's table says so;
+- no network except its own loopback, if its repository's table says so; no abstract Unix sockets except its own, if the
+  kernel can do that (`landlock`);
 - nothing in the account's home, in /run, in the workspace (other jobs, other repositories), or in the service's own
   folders if the service runs on this machine. Exceptions: programs that PATH or an operator's command refers to, and
   the clone that the worktree's git needs.
