@@ -112,6 +112,7 @@ class JobPaths:
         self.result = self.control / "result.json"
         self.environment_file = self.control / "environment.json"
         self.layers = self.control / "layers.json"
+        self.git = self.control / "git"
         self.tree = self.control / "tree"
         self.tree_lock = self.control / "tree.lock"
         self.phase = self.control / "phase"
@@ -123,7 +124,7 @@ class JobPaths:
 
     def make_folders(self) -> None:
         """Make the job's folder, if it is not there yet. Raises `OSError`."""
-        for folder in (self.control, self.root):
+        for folder in (self.control, self.git, self.root):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
@@ -258,7 +259,7 @@ def require_folders(*folders: Path) -> None:
             raise Failure("folder_replaced", f"the folder {folder.name} is gone, or something else is in its place")
 
 
-def require_worktree(job: JobPaths) -> None:
+def require_worktree(worktree: Path) -> None:
     """Raises `Failure` if the worktree is gone. A link in its place does not count."""
-    if not is_folder(job.worktree):
+    if not is_folder(worktree):
         raise Failure("worktree_gone", "the agent deleted its worktree, or put something else in its place")

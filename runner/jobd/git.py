@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .files import RESERVE, Failure, JobPaths, is_full, read_json, require_folders
 
@@ -68,15 +68,30 @@ def find_recipe(job: JobPaths) -> dict[str, Any]:
     return read_json(job.of_stage("prepare", "request")) or read_json(job.of_stage("base", "request"))
 
 
+class GitFolders(NamedTuple):
+    """The folders that jobd's own git uses for a job."""
+
+    worktree: Path
+    clone: Path
+    """Where the job was prepared from."""
+    throwaways: Path
+    """Holds the temporary repositories. No command of the job sees it."""
+
+
+def find_git_folders(job: JobPaths) -> GitFolders:
+    """The folders of a job. They are named in control files, which cannot be read in a sandbox."""
+    return GitFolders(job.worktree, find_own_clone(job), job.git)
+
+
 class Git:
     """A temporary repository that sees only the worktree and the objects of the machine's clone."""
 
-    def __init__(self, folder: Path, job: JobPaths, timeout_s: float) -> None:
+    def __init__(self, folder: Path, worktree: Path, timeout_s: float) -> None:
         self.folder = folder
         self._deadline = time.monotonic() + timeout_s
         self._timeout_s = timeout_s
-        self._env = git_environment(GIT_DIR=str(folder), GIT_WORK_TREE=str(job.worktree))
-        self._worktree = job.worktree
+        self._env = git_environment(GIT_DIR=str(folder), GIT_WORK_TREE=str(worktree))
+        self._worktree = worktree
         self.ignored: list[str] = []
         """Git's messages about paths that it does not accept."""
 
@@ -161,17 +176,17 @@ def bounds_of_children(max_file_bytes: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def open_throwaway(job: JobPaths, clone: Path, base: str, timeout_s: float) -> Iterator[Git]:
+def open_throwaway(folders: GitFolders, base: str, timeout_s: float) -> Iterator[Git]:
     """A temporary repository in the object format of the commit `base`, for the job's worktree.
 
-    Raises `Failure` if the worktree is a link: git would read and write where it leads, and no sandbox holds it there.
+    Raises `Failure` if the worktree is a link: git would read and write where it leads.
     """
-    if job.worktree.is_symlink():
-        require_folders(job.worktree)
-    with tempfile.TemporaryDirectory(prefix="git-", dir=job.control) as folder:
-        git = Git(Path(folder), job, timeout_s)
+    if folders.worktree.is_symlink():
+        require_folders(folders.worktree)
+    with tempfile.TemporaryDirectory(prefix="git-", dir=folders.throwaways) as folder:
+        git = Git(Path(folder), folders.worktree, timeout_s)
         git.run("init", "--quiet", "--template=", f"--object-format={'sha256' if len(base) == 64 else 'sha1'}")
-        write_lines(git.folder / "objects" / "info" / "alternates", str(clone / "objects"))
+        write_lines(git.folder / "objects" / "info" / "alternates", str(folders.clone / "objects"))
         yield git
 
 

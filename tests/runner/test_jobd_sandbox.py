@@ -5,8 +5,10 @@ Where this machine has none, that is said, and the tests of the fall-back remain
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import errno
+import fcntl
 import os
 import pwd
 import re
@@ -22,11 +24,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from runner.jobd.files import Failure
+from runner.jobd.git import find_git_folders
 from runner.jobd.sandbox import landlock, namespaces, sandbox, syscalls
 from runner.jobd.sandbox.processes import find_processes
 from runner.jobd.sandbox.tools import find_tools
 from tests.support import lesser_kernel, refused_calls
-from tests.support.jobd import Jobd, Repository, find_first, processes_with, wait_until
+from tests.support.jobd import COLLECT, Jobd, Repository, find_first, processes_with, wait_until
 from tests.support.made_base import MadeBase
 
 pytestmark = pytest.mark.slow
@@ -378,6 +381,67 @@ def test_a_link_in_place_of_the_output_shows_no_other_jobs_heading(victim: Jobd)
     wait_until(lambda: jobd.poll("agent")["log"] == b"done\n")
     assert jobd.poll("agent")["heading"] == ""
     jobd.call("kill")
+
+
+@needs_cells
+def test_jobds_own_work_on_a_jobs_files_sees_what_the_job_sees(
+    victim: Jobd, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(home))
+    jobd = victim.beside()
+    assert jobd.prepare()["state"] == "done"
+    (jobd.root / "output" / "report.md").write_text("mine")
+    hidden = [home / ".ssh" / "id_ed25519", victim.root, victim.control, jobd.control / "environment.json"]
+    _, clone, throwaways = find_git_folders(jobd.job)  # Named in control files, which are hidden in there.
+    shown = [jobd.root / "output" / "report.md", jobd.job.git, clone, throwaways]
+    box = sandbox.Sandbox(jobd.job, {})
+    assert box.do(lambda: [path.exists() for path in (*hidden, *shown)]) == [False] * 4 + [True] * 4
+    assert box.do(lambda: [*os.environ]) == ["PATH"]
+    assert {*box.do(namespaces.list_descriptors)} <= {0, 1, 2, namespaces.ANSWER, namespaces.ANSWER + 1}
+    with pytest.raises(FileNotFoundError, match="No such file or directory"):
+        box.do(lambda: hidden[0].read_text())
+    with pytest.raises(OSError, match="Read-only"):
+        box.do(lambda: (clone / "x").touch())
+
+
+class HeldFile:
+    """A file with a lease: who opens it waits until it is let go (fcntl(2), "Leases")."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDONLY)
+        fcntl.fcntl(self._file, fcntl.F_SETSIG, signal.SIGURG)  # The kernel sends it, and nobody minds it.
+        fcntl.fcntl(self._file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+    def is_awaited(self) -> bool:
+        """Whether somebody waits for it."""
+        return fcntl.fcntl(self._file, fcntl.F_GETLEASE) != fcntl.F_WRLCK
+
+    def close(self) -> None:
+        """Let it go."""
+        os.close(self._file)
+
+
+@needs_cells
+@pytest.mark.parametrize("sealed", [True, False])
+def test_a_folder_that_becomes_a_link_while_git_reads_it_leads_to_no_other_job(victim: Jobd, sealed: bool) -> None:
+    """As another job can do it that has got this folder's descriptor. Git has looked at the folder already."""
+    (victim.root / "output" / "report.md").write_text(SECRET)
+    jobd = victim.beside()
+    jobd.can_seal = sealed
+    if not sealed:
+        (jobd.workspace / "sealed").unlink(missing_ok=True)
+    way = "copy" if sealed else "slot"
+    assert jobd.prepare(ways=[way])["state"] == "done"
+    jobd.agent("mkdir d; echo mine > d/a; echo mine > d/report.md")
+    folder = jobd.find("d")
+    with closing(HeldFile(folder / "a")) as file:
+        jobd.call("collect", **{"base_commit": jobd.repository.git("rev-parse", "main"), **COLLECT})
+        wait_until(file.is_awaited)
+        folder.rename(folder.with_name("elsewhere"))
+        folder.symlink_to(victim.root / "output")
+    jobd.wait("collect")
+    contents = [base64.b64decode(change["content"]) for change in jobd.result()["changes"]]
+    assert (SECRET.encode() in contents) is not sealed
 
 
 LISTEN = """

@@ -80,7 +80,7 @@ def run_session(job: JobPaths) -> None:
     with not_ended(job):
         require_idle(job)
         mount_environment(job, LOCK_TIMEOUT_S, LOCK_TIMEOUT_S)
-    require_worktree(job)
+    require_worktree(job.worktree)
     shell = shutil.which("bash")
     argv = [shell, "--noprofile", "--norc"] if shell else ["/bin/sh"]
     print(describe_session(job, limit_s), flush=True)

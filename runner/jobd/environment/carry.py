@@ -10,11 +10,12 @@ import base64
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..files import Failure, JobPaths, read_json
-from ..git import Git, find_own_clone, open_throwaway, show_path
+from ..git import Git, GitFolders, find_git_folders, open_throwaway, show_path
 from ..requests import is_change
+from ..stages.stage import Stage
 from .change import PathReader
 from .merge import merge
 from .trees import open_up
@@ -23,16 +24,23 @@ Change = Mapping[str, Any]
 """`path`, `mode` (None: deleted), `content` in Base64 (a link's target), and `old_mode`."""
 
 
-def carry_over(
-    job: JobPaths, clone: Path, base: str, changes: Sequence[Change], timeout_s: float, begun_at: str = ""
-) -> list[str]:
+def carry_over(stage: Stage, base: str, changes: Sequence[Change], begun_at: str = "") -> list[str]:
     """Apply edits to a worktree that was just checked out. Raises `Failure`.
 
     Edits that were made on another commit, `begun_at`, are merged. Returns the paths in conflict.
     """
     if not changes:
         return []
-    with open_throwaway(job, clone, base, timeout_s) as git:
+    folders, timeout_s = find_git_folders(stage.job), stage.request["timeout_s"]
+    conflicts: list[str] = stage.do_inside(lambda: apply_edits(folders, base, changes, timeout_s, begun_at))
+    return conflicts
+
+
+def apply_edits(
+    folders: GitFolders, base: str, changes: Sequence[Change], timeout_s: float, begun_at: str
+) -> list[str]:
+    """The same, with plain values and without a sandbox."""
+    with open_throwaway(folders, base, timeout_s) as git:
         tree = write_tree(git, begun_at or base, changes)
         conflicts: list[str] = []
         if begun_at not in ("", base):
@@ -41,26 +49,41 @@ def carry_over(
         return conflicts
 
 
-def put_back(job: JobPaths, request: Mapping[str, Any], problems: list[str], deadline: float) -> None:
+class HeldBack(NamedTuple):
+    """Edits that agents and commands do not see."""
+
+    changes: Sequence[Change]
+    begun_at: str
+    """The commit that they were made on; empty: the environment's own base commit."""
+
+
+def find_held_back(job: JobPaths, max_changes: int) -> HeldBack:
+    """The held-back edits of a prepared job."""
+    prepared = read_json(job.of_stage("prepare", "request"))
+    changes, begun_at = prepared.get("held_back"), str(prepared.get("changes_from", ""))
+    # In a job without a sandbox, an agent may have written to this file, but can only spoil its own change.
+    if not isinstance(changes, list) or len(changes) > max_changes or not all(map(is_change, changes)):
+        changes = []
+    return HeldBack(changes, begun_at)
+
+
+def put_back(
+    folders: GitFolders, request: Mapping[str, Any], held_back: HeldBack, problems: list[str], deadline: float
+) -> None:
     """Apply the held-back edits, except to paths that the run has changed; those are reported in `problems`.
 
     Raises `Failure`.
     """
-    prepared = read_json(job.of_stage("prepare", "request"))
-    held_back, begun_at = prepared.get("held_back"), str(prepared.get("changes_from", ""))
-    # An agent may have written to this file, but can only spoil its own change.
-    if not isinstance(held_back, list) or not 0 < len(held_back) <= request["max_changes"]:
-        return
-    if not all(map(is_change, held_back)):
+    if not held_back.changes:
         return
     base = request["base_commit"]
-    open_up(job.worktree, deadline)
-    with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
-        for change in held_back:
+    open_up(folders.worktree, deadline)
+    with open_throwaway(folders, base, request["timeout_s"]) as git:
+        for change in held_back.changes:
             left_out = f"an earlier edit of {show_path(change['path'])} was left out"
-            if not has_same(git, change["path"], begun_at, base):
+            if not has_same(git, change["path"], held_back.begun_at, base):
                 problems.append(f"{left_out}: the new base also changes it")
-            elif not put_back_one(git, job.worktree, base, change, request["max_change_bytes"]):
+            elif not put_back_one(git, folders.worktree, base, change, request["max_change_bytes"]):
                 problems.append(f"{left_out}: the run edited it again")
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..files import Failure, JobPaths, is_utf8
-from ..git import Git, find_own_clone, join_paths, open_throwaway, show_path, split_paths, write_lines
+from ..files import Failure, is_utf8
+from ..git import Git, GitFolders, join_paths, open_throwaway, show_path, split_paths, write_lines
 
 PATCH_FACTOR = 4
 """How many times larger than the changed files a patch may be: it also holds the old content."""
@@ -57,14 +57,14 @@ class ChangedPath(NamedTuple):
     object: str
 
 
-def compute_change(job: JobPaths, request: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
+def compute_change(folders: GitFolders, request: Mapping[str, Any], problems: list[str]) -> dict[str, Any]:
     """The changed files, and a patch for people. `problems` names what is left out."""
     base, max_bytes = request["base_commit"], request["max_change_bytes"]
-    with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
+    with open_throwaway(folders, base, request["timeout_s"]) as git:
         write_lines(git.folder / "info" / "exclude", *NEVER_PART_OF_A_CHANGE)
         write_lines(git.folder / "info" / "attributes", SHOW_ALL_TEXT)
         git.run("read-tree", base)
-        found = Survey(git, job.worktree, request, problems)
+        found = Survey(git, folders.worktree, request, problems)
         git.run("update-index", "-z", "--force-remove", "--stdin", stdin=join_paths(found.gone))
         git.run("update-index", "-z", "--add", "--replace", "--stdin", stdin=join_paths(found.present))
         problems += [f"left out, because git does not accept it: {line}" for line in git.ignored]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..files import Failure, JobPaths
-from ..git import find_own_clone, join_paths, open_throwaway, split_paths
+from ..git import GitFolders, join_paths, open_throwaway, split_paths
 from ..safe_paths import FolderEntry, walk
 from .trees import open_up
 
@@ -48,17 +48,17 @@ def remove(entry: FolderEntry) -> None:
         raise Failure("not_hidden", "the agent's configuration cannot be hidden")
 
 
-def bring_back(job: JobPaths, request: Mapping[str, Any]) -> None:
+def bring_back(folders: GitFolders, request: Mapping[str, Any]) -> None:
     """Restore the base commit's files with hidden names, unless something is in the way. Raises `Failure`."""
     unwanted, base = {name.casefold() for name in request["hidden"]}, request["base_commit"]
     if not unwanted:
         return
-    with open_throwaway(job, find_own_clone(job), base, request["timeout_s"]) as git:
+    with open_throwaway(folders, base, request["timeout_s"]) as git:
         tracked = split_paths(git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", base))
         gone = [
             path
             for path in tracked
-            if not unwanted.isdisjoint(path.casefold().split("/")) and is_free(job.worktree, path)
+            if not unwanted.isdisjoint(path.casefold().split("/")) and is_free(folders.worktree, path)
         ]
         git.run("read-tree", base)
         git.run("checkout-index", "-z", "--stdin", stdin=join_paths(gone))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..files import Failure, JobPaths, is_folder, require_folders, write_file
-from ..git import Git, find_own_clone, open_throwaway, show_path, split_paths
+from ..git import Git, find_git_folders, open_throwaway, show_path, split_paths
 from ..safe_paths import write_safely
 from ..stages.stage import Stage
 
@@ -47,8 +47,8 @@ def make_home(job: JobPaths) -> None:
     """Create the home with the shells' startup files (bash(1), "INVOCATION")."""
     job.home.mkdir(mode=0o700, exist_ok=True)
     require_folders(job.home)
-    write_file(job.home / ".profile", PROFILE)
-    write_file(find_bash_env(job), SHOW_NOTICE)
+    for path, text in ((job.home / ".profile", PROFILE), (find_bash_env(job), SHOW_NOTICE)):
+        write_safely(job.place, str(path.relative_to(job.place)), text.encode())
 
 
 def find_bash_env(job: JobPaths) -> Path:
@@ -98,8 +98,9 @@ def copy_skills(stage: Stage) -> None:
     request, room, places = stage.request, MAX_SKILL_BYTES, MAX_SKILL_FILES
     if not request["base_skills"]:
         return
-    clone, base = find_own_clone(stage.job), request["base_commit"]
-    with open_throwaway(stage.job, clone, base, request["timeout_s"]) as git:
+    base = request["base_commit"]
+    # It reads only the clone, and so needs no sandbox.
+    with open_throwaway(find_git_folders(stage.job), base, request["timeout_s"]) as git:
         for target, folder in request["base_skills"].items():
             files = list_files(git, base, folder)
             room, places = room - sum(file.size for file in files), places - len(files)

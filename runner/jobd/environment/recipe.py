@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from pathlib import Path
 
-from ..files import Failure, is_utf8, require_folders, write_file
-from ..git import GIT, SETTINGS, find_clone, open_throwaway
+from ..files import Failure, is_utf8, require_folders
+from ..git import GIT, SETTINGS, find_clone, find_git_folders, open_throwaway
+from ..safe_paths import open_folder, write_safely
 from ..stages.stage import Stage
 from .change import list_new
 from .fetching import find_git_access, must_fetch
@@ -38,17 +40,15 @@ def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
     what, git = "the worktree could not be made", worktree / ".git"
     # Commands of an earlier commit may have run here.
     require_folders(worktree, *([git] if os.path.lexists(git) else []))
-    for left in git.glob("*.lock"):  # Left by a killed git: no other process uses this worktree.
-        left.unlink()
+    if git.is_dir():
+        remove_locks(worktree)
     run_git(
         stage, what, "init", "--quiet", "--template=", f"--object-format={'sha256' if len(commit) == 64 else 'sha1'}"
     )
     clone = find_clone(stage.job, stage.request["clone_url"])
     about = git / "objects" / "info"
-    require_folders(worktree, git, about.parent)
-    about.mkdir(exist_ok=True)
-    require_folders(about)
-    write_file(about / "alternates", f"{clone / 'objects'}\n")
+    require_folders(worktree, git, about.parent, *([about] if os.path.lexists(about) else []))
+    write_safely(worktree, ".git/objects/info/alternates", f"{clone / 'objects'}\n".encode())
     # Relative URLs of submodules depend on it, and agents look it up.
     run_git(stage, what, "config", "remote.origin.url", stage.request["clone_url"])
     run_git(stage, what, "checkout", "--quiet", "--force", "--detach", commit)
@@ -56,6 +56,14 @@ def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
         words = ("submodule", "update", "--init", "--recursive", "--force", "--jobs=8", "--depth=1")
         what = "the submodules could not be fetched"
         must_fetch(stage, "checkout_failed", what, [*GIT, *words], describe_git(stage), worktree)
+
+
+def remove_locks(worktree: Path) -> None:
+    """Remove what a killed git has left: no other process uses this worktree. Raises `OSError`."""
+    with open_folder(worktree, [".git"]) as folder:
+        for name in os.listdir(folder):  # noqa: PTH208 - a descriptor
+            if name.endswith(".lock"):
+                os.unlink(name, dir_fd=folder)
 
 
 def refresh_index(stage: Stage) -> None:
@@ -114,9 +122,11 @@ def list_untracked(stage: Stage, commit: str) -> list[str]:
 
     They are not part of a job's change. Raises `Failure` if there are far too many.
     """
-    job = stage.job
-    clone = find_clone(job, stage.request["clone_url"])
-    with open_throwaway(job, clone, commit, stage.limit_s) as throwaway:
-        throwaway.run("read-tree", commit)
-        found = list_new(throwaway, MAX_LEFT_BYTES)
-    return [path for path in found if is_utf8(path)]
+    folders = find_git_folders(stage.job)
+
+    def look() -> list[str]:
+        with open_throwaway(folders, commit, stage.limit_s) as throwaway:
+            throwaway.run("read-tree", commit)
+            return list_new(throwaway, MAX_LEFT_BYTES)
+
+    return [path for path in stage.do_inside(look) if is_utf8(path)]

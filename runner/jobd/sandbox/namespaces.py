@@ -66,6 +66,9 @@ LIMITS_OF = {"user": "max_user_namespaces", "mount": "max_mnt_namespaces"} | {
     name: f"max_{name}_namespaces" for name in ("pid", "ipc", "net", "uts", "cgroup", "time")
 }
 
+ANSWER = 3
+"""The descriptor by which a child answers `ask_child`."""
+
 MAX_NESTED = 64
 """How many namespaces of each kind a job's command may have: enough for nested sandboxes of browsers and agents. The
 account has some thousands for all jobs together."""
@@ -383,7 +386,8 @@ def can_sandbox(missing: Mapping[str, str]) -> bool:
 def ask_child(find_out: Callable[[], Any]) -> Any:
     """Run `find_out` in a child, so that it changes nothing in this process. None if the child died.
 
-    What it finds must fit into JSON and a pipe. Raises `OSError` if there is no room for another process.
+    What it finds must fit into JSON. The child inherits only the standard descriptors. Raises `OSError` if there is no
+    room for another process.
     """
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as file:
@@ -391,13 +395,27 @@ def ask_child(find_out: Callable[[], Any]) -> Any:
             child = os.fork()
             if not child:
                 with suppress(BaseException):
-                    os.write(writer, json.dumps(find_out()).encode())
+                    if writer != ANSWER:
+                        os.dup2(writer, ANSWER, inheritable=False)
+                    close_others()
+                    _write(ANSWER, json.dumps(find_out()).encode())
                 os._exit(0)
         finally:
             os.close(writer)
         said = file.read()
     os.waitpid(child, 0)
     return json.loads(said) if said else None
+
+
+def close_others() -> None:
+    """In a child of `ask_child`, close all descriptors except the standard ones and the one for the answer."""
+    _close({*list_descriptors()} - {0, 1, 2, ANSWER})
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def _try(folder: Path) -> dict[str, str] | str:

@@ -9,6 +9,9 @@
   folders if the service runs on this machine. Exceptions: programs that PATH or an operator's command refers to, and
   the clone that the worktree's git needs.
 
+jobd's own work on the job's files is done in the same view (`Sandbox.do`), in addition with a folder for git. Where it
+runs outside, it follows no link (`safe_paths`).
+
 Everything else on the machine is visible, and read-only except for the operator's `writable` folders. A job that could
 write there could replace a program that jobd runs, or the folder around its workspace. The commands cannot open
 /dev/fuse; without a network they cannot open devices that reach other hosts either. `syscalls` says which system calls
@@ -21,18 +24,22 @@ import os
 import pwd
 import re
 import stat
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..files import Failure, JobPaths, read_json
+from ..files import Failure, JobPaths, describe, read_json
 from ..git import find_own_clone, find_recipe
 from .namespaces import (
     NO_EXEC,
     NO_SUID,
+    ROOT,
+    ask_child,
     bind,
     close_device,
+    close_others,
     enter_namespaces,
     find_mounts,
     find_other_places,
@@ -41,7 +48,7 @@ from .namespaces import (
     mount,
     mount_empty,
 )
-from .shortage import unless_forbidden
+from .shortage import Shortage, explain_refusal, explain_shortage, unless_forbidden
 from .tools import find_tools, is_inside, is_there
 
 SCRATCH, SHARED_MEMORY = (Path("/tmp"), Path("/var/tmp")), Path("/dev/shm")  # noqa: S108 - the system's standard paths
@@ -86,11 +93,54 @@ class Sandbox:
         self._writable = find_writable(prepared.get("writable") or (), self._covers, job.workspace)
         self._kept = self._find_kept((prepared, request))
 
-    def enter(self, folder: Path) -> None:
-        """Move this process into the sandbox, just before it executes a command. Raises `OSError`."""
-        enter_namespaces(self._parent, self._arrange, network=self._has_network, start_beside=self._start_beside)
+    def enter(self, folder: Path, shown: Sequence[Path] = ()) -> None:
+        """Move this process into the sandbox, just before it executes a command. Raises `OSError`.
+
+        It also sees the folders `shown`, and can write there.
+        """
+        arrange = partial(self._arrange, shown)
+        enter_namespaces(self._parent, arrange, network=self._has_network, start_beside=self._start_beside)
         # Enter the folder again: from the old working directory, `..` leads under the covers.
         os.chdir(folder)
+
+    def do(self, work: Callable[[], Any]) -> Any:
+        """Do jobd's own work on the job's files, in a child process in the sandbox. Returns what `work` returns.
+
+        Another job may change these files at the same time. In here, a link leads only to what the job itself can see.
+        The work must not read control files; it has one folder among them, for git. What it returns must fit into JSON.
+        Raises what the work raises, as a `Failure` or an `OSError`; `Shortage`; and `Failure`, also if the child died.
+        """
+        try:
+            answer = ask_child(lambda: self._answer(work))
+        except OSError as error:
+            raise Shortage(explain_shortage(error.errno)) from None
+        if answer is None:
+            raise Failure("internal", "the process that works on the job's files was killed")
+        if "refused" in answer:
+            raise explain_refusal(*answer["refused"])
+        if "os_error" in answer:
+            raise OSError(*answer["os_error"])
+        if "error" in answer:
+            raise Failure(answer["error"], answer["message"])
+        return answer["result"]
+
+    def _answer(self, work: Callable[[], Any]) -> dict[str, Any]:
+        try:
+            # The first process of the namespace stays in this folder: /proc must not lead from there under the covers.
+            os.chdir(ROOT)
+            self.enter(ROOT, shown=[self._job.git])
+            close_others()
+        except OSError as error:
+            return {"refused": [error.errno, str(error)]}
+        # /proc shows git's environment to whoever makes git follow a link there.
+        for name in {*os.environ} - {"PATH"}:
+            del os.environ[name]
+        try:
+            return {"result": work()}
+        except OSError as error:
+            return {"os_error": [error.errno, error.strerror or str(error), error.filename and str(error.filename)]}
+        except Exception as error:
+            return describe(error)
 
     def _find_kept(self, requests: Iterable[Mapping[str, Any]]) -> list[Path]:
         """Paths under a cover that stay visible, read-only."""
@@ -104,8 +154,8 @@ class Sandbox:
         kept = {clone, clone.resolve(), Path("/etc/resolv.conf").resolve(), *tools}
         return outermost(path for path in kept if is_inside(path, self._covers))
 
-    def _arrange(self) -> None:
-        mine = (self._job.root, self._job.place, *self._writable)
+    def _arrange(self, shown: Sequence[Path]) -> None:
+        mine = (self._job.root, self._job.place, *self._writable, *shown)
         own = {*mine, *(path.resolve() for path in mine)}  # Git stores resolved paths.
         # Opened before covers are mounted: each can still be reached through its descriptor.
         sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}

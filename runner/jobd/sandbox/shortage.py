@@ -56,6 +56,13 @@ class Shortage(Failure):
         super().__init__("sandbox_shortage", f"the machine has no room for another sandbox at the moment: {reason}")
 
 
+def explain_refusal(number: int | None, reason: str) -> Failure:
+    """Why the kernel did not let a process enter its sandbox: for lack of room, or because it forbids that."""
+    if number and number not in FORBIDDEN:
+        return Shortage(explain_shortage(number))
+    return Failure("not_sealed", f"a command could not enter its sandbox: {reason}")
+
+
 def wait_for_room(attempt: Callable[[], T], patience_s: float) -> T:
     """Repeat an attempt while it raises `Shortage`, for so long. Then raises it, too."""
     deadline = time.monotonic() + patience_s

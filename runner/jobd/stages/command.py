@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ..files import Failure
+from ..files import open_plain
 from ..sandbox.namespaces import leave_descriptors
 from ..sandbox.processes import reap_orphans
 from ..sandbox.sandbox import Sandbox
-from ..sandbox.shortage import FORBIDDEN, NO_PROCESS, Shortage, explain_shortage
+from ..sandbox.shortage import NO_PROCESS, Shortage, explain_refusal, explain_shortage
 from .log import PipeOutput
 
 TICK_S = 0.1
@@ -90,7 +90,8 @@ def start(
             raise
 
     try:
-        with stdin.open("rb") as file:
+        # Of a job's own file: another job may have put a link in its place.
+        with open(stdin, "rb", opener=open_plain) as file:
             return subprocess.Popen(
                 argv,
                 cwd=cwd,
@@ -104,9 +105,7 @@ def start(
     except subprocess.SubprocessError:
         os.set_blocking(reader, False)
         number, _, reason = os.read(reader, MAX_REASON).decode(errors="replace").partition(" ")
-        if number.isdecimal() and int(number) and int(number) not in FORBIDDEN:
-            raise Shortage(explain_shortage(int(number))) from None
-        raise Failure("not_sealed", f"a command could not enter its sandbox: {reason}") from None
+        raise explain_refusal(int(number) if number.isdecimal() else None, reason) from None
     except OSError as error:
         if error.errno in NO_PROCESS:
             raise Shortage(explain_shortage(error.errno)) from None

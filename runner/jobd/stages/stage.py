@@ -114,6 +114,16 @@ class Stage:
         found = read_json(self.job.watcher_stop) if reason == "ended_by_watcher" else {}
         return CommandResult(128 - status if status < 0 else status, reason, found.get("reason"))
 
+    def do_inside(self, work: Callable[[], Any], patience_s: float | None = None) -> Any:
+        """Do jobd's own work on the job's files in the job's sandbox, if it has one (`Sandbox.do`).
+
+        Waits for room for so long. Raises `Failure`, and what the work raises.
+        """
+        sandbox = open_sandbox(self.job, self.request)
+        if not sandbox:
+            return work()
+        return wait_for_room(lambda: sandbox.do(work), self.patience_s if patience_s is None else patience_s)
+
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
         """Add the duration of the block to `took`."""

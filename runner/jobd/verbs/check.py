@@ -7,6 +7,7 @@ or in scratch folders, is removed before the next run. It does not judge the res
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,9 +17,9 @@ from ..environment.carry import carry_over
 from ..environment.environment import LOCK_TIMEOUT_S, find_tree, isolate_mounts
 from ..environment.recipe import run_commands
 from ..environment.trees import Tree, discard, make_tree, mount_tree, put_on_top, unmount_tree
-from ..files import Failure, require_folders, write_file
-from ..git import find_own_clone
+from ..files import Failure, require_folders
 from ..locks import keep_locked
+from ..safe_paths import open_folder, write_safely
 from ..stages.command import NotRunnable
 from ..stages.stage import Stage
 from .watchers import watch_written
@@ -150,11 +151,12 @@ def make_edits(stage: Stage, run: Mapping[str, Any]) -> None:
         run_commands(stage, "rebuild", stage.request["rebuild"])
         return
     if run["frozen"]:
-        write_file(job.output / FREEZER, FREEZE)
+        write_safely(job.root, f"{job.output.name}/{FREEZER}", FREEZE.encode())
         words = [*stage.request["script_argv"], str(job.output / FREEZER), *run["frozen"]]
         stage.must("not_frozen", "the base's code could not be preserved", words, job.environment(), job.worktree)
         require_folders(job.output)
-        (job.output / FREEZER).unlink()
+        with open_folder(job.root, [job.output.name]) as folder:
+            os.unlink(FREEZER, dir_fd=folder)
     apply(stage, run["edits"])
 
 
@@ -185,8 +187,7 @@ def clear_scratch(stage: Stage) -> None:
 
 def apply(stage: Stage, changes: list[Mapping[str, Any]]) -> None:
     """Apply edits to the worktree. Raises `Failure`."""
-    job, request = stage.job, stage.request
-    carry_over(job, find_own_clone(job), request["base_commit"], changes, request["timeout_s"])
+    carry_over(stage, stage.request["base_commit"], changes)
 
 
 def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -195,7 +196,7 @@ def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
     if run["script"]:
         script = Path(job.output / SCRIPT)
         require_folders(job.output)
-        write_file(script, run["script"])
+        write_safely(job.root, f"{job.output.name}/{SCRIPT}", run["script"].encode())
         argv = [*stage.request["script_argv"], str(script)]
     stage.log.write(f"[{run['name']}]\n".encode())
     stage.deadline = min(deadline, time.monotonic() + stage.request["run_timeout_s"])

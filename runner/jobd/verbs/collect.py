@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ..environment.carry import put_back
+from ..environment.carry import HeldBack, find_held_back, put_back
 from ..environment.change import compute_change
 from ..environment.environment import find_tree, mount_environment
 from ..environment.hide import bring_back
 from ..environment.trees import open_up
 from ..files import Failure, is_folder, read_json, read_piece, require_worktree, write_file
+from ..git import GitFolders, find_git_folders
 from ..safe_paths import give_access
 from ..sandbox.processes import kill_processes
 from ..stages.stage import Stage
@@ -33,24 +35,56 @@ def collect(stage: Stage) -> dict[str, Any]:
         job.place.chmod(0o700)
     problems: list[str] = []
     found: dict[str, Any] = {"changes": [], "patch": ""}
+    # Control files cannot be read in the sandbox.
+    folders, held_back = find_git_folders(job), find_held_back(job, request["max_changes"])
+    asked = {**request, "left": read_json(job.layers).get("left", [])}
     try:
-        require_worktree(job)
-        bring_back(job, request)
-        put_back(job, request, problems, stage.deadline)
+        do_inside(stage, problems, lambda: restore(folders, request, held_back, problems, stage.deadline))
         if request["lint"]:
             watch_written(stage, find_tree(job))
         for command in request["lint"]:
-            require_worktree(job)
+            require_worktree(folders.worktree)
             lint(stage, command, problems)
-        require_worktree(job)
-        # The time of the stage may be over: the change has its own, because a lint command may hang.
-        open_up(job.worktree, time.monotonic() + stage.limit_s)
-        left = read_json(job.layers).get("left", [])
-        found = compute_change(job, {**request, "left": left}, problems)
+        found = do_inside(stage, problems, lambda: find_change(folders, asked, problems, stage.limit_s))
     finally:
-        texts = read_texts(job.output, request["max_text_bytes"], problems)
+        texts = do_inside(stage, problems, lambda: read_texts(job.output, request["max_text_bytes"], problems))
         write_file(job.result, json.dumps({**found, **texts, "problems": problems}))
     return {}
+
+
+def do_inside(stage: Stage, problems: list[str], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Work on the job's files in its sandbox. Raises `Failure`; what the work has added to `problems` is there then."""
+
+    def do() -> dict[str, Any]:
+        try:
+            return {"found": work(), "problems": problems}
+        except Failure as failure:
+            return {"failure": [failure.name, failure.message], "problems": problems}
+
+    answer = stage.do_inside(do, stage.limit_s)
+    problems[:] = answer["problems"]
+    if "failure" in answer:
+        raise Failure(*answer["failure"])
+    found: dict[str, Any] = answer["found"]
+    return found
+
+
+def restore(
+    folders: GitFolders, request: Mapping[str, Any], held_back: HeldBack, problems: list[str], deadline: float
+) -> dict[str, Any]:
+    """Undo in the worktree what hid files and edits from the agent. Raises `Failure`."""
+    require_worktree(folders.worktree)
+    bring_back(folders, request)
+    put_back(folders, request, held_back, problems, deadline)
+    return {}
+
+
+def find_change(folders: GitFolders, request: Mapping[str, Any], problems: list[str], limit_s: float) -> dict[str, Any]:
+    """The change in the worktree. Raises `Failure`."""
+    require_worktree(folders.worktree)
+    # The time of the stage may be over: the change has its own, because a lint command may hang.
+    open_up(folders.worktree, time.monotonic() + limit_s)
+    return compute_change(folders, request, problems)
 
 
 def lint(stage: Stage, command: str, problems: list[str]) -> None:

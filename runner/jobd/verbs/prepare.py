@@ -9,8 +9,9 @@ from ..environment.bases import refresh
 from ..environment.carry import carry_over
 from ..environment.clone import fetch_commit, require_commit
 from ..environment.environment import create_environment, decide, isolate_mounts
-from ..files import Failure, blame_job, require_folders, write_file
-from ..git import find_clone, to_text
+from ..files import Failure, blame_job, require_folders
+from ..git import to_text
+from ..safe_paths import write_safely
 from ..sandbox.sandbox import is_sandboxed
 from ..stages.stage import Stage
 
@@ -32,12 +33,12 @@ def prepare(stage: Stage) -> dict[str, Any]:
         base = create_environment(stage, store, commit)
         stage.log.write(f"[the environment took {time.monotonic() - began:.2f} s]\n".encode())
         # Only now: files that an earlier attempt wrote must not run before this job's agent does.
-        clone = find_clone(job, request["clone_url"])
         with stage.timing("edits"):
-            conflicts = carry_over(job, clone, commit, request["changes"], request["timeout_s"], begun_at)
+            conflicts = carry_over(stage, commit, request["changes"], begun_at)
         if conflicts:
             require_folders(job.output)
-            write_file(job.output / CONFLICTS, "".join(f"{to_text(path)}\n" for path in conflicts))
+            text = "".join(f"{to_text(path)}\n" for path in conflicts)
+            write_safely(job.root, f"{job.output.name}/{CONFLICTS}", text.encode())
     about = {"commit": base.commit, "made_at": base.made_at}
     made = {"way": store.way, "sealed": is_sandboxed(job), "base": about, "took": stage.took}
     return {"base_commit": commit, "conflicts": [to_text(path) for path in conflicts], **made}
