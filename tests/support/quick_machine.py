@@ -23,22 +23,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from runner.jobd.environment.carry import carry_over, put_back
-from runner.jobd.environment.change import compute_change
-from runner.jobd.environment.hide import bring_back, hide
+from runner.jobd.environment.carry import apply_edits, find_held_back
+from runner.jobd.environment.hide import hide
 from runner.jobd.environment.home import expand_home, write_home_files
-from runner.jobd.environment.trees import open_up
 from runner.jobd.files import (
     Failure,
     JobPaths,
     describe,
     failure_answer,
-    require_worktree,
     respond,
     try_lock,
     write_file,
 )
-from runner.jobd.git import GIT, find_clone, find_own_clone, git_environment, to_text
+from runner.jobd.git import GIT, find_clone, find_git_folders, git_environment, to_text
 from runner.jobd.main import VERBS, find
 from runner.jobd.requests import read_request
 from runner.jobd.sandbox.processes import kill_processes
@@ -46,7 +43,7 @@ from runner.jobd.stages.command import StopConditions
 from runner.jobd.stages.states import LOOK_S, PollRequest, open_lock, read_state
 from runner.jobd.stages.tombstone import ended, not_ended
 from runner.jobd.verbs.check import FREEZE, MAX_WORDS, SCRIPT, take_turns
-from runner.jobd.verbs.collect import read_texts
+from runner.jobd.verbs.collect import find_change, read_texts, restore
 from runner.jobd.verbs.prepare import CONFLICTS
 from runner.model.completed import Completed
 from runner.model.machines import Machine
@@ -145,7 +142,7 @@ def _prepare(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     index = {"GIT_WORK_TREE": str(job.worktree), "GIT_INDEX_FILE": str(job.control / "index")}
     _git(clone, "read-tree", "-u", "--reset", commit, **index)
     began, changes = request["changes_from"], request["changes"]
-    conflicts = carry_over(job, clone, commit, changes, request["timeout_s"], began)
+    conflicts = apply_edits(find_git_folders(job), commit, changes, request["timeout_s"], began) if changes else []
     if conflicts:
         write_file(job.output / CONFLICTS, "".join(f"{to_text(path)}\n" for path in conflicts))
     base = {"commit": commit, "made_at": time.time()}
@@ -218,14 +215,11 @@ def _collect(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     """What came of the run."""
     kill_processes(job.id)
     problems: list[str] = []
-    deadline = time.monotonic() + request["timeout_s"]
+    folders, deadline = find_git_folders(job), time.monotonic() + request["timeout_s"]
     found: dict[str, Any] = {"changes": [], "patch": ""}
     try:
-        require_worktree(job)
-        bring_back(job, request)
-        put_back(job, request, problems, deadline)
-        open_up(job.worktree, deadline)
-        found = compute_change(job, {**request, "left": ()}, problems)
+        restore(folders, request, find_held_back(job, request["max_changes"]), problems, deadline)
+        found = find_change(folders, {**request, "left": ()}, problems, request["timeout_s"])
     finally:
         texts = read_texts(job.output, request["max_text_bytes"], problems)
         write_file(job.result, json.dumps({**found, **texts, "problems": problems}))
@@ -263,7 +257,8 @@ def _lay_out_copy(
     if frozen:
         words = [sys.executable, "-c", FREEZE, *frozen]
         subprocess.run(words, env=job.environment(), cwd=job.worktree, check=True)
-    carry_over(job, find_own_clone(job), request["base_commit"], edits, request["timeout_s"])
+    if edits:
+        apply_edits(find_git_folders(job), request["base_commit"], edits, request["timeout_s"])
 
 
 def _begin_run(job: JobPaths, request: Mapping[str, Any], run: Mapping[str, Any]) -> subprocess.Popen[bytes]:

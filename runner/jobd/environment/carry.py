@@ -37,7 +37,7 @@ def carry_over(stage: Stage, base: str, changes: Sequence[Change], begun_at: str
 
 
 def apply_edits(
-    folders: GitFolders, base: str, changes: Sequence[Change], timeout_s: float, begun_at: str
+    folders: GitFolders, base: str, changes: Sequence[Change], timeout_s: float, begun_at: str = ""
 ) -> list[str]:
     """The same, with plain values and without a sandbox."""
     with open_throwaway(folders, base, timeout_s) as git:
