@@ -145,6 +145,14 @@ def render_edited() -> str:
     return "Commands in edited comments are ignored. Please post a new comment."
 
 
+def render_quoted_mail() -> str:
+    """Commands in a comment with a mail that is not marked as a quote."""
+    return (
+        "This comment holds a quoted e-mail, so its commands are not carried out. "
+        "Write the command in a comment of its own on GitHub."
+    )
+
+
 def render_no_advice(preset: str) -> str:
     """A preset without the instructions that it needs."""
     return f"Not started: `/ptq run {preset}` needs instructions after it."

@@ -291,6 +291,9 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
         assert (page.status, "needs 30" in page.text) == (409, True)
         page = await browser.send(f"{path}/note", {**fields, "note": f"{NOTE}\n\n/ptq cancel"})
         assert (page.status, "other commands" in page.text) == (409, True)
+        mail = f"{NOTE}\n\nОт: bob <notifications@github.com>\n\n{NOTE}"
+        page = await browser.send(f"{path}/note", {**fields, "note": mail})
+        assert (page.status, "an e-mail from GitHub" in page.text) == (409, True)
         assert dashboard.github.issue(NAME, 1).comments == []
         await browser.send(f"{path}/note", {**fields, "note": NOTE, "title": 'Keep the "last" “chunk”'})
         assert "Your note was posted" in browser.page.text

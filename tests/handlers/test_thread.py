@@ -103,6 +103,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_private_before: [replies.render_private_before()],
     replies.render_withdrawn: [replies.render_withdrawn()],
     replies.render_edited: [replies.render_edited()],
+    replies.render_quoted_mail: [replies.render_quoted_mail()],
     replies.render_no_advice: [replies.render_no_advice("ad-hoc")],
     replies.render_presets: [replies.render_presets(PRESETS.values())],
     replies.render_nothing_to_simplify: [replies.render_nothing_to_simplify()],
