@@ -388,23 +388,23 @@ def _find_in_paragraph(
     above, first, last = numbers
     starts: list[int] = []
     firsts = list(_find_firsts(children, elements))
+    # Of the raw lines: a name in the head of a message may hold a backtick.
+    mail = next((number for number in range(first, last) if _is_forwarded(lines, number, last)), None)
     if len(firsts) != last - first:
         # A code span, a tag or a link goes over the end of a line: what begins a line there is anybody's guess.
-        return starts, None
+        return starts, mail
     noted = False
     for line in lines[above:first]:
         noted = bool(line.strip()) and (noted or _FOOTNOTE.match(line) is not None)
     dollars = 0
     for number, opening in enumerate(firsts, first):
-        if _is_forwarded(lines, number, last):
-            return starts, number
         noted = noted or _FOOTNOTE.match(lines[number]) is not None
         # Between two `$$` GitHub reads mathematics.
         plain = opening.content if opening and not noted and not dollars % 2 else ""
         if plain[:4].casefold() == "/ptq" and _COMMAND.match(lines[number]):
             starts.append(number)
         dollars += lines[number].count("$$")
-    return starts, None
+    return starts, mail
 
 
 def _find_firsts(children: Sequence[Token], elements: tuple[_OpenElements, _OpenElements]) -> Iterator[Token | None]:
