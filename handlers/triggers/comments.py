@@ -216,7 +216,11 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
     issue = event.issue
     if issue.number != request.number:
         pull_number = issue.number
-        issue = await request.context.github.fetch_issue(request.rules.name, request.number)
+        try:
+            issue = await request.context.github.fetch_issue(request.rules.name, request.number)
+        except NotFound:
+            await request.reply(replies.render_issue_gone(request.number))
+            return
     await start_job(
         request.context,
         StartRequest(

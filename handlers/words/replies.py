@@ -211,6 +211,11 @@ def render_issue_changed(number: int) -> str:
     return f"Not started: issue #{number} has changed since your comment. Please check it, and use the command there."
 
 
+def render_issue_gone(number: int) -> str:
+    """A request on a pull request, whose issue GitHub does not find."""
+    return f"Not started: GitHub does not find issue #{number} in this repository. It was deleted or transferred."
+
+
 def render_label_too_late() -> str:
     """A label whose event did not arrive, on an issue that has changed since."""
     return (

@@ -118,6 +118,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         ),
     ],
     replies.render_issue_changed: [replies.render_issue_changed(12)],
+    replies.render_issue_gone: [replies.render_issue_gone(12)],
     replies.render_label_too_late: [replies.render_label_too_late()],
     replies.render_broken_rules: [replies.render_broken_rules("line 3, quotas.issue: Input should be an integer")],
     replies.render_paused: [
