@@ -39,6 +39,13 @@ class NotInstalled(GitHubError):  # noqa: N818
         super().__init__(status, f"the App is not installed on {repository}, or not with all its permissions")
 
 
+class TooLong(GitHubError):  # noqa: N818
+    """A list has more pages than we read, and trying again does not change that."""
+
+    def __init__(self, what: str, pages: int) -> None:
+        super().__init__(200, f"the list has more than {pages} pages", what)
+
+
 class GitHubUnavailable(Exception):  # noqa: N818
     """No usable answer (time-out, lost connection, 5xx, rate limit, refused credentials).
 

@@ -18,7 +18,7 @@ from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant, Tokens
 from bot.github.transport import Line, Unauthorized
 from handlers.effects.rate_limit import WriteBudget
-from handlers.ports import GitHubUnavailable, Worth
+from handlers.ports import TooLong, Worth
 
 PAGE_SIZE = 100
 
@@ -70,7 +70,7 @@ class Calls:
     async def fetch_all(self, access: Access, repository: str, path: str, **url_vars: Any) -> list[Any]:
         """Get all pages of a list, as linked by the `Link` headers. `path` must use `per_page`.
 
-        Raises `GitHubUnavailable` if the list has more than `max_pages` pages.
+        Raises `TooLong` if the list has more than `max_pages` pages.
         """
         items: list[Any] = []
         url, filling = _below(repository, path, {**url_vars, "per_page": PAGE_SIZE})
@@ -80,7 +80,7 @@ class Calls:
             if more is None:
                 return items
             url, filling = more, {}
-        raise GitHubUnavailable(f"{path} of {repository} has more than {self._timings.max_pages} pages")
+        raise TooLong(f"{path} of {repository}", self._timings.max_pages)
 
     async def fetch_account(self, access: Access, repository: str, login: str, path: str = "", **url_vars: Any) -> Any:
         """Get public data of an account, with a token for the repository. `path` is relative to `/users/LOGIN`."""

@@ -28,6 +28,7 @@ from bot.github.payloads import (
     parse_blob,
     parse_comment,
     parse_comments,
+    parse_home,
     parse_issues,
     parse_own_login,
     parse_payload,
@@ -146,9 +147,15 @@ class AppGitHub:
         return read_answer(parse_role, answer)
 
     async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
-        """The current issue."""
+        """The current issue. For a transferred one, GitHub redirects to an issue of another repository: `NotFound`."""
         answer = await self._calls.fetch(Access.READ_ISSUES, repository, "/issues/{number}", number=issue_number)
-        return read_answer(Issue.model_validate, answer)
+        issue, home = read_answer(Issue.model_validate, answer), read_answer(parse_home, answer)
+        is_ours = issue.number == issue_number
+        if is_ours and home.lower() != repository.lower():
+            is_ours = home.lower() == (await self.fetch_repository(repository)).full_name.lower()  # It was renamed.
+        if not is_ours:
+            raise NotFound(404, "the issue was transferred to another repository")
+        return issue
 
     async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
         """Reads the whole timeline. Pull requests that the App cannot see are not in it."""

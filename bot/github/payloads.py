@@ -195,7 +195,7 @@ def choose_mentioning_pulls(events: Iterable[Mapping[str, Any]]) -> list[Mention
     issues = [event["source"]["issue"] for event in events if event.get("event") == "cross-referenced"]
     return [
         MentioningPull(
-            repository="/".join(issue["repository_url"].split("/")[-2:]),
+            repository=parse_home(issue),
             number=int(issue["number"]),
             author=(issue["user"] or {"login": GHOST})["login"],
             body=issue["body"] or "",
@@ -203,6 +203,11 @@ def choose_mentioning_pulls(events: Iterable[Mapping[str, Any]]) -> list[Mention
         for issue in issues
         if issue.get("pull_request") and issue["state"] == "open"
     ]
+
+
+def parse_home(issue: Mapping[str, Any]) -> str:
+    """The repository of an issue, by its current name."""
+    return "/".join(issue["repository_url"].split("/")[-2:])
 
 
 def parse_sha(payload: Mapping[str, Any]) -> str:

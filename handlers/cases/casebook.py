@@ -216,13 +216,13 @@ async def fetch_replies_of_job(connection: AsyncConnection, job_id: str) -> list
     return [read_reply(row) for row in await connection.execute(query)]
 
 
-async def fetch_answers_with(
-    connection: AsyncConnection, repository: str, threads: Collection[int], text: str
-) -> list[Reply]:
-    """Our answers in these threads that have this text, such as a report that was posted again."""
+async def fetch_answers_with(connection: AsyncConnection, repository: str, issue_number: int, text: str) -> list[Reply]:
+    """Our answers with this text, such as a report that was posted again, on an issue and all its pull requests."""
+    of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.thread == issue_number)
+    numbers = select(pulls.c.number).where(pulls.c.job_id.in_(of_issue), pulls.c.number.is_not(None))
     query = select(replies).where(
         replies.c.repository == repository,
-        replies.c.issue_number.in_(threads),
+        or_(replies.c.issue_number == issue_number, replies.c.issue_number.in_(numbers)),
         replies.c.kind == "reply",
         replies.c.body.contains(text, autoescape=True),
     )

@@ -2,7 +2,8 @@
 
 A command counts only if its author clearly gave it: at the start of a line of a top-level paragraph. Text in code,
 quotes, lists, headings, tables, links, HTML or forwarded mail is never a command, and neither is text that Markdown
-parsers may read in different ways.
+parsers may read in different ways. A comment with a mail of GitHub's whose beginning is not recognised has no commands
+at all.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
 from itertools import pairwise
@@ -174,17 +175,39 @@ COMMANDS: Mapping[str, CommandSpec] = {
 
 
 def parse_commands(comment: str) -> list[Command | UnknownCommand]:
-    """The commands of a comment in order, at most `MAX_COMMANDS`. Never raises."""
-    # GitHub's parser drops one byte order mark at the beginning.
-    source = comment.encode(errors="replace").decode().removeprefix("\ufeff")
-    source = source.replace("\r\n", "\n").replace("\r", "\n")
+    """The commands of a comment in order, at most `MAX_COMMANDS`. Never raises.
+
+    A mail of GitHub's whose beginning is not recognised holds another person's text, so the comment has no commands.
+    """
+    commands, holds_mail = _parse(comment)
+    return [] if holds_mail else commands
+
+
+def find_command_with_mail(comment: str) -> Command | UnknownCommand | None:
+    """The command on the first line of a comment that has no commands because of a mail in it. Never raises."""
+    commands, holds_mail = _parse(comment)
+    first = next((line for line in _unify(comment).split("\n") if line.strip()), "")
+    return commands[0] if commands and holds_mail and _COMMAND.match(first) else None
+
+
+def _parse(comment: str) -> tuple[list[Command | UnknownCommand], bool]:
+    """What looks like a command, and whether the text around it holds a mail whose beginning is not recognised."""
+    source = _unify(comment)
     near = _cut(source)
     if not _COMMAND.search(near):
-        return []
+        return [], False
     lines, read = source.split("\n"), near.split("\n")
-    starts, end = _find_starts(near, read)
-    end = len(lines) if end == len(read) else end
-    return [_read(lines, start, stop) for start, stop in pairwise([*starts, end])][:MAX_COMMANDS]
+    found = _find_starts(near, read)
+    mail, end = (len(lines) if number == len(read) else number for number in (found.mail, found.end))
+    commands = [_read(lines, start, stop) for start, stop in pairwise([*found.starts, end])][:MAX_COMMANDS]
+    own = [line for number, line in enumerate(lines[:mail]) if number not in found.code and not _QUOTED.match(line)]
+    return commands, bool(commands) and _MAIL_OF_GITHUB.search("\n".join(own)) is not None
+
+
+def _unify(comment: str) -> str:
+    # GitHub's parser drops one byte order mark at the beginning.
+    source = comment.encode(errors="replace").decode().removeprefix("\ufeff")
+    return source.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _cut(source: str) -> str:
@@ -217,12 +240,26 @@ _FORWARDED = re.compile(
     r"\s*(?:-{2,}\s?(?:original message|forwarded message|begin forwarded message)\s?-{2,}"
     # Some write these words in bold, as `*From:* alice`.
     r"|\*{0,2}(?:from|von|de|da|van|från|fra|od|发件人|寄件者|差出人|보낸 사람)\*{0,2}\s?[:：][^\n]+"
-    r"\n[^\n:：]{1,30}[:：][^\n]*"
-    r"|--"
-    r"|(?:reply to this email directly|you are receiving this because|message id:)[^\n]*(?:\n[^\n]*)?)\s*",
+    r"\n[^\n:：]{1,30}[:：][^\n]*)\s*",
     re.IGNORECASE | re.DOTALL,
 )
-"""The lines that mail programs write above a quoted message, and GitHub under its own."""
+"""The lines that mail programs write above a quoted message."""
+
+_MAIL_OF_GITHUB = re.compile(
+    r"(?:[<(\[]|&lt;|mailto:)\s*[^<>()\[\]\s@]{1,300}@(?:(?:no)?reply\.)?github\.com(?![\w-]|[.:]\w)"
+    r"|\*{3}@\*{3}\.\*{3}"
+    r"|reply\s+to\s+this\s+email\s+directly|view\s+it\s+on\s+github|you\s+are\s+receiving\s+this\s+because"
+    r"|message\s+id:\s*(?:<|&lt;)|^[ \t]*message id:",
+    re.IGNORECASE | re.MULTILINE,
+)
+"""What a mail of GitHub's has in every language: an address in its head, or GitHub's own lines at its end.
+
+In a comment that was sent by e-mail, GitHub shows addresses as `***@***.***`.
+"""
+
+_QUOTED = re.compile(r"\s*>")
+_SIGNATURE = "--"
+"""The line that mail programs write above a signature."""
 
 _ATTRIBUTED = re.compile(rf"(?:\S\s+(?:{_WROTE})\b|\S\s*(?:{_WROTE_UNSPACED}))[^\n]{{0,200}}[:：]\s*\Z", re.IGNORECASE)
 _DATED = re.compile(r"\d[:.]\d\d|\b20\d\d(?:\b|年)|@")
@@ -292,29 +329,49 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("image")
 
 
-def _find_starts(source: str, lines: Sequence[str]) -> tuple[list[int], int]:
-    """The numbers of the lines that begin a command, and of the line where the author's own text ends."""
-    starts: list[int] = []
+@dataclass(slots=True)
+class _Layout:
+    """What the lines of a comment are, by number."""
+
+    mail: int
+    """Where another person's message begins, if its head is recognised; else the number of lines."""
+    end: int
+    """Where the author's own text ends: at a message, or at a signature."""
+    starts: list[int] = field(default_factory=list)
+    """Where commands begin."""
+    code: set[int] = field(default_factory=set)
+    """The lines in fences that are closed."""
+
+
+def _find_starts(source: str, lines: Sequence[str]) -> _Layout:
+    found = _Layout(len(lines), len(lines))
     # Of what lists and quotes hold, an end tag does not close what was opened outside.
     elements, nested = _OpenElements(), _OpenElements()
     done = 0
     for before, token in pairwise([Token("", "", 0), *_parser().parse(source)]):
         first, last = token.map or (done, done)
         if token.type == "hr" and _RULE_OF_MAIL.fullmatch(token.markup):
-            return starts, first
-        if token.type == "html_block":
+            found.mail = first
+        elif token.type == "fence" and not token.level and lines[last - 1].strip().startswith(token.markup):
+            found.code.update(range(first + 1, last - 1))
+        elif token.type == "html_block":
             (nested if token.level else elements).read(token.content)
         elif token.type == "inline" and (before.type != "paragraph_open" or before.level):
             for child in token.children or []:
                 nested.read(child.content if child.type == "html_inline" else "")
         elif token.type == "inline":
-            found, mail = _find_in_paragraph(lines, (done, first, last), token.children or [], (elements, nested))
-            starts += found
-            if mail is not None:
-                return starts, mail
+            starts, mail = _find_in_paragraph(lines, (done, first, last), token.children or [], (elements, nested))
+            found.starts += starts
+            found.mail = len(lines) if mail is None else mail
+            signature = next((at for at in range(first, last) if lines[at].strip() == _SIGNATURE), len(lines))
+            found.end = min(found.end, signature)
+        if found.mail < len(lines):
+            break
         if not token.type.endswith("_open"):
             done = max(done, last)
-    return starts, len(lines)
+    found.end = min(found.end, found.mail)
+    found.starts = [start for start in found.starts if start < found.end]
+    return found
 
 
 def _find_in_paragraph(
@@ -331,23 +388,23 @@ def _find_in_paragraph(
     above, first, last = numbers
     starts: list[int] = []
     firsts = list(_find_firsts(children, elements))
+    # Of the raw lines: a name in the head of a message may hold a backtick.
+    mail = next((number for number in range(first, last) if _is_forwarded(lines, number, last)), None)
     if len(firsts) != last - first:
         # A code span, a tag or a link goes over the end of a line: what begins a line there is anybody's guess.
-        return starts, None
+        return starts, mail
     noted = False
     for line in lines[above:first]:
         noted = bool(line.strip()) and (noted or _FOOTNOTE.match(line) is not None)
     dollars = 0
     for number, opening in enumerate(firsts, first):
-        if _is_forwarded(lines, number, last):
-            return starts, number
         noted = noted or _FOOTNOTE.match(lines[number]) is not None
         # Between two `$$` GitHub reads mathematics.
         plain = opening.content if opening and not noted and not dollars % 2 else ""
         if plain[:4].casefold() == "/ptq" and _COMMAND.match(lines[number]):
             starts.append(number)
         dollars += lines[number].count("$$")
-    return starts, None
+    return starts, mail
 
 
 def _find_firsts(children: Sequence[Token], elements: tuple[_OpenElements, _OpenElements]) -> Iterator[Token | None]:

@@ -81,9 +81,8 @@ async def ask_for_pull(
         report = await job_rows.fetch_report(connection, standing) if standing else None
         job = await job_rows.fetch_job(connection, standing) if standing else None
         posted = await casebook.fetch_replies_of_job(connection, standing) if standing else []
-        threads = {issue_number, newest.number or issue_number} if newest else {issue_number}
         shown = ((report and report.digest) or "")[:DIGEST_SHOWN]
-        copies = await casebook.fetch_answers_with(connection, rules.name, threads, shown) if shown else []
+        copies = await casebook.fetch_answers_with(connection, rules.name, issue_number, shown) if shown else []
     if report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
     stood = [reply for reply in reports if _stood(reply, comment)]

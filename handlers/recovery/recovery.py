@@ -28,7 +28,7 @@ from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, find_la
 from handlers.inbox.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
 from handlers.jobs.start import start_job, was_decided
 from handlers.notices.notifications import NAMED, draft_held, draft_recovery
-from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling, NotFound, NotInstalled
+from handlers.ports import DeliveryAttempt, GitHubError, GitHubUnavailable, Labelling, NotFound, NotInstalled, TooLong
 from handlers.recovery.heartbeats import (
     ALIVE,
     LOOKED,
@@ -134,6 +134,8 @@ class Recovery:
             KEPT_LABELS, REREAD_S, timer=lambda: context.now().timestamp()
         )
         """Issue and label, in lower case, whose last labelling needs nothing."""
+        self._too_long: TTLCache[str, None] = TTLCache(KEPT_LABELS, REREAD_S, timer=lambda: context.now().timestamp())
+        """Issues, in lower case, whose timeline is too long to be read."""
         self.held = 0
         """The number of labels that wait for the operator, because there are too many."""
 
@@ -285,7 +287,12 @@ class Recovery:
 
     async def _lift_pause(self, this: _Pass, rules: RepositoryRules, number: int) -> None:
         """End a pause whose label was removed, if GitHub says by whom, and they are allowed to."""
-        by = await self._context.github.find_remover(rules.name, number, rules.pause_label)
+        by = None
+        if (name := _name_issue(rules.name, number)) not in self._too_long:
+            try:
+                by = await self._context.github.find_remover(rules.name, number, rules.pause_label)
+            except TooLong:
+                self._too_long[name] = None
         if by is None:
             reason = "it is unknown who removed the label: ptq-bot resume ends the pause"
             self._complain(f"the pause by {rules.name}#{number}", reason)
@@ -319,9 +326,15 @@ class Recovery:
             if issue.pull_request:
                 continue
             name = next((on.name for on in issue.labels if on.name.lower() == label.lower()), label)
-            if (key := _name_label(rules.name, issue, name)) in self._quiet:
+            key, about = _name_label(rules.name, issue, name), _name_issue(rules.name, issue.number)
+            if key in self._quiet or about in self._too_long:
                 continue
-            labellings = await github.list_labellings(rules.name, issue.number, name)
+            try:
+                labellings = await github.list_labellings(rules.name, issue.number, name)
+            except TooLong as error:
+                self._complain(about, error)
+                self._too_long[about] = None
+                continue
             if last := choose_due(labellings, since, until):
                 found.append((issue, IssueLabel(name=name), last))
             elif not labellings or labellings[-1].at <= until:
@@ -405,7 +418,7 @@ class Recovery:
         """Put a delivery into the inbox, unless its label is no longer on, or it is older than the configuration."""
         enabled, attempt = this.enabled.get(delivery.repository), delivery.attempt
         is_old = enabled is not None and attempt.delivered_at < enabled.enabled_at
-        if is_old or (labeled and not any(due.tells(labeled) for due in this.due)):
+        if is_old or (labeled and not self._is_due(this, labeled)):
             if is_old or delivery.repository in this.seen:
                 self._settled.add(attempt.guid)
             return
@@ -413,6 +426,11 @@ class Recovery:
         if await self._inbox.receive(attempt.guid, attempt.event, find_lane(delivery.payload), body):
             log.info("delivery.recovered", delivery=attempt.guid, event_name=attempt.event)
             this.recovered += 1
+
+    def _is_due(self, this: _Pass, labeled: IssueLabeled) -> bool:
+        """Whether a label is still to be answered. Without a timeline, its handler finds out."""
+        about = _name_issue(labeled.repository.full_name, labeled.issue.number)
+        return about in self._too_long or any(due.tells(labeled) for due in this.due)
 
     async def _finish(self, this: _Pass) -> None:
         """Store how far this pass got, and report its results."""
@@ -450,7 +468,11 @@ def _write(payload: Mapping[str, Any]) -> bytes:
 
 
 def _name_label(repository: str, issue: Issue, label: str) -> tuple[str, str]:
-    return f"{repository.lower()}#{issue.number}", label.lower()
+    return _name_issue(repository, issue.number), label.lower()
+
+
+def _name_issue(repository: str, number: int) -> str:
+    return f"{repository.lower()}#{number}"
 
 
 def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled | None:

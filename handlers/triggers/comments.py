@@ -16,7 +16,14 @@ from handlers.cases.withheld import fetch_withheld
 from handlers.commands.options import read_options
 from handlers.commands.permissions import admit, answer, fetch_person
 from handlers.commands.rights import Operation, Person, Surface
-from handlers.commands.table import COMMANDS, Command, UnknownCommand, parse_commands, render_help
+from handlers.commands.table import (
+    COMMANDS,
+    Command,
+    UnknownCommand,
+    find_command_with_mail,
+    parse_commands,
+    render_help,
+)
 from handlers.context import Context
 from handlers.effects.outbox import reply_once, was_answered, write_reply
 from handlers.events import IssueCommentCreated, IssueCommentEdited, is_from_bot
@@ -93,6 +100,7 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
         return
     commands = parse_commands(created.comment.body or "")
     if not commands:
+        await _explain_mail(context, created)
         return
     thread = created.issue.number
     # No command is carried out unless the person may give all of them.
@@ -111,6 +119,18 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
             # Strangers are answered only once each, so that nobody can make the bot fill a thread.
             occasion = f"#{thread} {command.verb} for @{created.sender.login}"
         await _carry_out(Request(context, person, created, number, occasion, event.delivery_id), command)
+
+
+async def _explain_mail(context: Context, created: IssueCommentCreated) -> None:
+    """Say why a comment that begins with a command, and holds a mail, commands nothing. Strangers get no answer."""
+    command = find_command_with_mail(created.comment.body or "")
+    rules = context.rules_for(created.repository.full_name)
+    if command is None or rules is None:
+        return
+    person = await fetch_person(context, rules, created.sender.login, Surface.THREAD)
+    if person.may(_find_operation(command)) and not person.is_stranger:
+        occasion = f"comment {created.comment.id} mail"
+        await reply_once(context, rules.name, created.issue.number, occasion, replies.render_quoted_mail())
 
 
 @router.register("issue_comment", action="edited")
@@ -196,7 +216,11 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
     issue = event.issue
     if issue.number != request.number:
         pull_number = issue.number
-        issue = await request.context.github.fetch_issue(request.rules.name, request.number)
+        try:
+            issue = await request.context.github.fetch_issue(request.rules.name, request.number)
+        except NotFound:
+            await request.reply(replies.render_issue_gone(request.number))
+            return
     await start_job(
         request.context,
         StartRequest(

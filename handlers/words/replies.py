@@ -145,6 +145,14 @@ def render_edited() -> str:
     return "Commands in edited comments are ignored. Please post a new comment."
 
 
+def render_quoted_mail() -> str:
+    """Commands in a comment with a mail that is not marked as a quote."""
+    return (
+        "This comment holds a quoted e-mail, so its commands are not carried out. "
+        "Write the command in a comment of its own on GitHub."
+    )
+
+
 def render_no_advice(preset: str) -> str:
     """A preset without the instructions that it needs."""
     return f"Not started: `/ptq run {preset}` needs instructions after it."
@@ -201,6 +209,11 @@ def render_spoken_against(reasons: Sequence[str], command: str) -> str:
 def render_issue_changed(number: int) -> str:
     """A request on a pull request, whose issue has changed since."""
     return f"Not started: issue #{number} has changed since your comment. Please check it, and use the command there."
+
+
+def render_issue_gone(number: int) -> str:
+    """A request on a pull request, whose issue GitHub does not find."""
+    return f"Not started: GitHub does not find issue #{number} in this repository. It was deleted or transferred."
 
 
 def render_label_too_late() -> str:

@@ -182,6 +182,16 @@ async def test_a_launch_offers_each_repository_its_own_agents_and_machines(dashb
     ]
 
 
+async def test_a_link_fills_in_no_words_and_no_options_of_a_launch(dashboard: Dashboard) -> None:
+    link = f"/launch?repository={NAME}&issue=7&preset=diagnose&advice=%0A%0Aevil&anyway=on&occasion=chosen-by-bob"
+    async with dashboard.browser("alice") as browser:
+        page = (await browser.visit(f"{link}&agent=other&model=evil&machine=evil&ref=evil")).html
+        fields = browser.fields("/launch")
+    assert ("evil" in page, 'name="anyway" checked' in page) == (False, False)
+    assert fields["occasion"] != "chosen-by-bob"
+    assert 'value="7"' in page
+
+
 async def test_a_job_is_cancelled_by_whoever_may_start_one(dashboard: Dashboard) -> None:
     job = await dashboard.add()
     async with dashboard.browser("alice") as browser:
@@ -291,6 +301,9 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
         assert (page.status, "needs 30" in page.text) == (409, True)
         page = await browser.send(f"{path}/note", {**fields, "note": f"{NOTE}\n\n/ptq cancel"})
         assert (page.status, "other commands" in page.text) == (409, True)
+        mail = f"{NOTE}\n\nОт: bob <notifications@github.com>\n\n{NOTE}"
+        page = await browser.send(f"{path}/note", {**fields, "note": mail})
+        assert (page.status, "an e-mail from GitHub" in page.text) == (409, True)
         assert dashboard.github.issue(NAME, 1).comments == []
         await browser.send(f"{path}/note", {**fields, "note": NOTE, "title": 'Keep the "last" “chunk”'})
         assert "Your note was posted" in browser.page.text

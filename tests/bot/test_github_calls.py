@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from bot.github.errors import GITHUB_ERRORS
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound, TooLong
 from tests.support.scripted_github import FAST, Says, ScriptedGitHub, comment_payload, scripted_github
 
 COMMENTS = "/repos/octo/widgets/issues/1/comments"
@@ -38,7 +38,7 @@ async def test_all_pages_are_read_in_order(server: ScriptedGitHub) -> None:
 async def test_a_list_without_end_is_refused_rather_than_cut(server: ScriptedGitHub) -> None:
     path = f"{COMMENTS}?per_page=100"
     server.script(f"GET {path}", Says([comment_payload()], headers=_next(server, path)))
-    with pytest.raises(GitHubUnavailable, match="more than 3 pages"):
+    with pytest.raises(TooLong, match="more than 3 pages"):
         await server.client(replace(FAST, max_pages=3)).list_comments("octo/widgets", 1)
     assert len(server.calls(COMMENTS)) == 3
 

@@ -16,7 +16,7 @@ import structlog
 import bot.github
 from bot.github.credentials import Bearer
 from bot.github.transport import Line
-from handlers.ports import GitHubError, GitHubUnavailable, NotInstalled
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled
 from handlers.rules import Role
 from tests.support.scripted_github import (
     FAST,
@@ -239,6 +239,35 @@ async def test_a_get_follows_a_renamed_repository(server: ScriptedGitHub) -> Non
     server.script(PERMISSION, Says({"message": "Moved Permanently"}, 301, {"Location": server.url + moved}))
     server.script(f"GET {moved}", MAY_WRITE)
     assert await server.client().fetch_role("octo/widgets", "alice")
+
+
+def _move_issue(server: ScriptedGitHub, *, home: str, number: int) -> None:
+    """GitHub redirects issue 7 of octo/widgets to this issue of a repository, which may have a new name."""
+    target = f"/repositories/99/issues/{number}"
+    issue = {"number": number, "title": "It breaks", "created_at": "2026-03-01T10:00:00Z"}
+    issue |= {"updated_at": "2026-03-01T10:00:00Z", "repository_url": f"{server.url}/repos/{home}"}
+    where = {"Location": server.url + target}
+    server.script("GET /repos/octo/widgets/issues/7", Says({"message": "Moved Permanently"}, 301, where))
+    server.script(f"GET {target}", Says(issue))
+
+
+def _name_repository(server: ScriptedGitHub, name: str) -> None:
+    current = {"full_name": name, "private": False, "default_branch": "main", "clone_url": "https://github/x.git"}
+    server.script("GET /repos/octo/widgets", Says(current))
+
+
+@pytest.mark.parametrize("number", [7, 12])
+async def test_a_transferred_issue_is_not_found(server: ScriptedGitHub, number: int) -> None:
+    _move_issue(server, home="octo/other", number=number)
+    _name_repository(server, "octo/widgets")
+    with pytest.raises(NotFound, match="transferred"):
+        await server.client().fetch_issue("octo/widgets", 7)
+
+
+async def test_an_issue_of_a_renamed_repository_is_found(server: ScriptedGitHub) -> None:
+    _move_issue(server, home="octo/gadgets", number=7)
+    _name_repository(server, "octo/gadgets")
+    assert (await server.client().fetch_issue("octo/widgets", 7)).number == 7
 
 
 async def test_a_get_takes_its_token_to_no_other_host(server: ScriptedGitHub) -> None:

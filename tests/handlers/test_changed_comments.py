@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,15 @@ from sqlalchemy import update
 
 from handlers.cases import casebook
 from handlers.effects.drain import drain
-from handlers.effects.outbox import Comments
+from handlers.effects.outbox import Comments, write_reply
 from handlers.effects.retry_policy import MAX_ABSENCES
 from handlers.ports import Comment
 from handlers.pulls.pulls import Pulls
 from runner.db.schema import jobs
+from runner.model.job import JobState
 from runner.rows import job_rows
-from tests.handlers.test_notes_again import DIGEST, ISSUE, NOTE, Thread, open_thread
+from tests.handlers.test_notes_again import DIGEST, ISSUE, NAME, NOTE, Thread, open_thread
+from tests.support.jobs import NOON, make_job
 
 JOB = "0000000001"
 REPORT = "The diff:\n\n```diff\n+whole = True\n```\n\nThat is all."
@@ -73,6 +76,24 @@ async def test_a_copy_of_the_report_that_others_changed_is_restored_and_the_next
     assert copy in thread.github.threads[ISSUE]
     thread.github.delete(copy)
     assert (await answer(thread, thread.note())).startswith("Draft pull request #")
+
+
+async def test_a_copy_that_others_changed_counts_in_the_thread_of_an_older_pull_request_too(thread: Thread) -> None:
+    numbers = {"00000000a1": 101, "00000000a2": 102}
+    async with thread.db.write() as connection:
+        for attempt, (job_id, number) in enumerate(numbers.items(), 2):
+            await job_rows.insert_job(
+                connection, make_job(id=job_id, attempt=attempt, thread=ISSUE, state=JobState.SUCCEEDED)
+            )
+            at = NOON + timedelta(seconds=attempt)
+            pull = casebook.Pull(job_id, "1" * 64, "note", "boss", "https://x", "b", at, at, number=number)
+            await casebook.save_pull(connection, pull)
+        await write_reply(connection, thread.context, NAME, 101, "results", f"The last report again: {DIGEST[:12]}")
+    await drain(Comments(thread.context))
+    thread.clock.forward(60)
+    (copy,) = thread.github.threads[101]
+    thread.github._edit(copy.id, copy.body.replace("The last", "The harmless"))
+    assert (await answer(thread, thread.note())).startswith("The report comment was changed on GitHub after ptq-bot")
 
 
 async def test_a_report_of_a_private_repository_is_not_posted_in_a_public_one_of_its_name(thread: Thread) -> None:

@@ -13,6 +13,7 @@ from handlers.commands.table import (
     MAX_READ,
     Command,
     UnknownCommand,
+    find_command_with_mail,
     parse_commands,
     render_help,
     render_manual,
@@ -24,13 +25,30 @@ from tests.support.manuals import check_manual
 
 FIX = Command("fix", "", "")
 
-COMMANDS_NOWHERE = {case.name: case.text for case in cases_of("comment") if not case.fields["shown"]}
+SILENCING = {case.name: case.text for case in cases_of("comment") if case.fields.get("silences")}
+COMMANDS_NOWHERE = {
+    case.name: case.text for case in cases_of("comment") if not case.fields["shown"] and case.name not in SILENCING
+}
 
 
 @pytest.mark.parametrize("comment", COMMANDS_NOWHERE.values(), ids=COMMANDS_NOWHERE)
 def test_a_command_above_it_is_heard_all_the_same(comment: str) -> None:
     commands = parse_commands(f"/ptq fix\n\n{comment}")
     assert [command.verb for command in commands if isinstance(command, Command)] == ["fix"]
+
+
+@pytest.mark.parametrize("comment", SILENCING.values(), ids=SILENCING)
+def test_a_command_above_a_mail_that_is_not_recognised_as_one_is_not_heard(comment: str) -> None:
+    assert parse_commands(f"/ptq fix\n\n{comment}") == []
+    found = find_command_with_mail(f"\n  \n/ptq fix\n\n{comment}")
+    assert isinstance(found, Command)
+    assert found.verb == "fix"
+    assert find_command_with_mail(comment) is None
+
+
+def test_a_comment_without_such_a_mail_has_no_command_that_it_keeps_back() -> None:
+    assert find_command_with_mail("/ptq fix") is None
+    assert find_command_with_mail("From: alice <notifications@github.com>") is None
 
 
 @pytest.mark.parametrize(

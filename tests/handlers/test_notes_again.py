@@ -21,6 +21,7 @@ from handlers.ports import Comment, GitHub
 from handlers.pulls.pulls import Pulls
 from handlers.rules import RepositoryRules
 from handlers.triggers.router import ROUTER
+from handlers.words.replies import render_issue_gone
 from runner.db.database import Database
 from runner.db.schema import replies
 from runner.model.job import JobState, Report, digest_of
@@ -92,6 +93,19 @@ async def open_thread(url: str | Path) -> AsyncIterator[Thread]:
         rules = {NAME: RepositoryRules(NAME, "mine")}
         context = Context(cast(GitHub, github), database, rules, {}, "https://ptq", (), clock, lambda: None)
         yield Thread(database, github, context, clock)
+
+
+async def test_a_command_on_the_pull_request_of_an_issue_that_was_transferred_starts_nothing(tmp_path: Path) -> None:
+    async with open_thread(tmp_path) as thread:
+        await thread.end("00000000a1", 1)
+        pull = casebook.Pull("00000000a1", DIGEST, NOTE, "boss", "https://github/1", "b", NOON, NOON, number=2)
+        async with thread.db.write() as connection:
+            await casebook.save_pull(connection, pull)
+        thread.github.moved.add(ISSUE)
+        payload = render_commented(2, thread.github.say(2, "boss", "/ptq fix"))
+        payload["issue"]["pull_request"] = {"url": "x"}
+        await ROUTER.dispatch(Event(payload, event="issue_comment", delivery_id="guid"), thread.context)
+        assert await thread.answers() == [render_issue_gone(ISSUE)]
 
 
 async def test_two_attempts_with_one_diff_have_one_pull_request(database_url: str) -> None:

@@ -19,6 +19,7 @@ from handlers.effects.strangers import MAX_PER_ACCOUNT, MAX_PER_STRANGER, is_ans
 from handlers.ports import Comment, GitHub
 from handlers.rules import RepositoryRules
 from handlers.triggers.router import ROUTER
+from handlers.words.replies import render_quoted_mail
 from runner.db.schema import replies
 from tests.handlers.asked import NAME, render_commented, render_payload
 from tests.support.clock import Clock
@@ -116,6 +117,20 @@ async def test_people_with_rights_are_answered_however_many_strangers_were(insta
     for issue in range(1, 21):
         await installation.comment(issue, "/ptq status", "boss")
     assert await installation.count() == MAX_PER_ACCOUNT + 20
+
+
+async def test_people_with_rights_are_told_why_a_command_above_a_mail_was_ignored_and_nobody_else(
+    installation: Installation,
+) -> None:
+    mail = "От: drive-by <notifications@github.com>\n\n/ptq cancel"
+    for login in ("stranger", "boss"):
+        await installation.comment(1, mail, login)
+        await installation.comment(1, f"Thanks!\n\n{mail}", login)
+    await installation.comment(1, f"/ptq status\n\n{mail}", "stranger")
+    assert await installation.list_replies() == []
+    await installation.comment(1, f"/ptq status\n\n{mail}", "boss")
+    (reply,) = await installation.list_replies()
+    assert render_quoted_mail() in reply
 
 
 async def test_requests_in_a_repository_without_configuration_share_the_limit(installation: Installation) -> None:

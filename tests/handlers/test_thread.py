@@ -103,6 +103,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_private_before: [replies.render_private_before()],
     replies.render_withdrawn: [replies.render_withdrawn()],
     replies.render_edited: [replies.render_edited()],
+    replies.render_quoted_mail: [replies.render_quoted_mail()],
     replies.render_no_advice: [replies.render_no_advice("ad-hoc")],
     replies.render_presets: [replies.render_presets(PRESETS.values())],
     replies.render_nothing_to_simplify: [replies.render_nothing_to_simplify()],
@@ -117,6 +118,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         ),
     ],
     replies.render_issue_changed: [replies.render_issue_changed(12)],
+    replies.render_issue_gone: [replies.render_issue_gone(12)],
     replies.render_label_too_late: [replies.render_label_too_late()],
     replies.render_broken_rules: [replies.render_broken_rules("line 3, quotas.issue: Input should be an integer")],
     replies.render_paused: [

@@ -40,6 +40,10 @@ JOB = "/jobs/{id}"
 LAUNCH_FIELDS = ("repository", "issue", "preset", "agent", "model", "machine", "ref", "anyway")
 """The fields of the form that starts a job, besides the instructions."""
 
+LINKED_FIELDS = ("repository", "issue", "preset")
+"""The fields that a link may fill in. Anybody can make a link, and instructions count as words of the person who sends
+the form."""
+
 STARTED = "started"
 """In the query of the new job's page: the browser then forgets what was typed into the form (`static/drafts.js`)."""
 
@@ -68,7 +72,8 @@ class Actions:
         visitor = self._deps.sessions.read(request)
         if visitor.login is None:
             raise self._deps.refuse(visitor)
-        return await self._show_launch(request, visitor, request.query)
+        given = {name: request.query.get(name, "") for name in LINKED_FIELDS}
+        return await self._show_launch(request, visitor, given)
 
     async def _show_launch(
         self, _: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal | None = None

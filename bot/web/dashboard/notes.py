@@ -26,7 +26,7 @@ from bot.web.dashboard.sign_in import NOTE_COOKIE, NOTE_COOKIE_LASTS, SignIn
 from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.rights import Operation
-from handlers.commands.table import Command, parse_commands
+from handlers.commands.table import Command, find_command_with_mail, parse_commands
 from handlers.pulls.note import DOUBLE_QUOTES, MAX_NOTE, MIN_LETTERS, NOTE_EXAMPLE, parse_note
 from handlers.pulls.pulls import find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
@@ -199,6 +199,8 @@ def render_note(digest: str, title: str, note: str) -> str:
 
 def check_note(body: str, report: Report) -> None:
     """Raise `ActionRefused` for a note that the thread would refuse, or that has another command. Pure."""
+    if find_command_with_mail(body):
+        raise ActionRefused("A note cannot contain an e-mail from GitHub. Put a > before each line of it.", 409, "note")
     commands = parse_commands(body)
     if len(commands) != 1 or not isinstance(commands[0], Command) or commands[0].verb != "pr":
         raise ActionRefused("A note cannot contain other commands, such as /ptq cancel.", 409, "note")
