@@ -316,7 +316,9 @@ class ModelProxy:
         Raises `NotAllowed`, `AtCap` and `ClaimLost`.
         """
         call = None
-        if endpoint.is_open and not asked.is_free:
+        if endpoint.is_open and asked.is_free:
+            models.account.count_free()
+        elif endpoint.is_open:
             price = find_price(asked.model, self._prices)
             if price is None and models.account.caps_money and not models.upstream.rule.names(asked.model):
                 raise NotAllowed(explain_unpriced(asked.model, models.account.job.agent))

@@ -122,13 +122,17 @@ BY_ADDRESS = "_url"
 WILDCARDS = "*?"
 """A pattern of only these characters matches every model, and names none."""
 
-SEARCHING = re.compile(r":online(:|$)|-search-|-deep-research", re.IGNORECASE)
+SEARCHING = re.compile(r":online(:|$)|-search(-|$)|-deep-research", re.IGNORECASE)
 """Matches the names of models that search the web even without tools."""
 
-IMAGE_TOKENS, DOCUMENT_TOKENS = 10_000, 1_000_000
+IMAGE_TOKENS, DOCUMENT_TOKENS = 50_000, 1_000_000
 """The most tokens of an image, and of a document. The pages of a packed document cannot be counted here, but no model
 reads more tokens than this at once. https://docs.anthropic.com/en/docs/build-with-claude/pdf-support
 https://docs.anthropic.com/en/docs/build-with-claude/vision · https://platform.openai.com/docs/guides/images-vision"""
+
+TOOL_TOKENS = 1_000
+"""The most tokens of the text that a vendor adds for tools, and for each tool that it describes itself (`bash`).
+https://docs.anthropic.com/en/docs/agents-and-tools/tool-use/overview#pricing"""
 
 HOUR = b'"1h"'
 """A request that contains this can write to a cache that lasts for an hour."""
@@ -136,8 +140,11 @@ HOUR = b'"1h"'
 NEWER = re.compile(r"(?:.*/)?(?:o\d|gpt-[5-9])")
 """Models that no longer accept `max_tokens` in the Chat API."""
 
-INLINE, MAX_SCHEME = "data:", 100
-"""The prefix of inline data, and the number of characters in which `://` must appear to make a text a URL."""
+INLINE = "data:"
+"""The prefix of inline data."""
+
+PACKED = re.compile(r"[A-Za-z0-9+/_=\s-]*")
+"""Matches data in base64. Anything else that is not inline may be an address, in a spelling that a vendor accepts."""
 
 MAX_PARTS = 250_000
 """Parts of a request. A million tokens of the shortest tool calls have fewer. Each part takes up to a microsecond."""
@@ -263,11 +270,18 @@ def _count_most(api: Api, passed: Mapping[str, Any], written: bytes, output_toke
     """The most tokens that a rewritten request and its answer can use."""
     media = [*_find_media(passed)]
     in_text = bound_tokens(written) - sum(as_text for as_text, _ in media)
-    tokens = max(in_text, 0) + sum(tokens for _, tokens in media)
+    tokens = max(in_text, 0) + sum(tokens for _, tokens in media) + _count_vendors_text(passed)
     # Vendors charge most for input tokens that they write into a cache, so all of them count as such.
     if api is Api.MESSAGES and HOUR in written:
         return Count(tokens, written_hour_tokens=tokens, output_tokens=output_tokens)
     return Count(tokens, written_tokens=tokens, output_tokens=output_tokens)
+
+
+def _count_vendors_text(passed: Mapping[str, Any]) -> int:
+    """The most tokens of what the vendor adds to a request with tools."""
+    tools = [*parts(passed, "tools")]
+    described = [tool for tool in tools if _read_kind(tool) not in ("", "custom", "function")]
+    return TOOL_TOKENS * (len(described) + bool(tools))
 
 
 def _refuse(reason: str) -> NotAllowed:
@@ -432,8 +446,12 @@ def _find_fetched(place: Mapping[str, Any]) -> Iterator[str]:
         if field_name == "source" and isinstance(value, dict) and (name := SOURCES.get(show(value.get("type")))):
             yield name
         by_address = field_name.endswith(BY_ADDRESS) and _is_address(value)
-        if by_address or (field_name == "file_data" and "://" in show(value)[:MAX_SCHEME]):
+        if by_address or (field_name == "file_data" and not _is_inline(show(value))):
             yield "web_fetch"
+
+
+def _is_inline(data: str) -> bool:
+    return data.startswith(INLINE) or PACKED.fullmatch(data) is not None
 
 
 def _is_address(value: Any) -> bool:

@@ -71,6 +71,7 @@ class Account:
     assumed: int = 0
     """How many calls nobody saw the end of; they count among the settled ones as they were reserved."""
     calls: int = 0
+    """Free ones are counted only as long as the service runs."""
     open: dict[str, Usage] = field(default_factory=dict)
     refusal: str | None = None
     """At which cap a call was refused, and who can raise it. The run has ended with it, whatever the agent says."""
@@ -103,6 +104,11 @@ class Account:
             for use in find_uses({scope: counted}, {scope: spent}):
                 if use.share > 1:
                     raise AtCap(self._explain(use))
+
+    def count_free(self) -> None:
+        """Count a call that costs nothing. Raises `AtCap` if there were too many."""
+        self.check(NOTHING)
+        self.calls += 1
 
     def _find_unread(self, scope: Scope) -> Iterator[Usage]:
         """What jobs beside this one have taken under the same cap, or may take at most, and have not written down."""

@@ -22,6 +22,7 @@ from runner.line_limit import MAX_LINES
 from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.usage import NOTHING
+from runner.rows.calls import MAX_CALLS
 from runner.transport.jobd_client import JobdClient
 from tests.support.forward_proxy import ForwardProxy
 from tests.support.gateway import BODIES, KEY, open_floor, serving
@@ -119,6 +120,16 @@ async def test_at_a_cap_nothing_is_passed_on_and_the_answer_ends_the_agent(tmp_p
         assert account.refusal == "its cap of $0.02 (the operator can raise it: caps.job.cost_usd in ptq.toml)"
         assert floor.model.requests == []
         assert await floor.rows() == []
+
+
+async def test_a_job_cannot_count_tokens_without_end(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Say("Well")) as floor:
+        account = await floor.begin(job)
+        account.calls = MAX_CALLS - 1
+        async with floor.ask(job, "/v1/messages/count_tokens") as answer:
+            assert answer.status == 404  # This model does not know it.
+        async with floor.ask(job, "/v1/messages/count_tokens") as answer:
+            assert (answer.status, account.calls) == (400, MAX_CALLS)
 
 
 async def test_a_model_that_nobody_has_priced_or_named_is_not_asked_where_money_is_capped(

@@ -272,7 +272,10 @@ FOREIGN = [
     ("/v1/responses", "web_fetch", {"input": content({"type": "input_image", "image_url": URL})}),
     ("/v1/responses", "web_fetch", {"input": content({"type": "input_file", "file_url": URL})}),
     ("/v1/responses", "web_fetch", {"input": content({"type": "input_file", "file_data": URL})}),
+    ("/v1/responses", "web_fetch", {"input": content({"type": "input_file", "file_data": " " * 200 + URL})}),
+    ("/v1/responses", "web_fetch", {"input": content({"type": "input_file", "file_data": "https:/example.org/x"})}),
     ("/v1/responses", "web_search", {"model": "o3-deep-research"}),
+    ("/v1/responses", "web_search", {"model": "gpt-5-search"}),
     ("/v1/chat/completions", "web_search", {"web_search_options": {"x": 1}}),
     ("/v1/chat/completions", "web_search", {"model": "gpt-5-search-api"}),
     ("/v1/chat/completions", "web_search", {"model": "openai/gpt-5:online"}),
@@ -315,15 +318,22 @@ def test_an_agents_own_tools_and_images_are_passed_on(path: str, changes: dict[s
 PICTURE = "iVBORw0KGgo" * 10_000
 
 
+def test_what_a_vendor_says_about_its_own_tools_is_reserved() -> None:
+    own, typed = {"name": "own"}, [{"type": f"{kind}_20250124", "name": kind} for kind in ("bash", "text_editor")]
+    bare, one, three = (read("/v1/messages", tools=tools).most.input_tokens for tools in ([], [own], [own, *typed]))
+    assert one - bare >= 1000
+    assert three - one >= 2000
+
+
 @pytest.mark.parametrize(
     ("path", "block", "tokens"),
     [
-        ("/v1/messages", {"type": "image", "source": {"type": "base64", "media_type": "image/png"}}, 10_000),
+        ("/v1/messages", {"type": "image", "source": {"type": "base64", "media_type": "image/png"}}, 50_000),
         ("/v1/messages", {"type": "document", "source": {"type": "base64", "media_type": "application/pdf"}}, 10**6),
-        ("/v1/responses", {"type": "input_image", "image_url": "data:image/png;base64," + PICTURE}, 10_000),
+        ("/v1/responses", {"type": "input_image", "image_url": "data:image/png;base64," + PICTURE}, 50_000),
         ("/v1/responses", {"type": "input_image", "image_url": "data:video/mp4;base64," + PICTURE}, 1_000_000),
         ("/v1/responses", {"type": "input_file", "file_data": "data:application/pdf;base64," + PICTURE}, 10**6),
-        ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:image/png;" + PICTURE}}, 10_000),
+        ("/v1/chat/completions", {"type": "image_url", "image_url": {"url": "data:image/png;" + PICTURE}}, 50_000),
         ("/v1/chat/completions", {"type": "file", "file": {"file_data": PICTURE}}, 10**6),
     ],
     ids=lambda value: str(value)[:40],

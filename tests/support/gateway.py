@@ -103,7 +103,7 @@ class Floor:
         """A request, as the job's agent makes it."""
         access = self.gateway.grant(job)
         assert access
-        body = {**BODIES[path], "stream": True, **changes}
+        body = {**BODIES[path.removesuffix("/count_tokens")], "stream": True, **changes}
         sent = {"authorization": f"Bearer {access.token if token is None else token}", **(headers or {})}
         connector = aiohttp.UnixConnector(self.wire.paths[job.id])
         async with (
