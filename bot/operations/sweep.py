@@ -206,7 +206,7 @@ class _Sweep:
             snapshot = await freeze(context, self._rules, self._ask(issue))
             async with context.db.read() as connection:
                 await check_free(connection, context, name, issue.number, self._wish.posts)
-                scripts = await list_scripts(connection, snapshot, with_earlier=True)
+                scripts = await list_scripts(connection, snapshot, with_earlier=True, private=self._repository.private)
         except (NotStarted, GitHubError) as error:
             return _leave_out(issue, error)
         return Row(issue.number, issue.title, WANTED if scripts else NO_SCRIPT, scripts=len(scripts))

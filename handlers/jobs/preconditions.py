@@ -206,14 +206,17 @@ async def find_simplifiable(
 
 
 async def find_earlier_repro(
-    connection: AsyncConnection, repository: str, number: int
+    connection: AsyncConnection, repository: str, number: int, *, private: bool
 ) -> list[tuple[CheckKind, str, str]]:
     """The repro of the last attempt on an issue, as a check. Its result is shown in the thread.
 
-    Empty if that attempt has no report, or a confidential one.
+    Empty if that attempt has no report, or a confidential one, or is from when a repository that is not `private` now
+    was.
     """
     job = await job_rows.fetch_last_job(connection, repository, number, reported=True)
     report = await job_rows.fetch_report(connection, job.id) if job else None
     if job is None or report is None or not report.repro.strip() or not has_words(report) or is_withheld(report):
+        return []
+    if job.private and not private:
         return []
     return [(CheckKind.AGENT, f"attempt {job.attempt}", report.repro)]

@@ -214,7 +214,9 @@ async def _create(
 ) -> Job:
     """Store the job and its scripts. Raises `NotStarted` before anything is stored."""
     plan = await _plan(connection, context, rules, request)
-    scripts = await list_scripts(connection, snapshot, with_earlier=not plan.preset.has_agent)
+    scripts = await list_scripts(
+        connection, snapshot, with_earlier=not plan.preset.has_agent, private=request.repository.private
+    )
     if not plan.preset.has_agent and not scripts:
         raise NothingToVerify(replies.render_nothing_to_verify(), form_errors.NOTHING_TO_VERIFY)
     if plan.gives_way:
@@ -226,12 +228,12 @@ async def _create(
 
 
 async def list_scripts(
-    connection: AsyncConnection, snapshot: Snapshot, *, with_earlier: bool
+    connection: AsyncConnection, snapshot: Snapshot, *, with_earlier: bool, private: bool
 ) -> list[tuple[CheckKind, str, str]]:
     """The known scripts of an issue: kind, origin and code; `with_earlier` adds the last attempt's repro."""
     scripts = [(CheckKind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
     if with_earlier:
-        scripts += await find_earlier_repro(connection, snapshot.repository, snapshot.issue_number)
+        scripts += await find_earlier_repro(connection, snapshot.repository, snapshot.issue_number, private=private)
     return scripts
 
 

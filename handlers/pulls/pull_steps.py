@@ -244,8 +244,11 @@ async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> 
 
     Hours may have passed since the note and the commit.
     """
-    await _check_note(context, approved.job, pull)
-    await _check_base(context, approved.job)
+    job = approved.job
+    if job.private and not (await context.github.fetch_repository(job.repository)).private:
+        raise Abandoned("the diff is from when this repository was private")
+    await _check_note(context, job, pull)
+    await _check_base(context, job)
     rules = await narrow(context, approved.rules)
     if rules.fault:
         raise Abandoned(f"invalid `{PATH}` on the default branch: {rules.fault}")

@@ -83,6 +83,8 @@ async def ask_for_pull(
         posted = await casebook.fetch_replies_of_job(connection, standing) if standing else []
         shown = ((report and report.digest) or "")[:DIGEST_SHOWN]
         copies = await casebook.fetch_answers_with(connection, rules.name, issue_number, shown) if shown else []
+    if job and job.private and not (await context.github.fetch_repository(rules.name)).private:
+        return replies.render_private_before()
     if report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
     stood = [reply for reply in reports if _stood(reply, comment)]
@@ -176,9 +178,9 @@ async def _write_down(
         job = await job_rows.fetch_job(connection, pull.job_id)
         before = await casebook.fetch_same_pull(connection, job, pull.digest) if job else None
         if before is None:
-            # The branch may be there already, at the commit of the first try.
+            # The branch may be there already, at the commit of the first try. The commit names its note's author.
             given_up = await casebook.fetch_pull(connection, pull.job_id)
-            if given_up:
+            if given_up and (given_up.approver, given_up.title) == (pull.approver, pull.title):
                 pull = replace(pull, branch=given_up.branch, commit_sha=given_up.commit_sha)
             await casebook.save_pull(connection, pull)
             before = pull

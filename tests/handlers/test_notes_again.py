@@ -21,7 +21,7 @@ from handlers.ports import Comment, GitHub
 from handlers.pulls.pulls import Pulls
 from handlers.rules import RepositoryRules
 from handlers.triggers.router import ROUTER
-from handlers.words.replies import render_issue_gone
+from handlers.words.replies import render_issue_gone, render_private_before
 from runner.db.database import Database
 from runner.db.schema import replies
 from runner.model.job import JobState, Report, digest_of
@@ -169,6 +169,32 @@ async def test_a_pull_request_has_the_title_that_its_report_shows_whatever_the_i
         assert reply
         assert f"**Pull request:** `{opened.title}`" in reply.body
         assert opened.title == "Fix: It breaks"
+
+
+async def test_the_commit_of_a_note_that_was_withdrawn_is_not_used_for_another_persons_note(tmp_path: Path) -> None:
+    async with open_thread(tmp_path) as thread:
+        await thread.stand("0000000001", 1)
+        text = "I read the loop with care, and its last row was indeed left out until now."
+        thread.github.writers |= {"mallory"}
+        first = thread.github.say(ISSUE, "mallory", f"/ptq pr {DIGEST[:12]} --title 'Revert all of it'\n\n{text}")
+        await thread.work(first)
+        thread.github.delete(first)
+        await drain(Pulls(thread.context))
+        await thread.work(thread.note())
+        await drain(Pulls(thread.context))
+        assert len(thread.github.opened) == 1
+        first_message, message = thread.github.messages
+        assert ("Revert" in first_message, "Revert" in message) == (True, False)
+
+
+async def test_a_diff_from_when_the_repository_was_private_is_not_proposed_once_it_is_public(tmp_path: Path) -> None:
+    async with open_thread(tmp_path) as thread:
+        await thread.stand("0000000001", 1, private=True)
+        await thread.work(thread.note())
+        await drain(Pulls(thread.context))
+        (answer,) = await thread.answers()
+        assert answer == render_private_before()
+        assert thread.github.opened == []
 
 
 async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url: str) -> None:

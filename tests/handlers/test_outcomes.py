@@ -229,7 +229,7 @@ async def test_no_word_of_a_log_or_of_a_run_without_a_report_is_in_a_thread(
         assert FINDING not in posted + again
         assert await desk.notifications() == [], "nobody has judged it"
         async with desk.db.read() as connection:
-            assert await find_earlier_repro(connection, job.repository, job.issue_number) == []
+            assert await find_earlier_repro(connection, job.repository, job.issue_number, private=True) == []
         opened = replace(desk.context, public_logs=True)
         assert FINDING in await render_report(opened, job)
         assert FINDING not in await render_report(opened, replace(job, private=True))

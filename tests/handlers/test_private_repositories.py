@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from handlers.cases.private_repositories import restrict_jobs
 from handlers.context import Context
 from handlers.inbox.inbox import Inbox
+from handlers.jobs.preconditions import find_earlier_repro
 from handlers.ports import GitHub
 from handlers.triggers.router import ROUTER
 from runner.db.database import Database
@@ -19,7 +20,8 @@ from runner.model.job import JobState
 from runner.rows import job_rows
 from tests.handlers.asked import NAME, render_payload
 from tests.support.clock import Clock
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database, store_report
+from tests.support.site import make_report
 
 
 async def list_private_jobs(database: Database) -> list[str]:
@@ -59,3 +61,17 @@ async def test_any_delivery_that_shows_a_private_repository_restricts_its_jobs(
         await inbox.step(context)
         await inbox.stop()
         assert await list_private_jobs(database) == restricted
+
+
+@pytest.mark.parametrize(("private", "found"), [(True, 1), (False, 0)])
+async def test_a_repro_from_when_the_repository_was_private_is_no_check_once_it_is_public(
+    tmp_path: Path, private: bool, found: int
+) -> None:
+    job = make_job(repository=NAME, private=True, state=JobState.SUCCEEDED)
+    async with open_database(tmp_path) as database:
+        async with database.write() as connection:
+            await job_rows.insert_job(connection, job)
+            await store_report(connection, make_report(job_id=job.id, repro="import widgets\n"))
+        async with database.read() as connection:
+            checks = await find_earlier_repro(connection, NAME, job.issue_number, private=private)
+    assert len(checks) == found

@@ -39,6 +39,7 @@ async def report(thread: Thread, body: str) -> None:
 @pytest.mark.parametrize(("body", "opened"), [(f"The diff:\n\n{DIFF}", 1), ("GitHub rejected this text.", 0)])
 async def test_a_note_counts_only_if_the_posted_report_has_the_diff(tmp_path: Path, body: str, opened: int) -> None:
     async with open_thread(tmp_path) as thread:
+        thread.github.is_private = True
         await thread.stand(JOB, 1, private=True)
         await report(thread, body)
         await thread.work(thread.note())
@@ -50,6 +51,7 @@ async def test_a_note_counts_only_if_the_posted_report_has_the_diff(tmp_path: Pa
 
 async def test_a_report_that_github_rejects_links_no_page_that_does_not_exist(tmp_path: Path) -> None:
     async with open_thread(tmp_path) as thread:
+        thread.github.is_private = True
         await thread.stand(JOB, 1, private=True)
         thread.github.rejects = "```diff"
         await report(thread, f"The diff:\n\n{DIFF}")

@@ -52,6 +52,7 @@ class ModelGitHub:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self.writers = set[str]()
+        self.is_private = False
         self.threads = dict[int, list[Comment]]()
         """What stands on each issue."""
         self.posted = list[Comment]()
@@ -67,6 +68,8 @@ class ModelGitHub:
         self.closed: set[int] = set()
         """Issues that were transferred to where we are not installed."""
         self.opened = list[Opened]()
+        self.messages = list[str]()
+        """Of commits."""
         self.mishaps = list[str]()
         """Of the next calls, one each; `none` is none."""
         self.absent = set[int]()
@@ -125,7 +128,7 @@ class ModelGitHub:
         raise NotImplementedError
 
     async def fetch_repository(self, repository: str) -> Repository:
-        where = Repository(full_name=repository, private=False, default_branch="main", clone_url="")
+        where = Repository(full_name=repository, private=self.is_private, default_branch="main", clone_url="")
         return await self._do(lambda: where)
 
     async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
@@ -239,6 +242,7 @@ class ModelGitHub:
     async def create_commit(
         self, repository: str, message: str, tree_sha: str, parents: Sequence[str], author: Author | None = None
     ) -> str:
+        self.messages.append(message)
         return await self._do(lambda: self._store(([*parents], tree_sha)))
 
     def _store(self, thing: object) -> str:
