@@ -363,7 +363,10 @@ class MachineTable(Table):
         if missing:
             raise ValueError(f"a machine behind SSH also needs: {', '.join(missing)}")
         workspace = PurePosixPath(self.workspace)
-        for folder in map(PurePosixPath, self.writable):
+        folders = [*map(PurePosixPath, self.writable)]
+        for folder in folders:
+            if any(folder.is_relative_to(other) for other in folders if other is not folder):
+                raise ValueError(f"writable: {folder} is in another of its folders")
             if workspace.is_relative_to(folder) or folder.is_relative_to(workspace):
                 raise ValueError(f"writable: {folder} must neither contain the workspace nor be in it")
         return self

@@ -108,10 +108,35 @@ def test_a_workspace_that_is_mounted_at_two_places_is_hidden_at_both(template: R
 
 @needs_root
 @needs_overlay
-@pytest.mark.parametrize("name", ["", "/workspace/jobs"])
-def test_a_folder_that_holds_what_no_job_may_reach_cannot_be_shared(account: Jobd, name: str) -> None:
-    prepared = account.prepare(writable=[f"{account.workspace.parent}{name}"])
-    assert (prepared["state"], prepared["error"]) == ("failed", "not_sealed")
+@pytest.mark.parametrize("names", [[""], ["workspace/jobs"], ["link"], ["shared", "shared/inner"]])
+def test_a_folder_cannot_be_shared_that_holds_what_no_job_may_reach_or_that_may_become_a_link(
+    template: Repository, names: list[str]
+) -> None:
+    with open_account(template, str(SEEN_BY_JOBS)) as account:
+        folder = account.workspace.parent
+        (folder / "shared" / "inner").mkdir(parents=True)
+        (folder / "link").symlink_to("shared")
+        prepared = account.prepare(writable=[f"{folder}/{name}".rstrip("/") for name in names])
+        assert (prepared["state"], prepared["error"]) == ("failed", "not_sealed")
+
+
+@needs_root
+@needs_overlay
+def test_a_link_in_a_shared_folder_that_the_operator_names_shows_nothing_of_the_workspace(template: Repository) -> None:
+    with open_account(template, str(SEEN_BY_JOBS)) as account:
+        shared = account.workspace.parent / "shared"
+        shared.mkdir()
+        os.chown(shared, ACCOUNT, ACCOUNT)
+        repos = account.workspace / "repos"
+        assert account.prepare(writable=[str(shared)])["state"] == "done"
+        assert account.agent(f"ln -s {repos} {shared}/cache")["result"]["exit_status"] == 0
+        # Of `repos` a job sees its own clone in any case.
+        (repos / "of-others").mkdir()
+        other = account.beside()
+        assert other.prepare(writable=[str(shared)])["state"] == "done"
+        log = other.agent(f"ls {shared}/cache/; echo done")["log"].decode()
+        assert ("of-others" in log, log.endswith("done\n")) == (False, True), log
+        other.call("kill")
 
 
 @needs_root

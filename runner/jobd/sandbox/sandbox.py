@@ -90,7 +90,8 @@ class Sandbox:
         covers = (*covers, *SCRATCH, *find_open_folders(), *find_links(job.workspace))
         named = frozenset(path for cover in covers for path in (cover, cover.resolve())) - {Path("/")}
         self._covers = named | find_same(named)
-        self._writable = find_writable(prepared.get("writable") or (), self._covers, job.workspace)
+        hidden = [path for path in self._covers if not is_inside(path, [*self._scratch, *SCRATCH])]
+        self._writable = find_writable(prepared.get("writable") or (), hidden)
         self._kept = self._find_kept((prepared, request))
 
     def enter(self, folder: Path, shown: Sequence[Path] = ()) -> None:
@@ -147,9 +148,11 @@ class Sandbox:
         named = [path for request in requests for text in list_commands(request) for path in PATHS.findall(text)]
         named += os.environ.get("PATH", os.defpath).split(":")
         # Jobs can write to these folders, so links in them must not decide what is visible.
-        theirs = [folder.resolve() for folder in (self._job.folder.parent, self._job.place, *self._writable)]
-        paths = {path for path in map(Path, named) if path.is_absolute()}
-        tools = find_tools(frozenset(path for path in paths if not is_inside(path.resolve(), theirs)), self._covers)
+        theirs = [folder.resolve() for folder in (self._job.folder.parent, self._job.place)]
+        paths = frozenset(
+            path for path in map(Path, named) if path.is_absolute() and not is_inside(path.resolve(), theirs)
+        )
+        tools = find_tools(paths, self._covers, frozenset(self._writable))
         clone = find_own_clone(self._job)
         kept = {clone, clone.resolve(), Path("/etc/resolv.conf").resolve(), *tools}
         return outermost(path for path in kept if is_inside(path, self._covers))
@@ -213,15 +216,24 @@ def find_same(covers: Collection[Path]) -> frozenset[Path]:
     return frozenset(place for place in found if not is_inside(place, covers)) - {Path("/")}
 
 
-def find_writable(folders: Iterable[str], covers: Iterable[Path], workspace: Path) -> list[Path]:
+def find_writable(folders: Iterable[str], hidden: Collection[Path]) -> list[Path]:
     """The operator's folders that every job may write to, if they exist.
 
-    Raises `Failure` if one would show or change what jobs must not reach.
+    Raises `Failure` if one would show or change what jobs must not reach, and if jobs could put a link in its place: it
+    is reached by a link, or it is in another one.
     """
     found = [Path(folder) for folder in folders if is_there(Path(folder))]
-    for folder in (form for path in found for form in (path, path.resolve())):
-        if any(is_inside(cover, [folder]) for cover in covers) or is_inside(folder, [workspace, workspace.resolve()]):
-            raise Failure("not_sealed", f"the folder {folder} in `writable` contains what no job may reach")
+    for folder in found:
+        if folder != folder.resolve():
+            raise Failure(
+                "not_sealed", f"the folder {folder} in `writable` is reached by a link: name {folder.resolve()}"
+            )
+        if is_inside(folder, hidden) or any(is_inside(cover, [folder]) for cover in hidden):
+            raise Failure(
+                "not_sealed", f"the folder {folder} in `writable` contains what no job may reach, or is hidden"
+            )
+        if is_inside(folder, {*found} - {folder}):
+            raise Failure("not_sealed", f"the folder {folder} in `writable` is in another one")
     return found
 
 

@@ -7,27 +7,32 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 BIN = ("bin", "sbin", "shims")
+MAX_LINKS = 40
+"""How many links Linux follows on the way to one path (path_resolution(7))."""
+
 INSTALLED = ("lib", "lib64", "libexec", "versions", "conda-meta")
 """Folders that show that a folder of programs and its parent belong together. `~/.cargo` also holds keys."""
 
 
 @lru_cache(maxsize=1)
-def find_tools(named: frozenset[Path], covers: frozenset[Path]) -> frozenset[Path]:
+def find_tools(
+    named: frozenset[Path], covers: frozenset[Path], writable: frozenset[Path] = frozenset()
+) -> frozenset[Path]:
     """The folders and files under covers that the programs at these paths, and this Python, need.
 
-    A path may be a program or a folder of programs; links in such a folder are followed. Jobs cannot write there, so
-    the result is valid for all commands of a stage.
+    A path may be a program or a folder of programs; links in such a folder are followed, but none in the folders
+    `writable`, where jobs can make them. So the result is valid for all commands of a stage.
     """
     waiting, seen, found = [*named, Path(sys.executable)], set[Path](), set[Path]()
     while waiting:
         path = Path(os.path.normpath(waiting.pop()))
-        if path in seen or not is_there(path):
+        if path in seen or not is_there(path) or leads_through(path, writable):
             continue
         seen.add(path)
         waiting += list_next(path, covers)
@@ -46,6 +51,25 @@ def list_next(path: Path, covers: Iterable[Path]) -> Iterator[Path]:
         with os.scandir(path) as entries:
             links = [entry.path for entry in entries if entry.is_symlink()]
         yield from (Path(link) for link in links if is_inside(find_end(link), covers))
+
+
+def leads_through(path: Path, folders: Collection[Path]) -> bool:
+    """Whether the way to a path, with all links on it, leads into one of these folders. Also if there are too many."""
+    if not folders:
+        return False
+    at, left, links = Path("/"), [*path.parts[1:]], 0
+    while left:
+        name = left.pop(0)
+        at = at.parent if name == ".." else at / name
+        if is_inside(at, folders):
+            return True
+        if at.is_symlink():
+            links, target = links + 1, at.readlink()
+            left = [*target.parts, *left]
+            at = Path("/") if target.is_absolute() else at.parent
+        if links > MAX_LINKS:
+            return True
+    return False
 
 
 def find_end(path: str) -> str:
