@@ -41,6 +41,9 @@ MAX_WORKFLOWS = 20
 OUR_BRANCH = "ptq/issue-1-0123456789"
 """An example of a branch that a note creates."""
 
+MAX_WILDCARDS = 4
+"""A pattern with more of them counts as one that matches: each multiplies the time that a comparison may take."""
+
 _HAS_POWER = re.compile(rb"\bsecrets\s*[.\[]|\bsecrets:\s*inherit|:\s*[\"']?write(?:-all)?\b")
 """Gives a workflow secrets, or a token with write permission."""
 
@@ -332,17 +335,19 @@ def _takes_branch(push: Any) -> bool:
         return False
     if isinstance(names := push.get("branches"), list):
         taken = False
-        for name in map(str, names):  # The last match decides.
+        for name in (name for name in names if isinstance(name, str)):  # The last match decides.
             taken = not name.startswith("!") if _fits(name.removeprefix("!")) else taken
         return taken
     if isinstance(names := push.get("branches-ignore"), list):
-        return not any(_fits(str(name)) for name in names)
+        return not any(isinstance(name, str) and _fits(name) for name in names)
     # If only tags are listed, branches do not run.
     return not ({"tags", "tags-ignore"} & push.keys())
 
 
 def _fits(name: str) -> bool:
     """Whether a pattern with GitHub's wildcards matches a bot branch: `*` stops at slashes, `**` does not."""
-    parts = re.split(r"(\*\*|\*)", name)
-    pattern = "".join({"**": ".*", "*": "[^/]*"}.get(part, re.escape(part)) for part in parts)
-    return re.fullmatch(pattern, OUR_BRANCH) is not None
+    parts = re.split(r"(\*+)", name)
+    if len(parts) // 2 > MAX_WILDCARDS:
+        return True
+    wild = {part: "[^/]*" if part == "*" else ".*" for part in parts[1::2]}
+    return re.fullmatch("".join(wild.get(part) or re.escape(part) for part in parts), OUR_BRANCH) is not None

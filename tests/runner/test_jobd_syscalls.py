@@ -49,6 +49,13 @@ def test_keys_and_leases_are_refused(architecture: int, keys: tuple[int, ...], f
     assert {judge(architecture, number, syscalls.F_SETLEASE) for number in others} == {ALLOWED}
 
 
+@pytest.mark.parametrize(("architecture", "ioctl"), [(X86_64, 16), (AARCH64, 29), (I386, 54), (ARM, 54)])
+def test_snapshots_and_subvolumes_are_refused_and_copies_by_reference_are_not(architecture: int, ioctl: int) -> None:
+    clone, fionread = 0x40049409, 0x541B
+    assert {judge(architecture, ioctl, request) for request in syscalls.SUBVOLUMES} == {REFUSED}
+    assert {judge(architecture, ioctl, request) for request in (clone, fionread, 0)} == {ALLOWED}
+
+
 @pytest.mark.parametrize(
     ("architecture", "sockets"), [(X86_64, (41, 53)), (AARCH64, (198, 199)), (I386, (359, 360)), (ARM, (281, 288))]
 )

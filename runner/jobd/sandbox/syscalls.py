@@ -4,6 +4,8 @@ seals:
 - keys: their quota is one for all processes of an account, so that a job could use up its neighbours';
 - leases and delegations of files (`F_SETLEASE`): anyone who opens such a file waits until its holder answers, for up to
   45 seconds, and a job can get one for each file of its account that it can read;
+- snapshots and subvolumes of btrfs: an account may make a snapshot of a folder of its own, with everything in it that
+  mounts hide, and one that is read-only cannot be removed with the job;
 - without a network, sockets of families that no network namespace contains (`AF_VSOCK`, for example). The filter does
   not see the sockets that io_uring makes, nor the family in `socketcall`, which 32-bit programs use on x86-64. So it
   refuses io_uring, and all sockets that `socketcall` would make.
@@ -28,6 +30,9 @@ SET_MODE_FILTER, SPEC_ALLOW = 1, 4
 """Without the flag, kernels before 5.16 make all programs with a filter slower, against attacks on their own memory."""
 
 F_SETLEASE, F_SETDELEG = 1024, 1040
+
+SUBVOLUMES = (0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x4008941A, 0x5000943F)
+"""The requests of `ioctl` that make, change or remove subvolumes and snapshots (linux/btrfs.h)."""
 
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 """The families whose sockets belong to one network namespace or have a path."""
@@ -58,14 +63,15 @@ class CallNumbers(NamedTuple):
     """`fcntl`, and `fcntl64` of programs with 32 bits."""
     sockets: tuple[int, ...]
     """`socket` and `socketpair`."""
+    ioctl: int
     socketcall: tuple[int, ...] = ()
 
 
 KINDS = (
-    CallNumbers(0xC000003E, (248, 249, 250), (72,), (41, 53)),  # x86-64
-    CallNumbers(0xC00000B7, (217, 218, 219), (25,), (198, 199)),  # AArch64
-    CallNumbers(0x40000003, (286, 287, 288), (55, 221), (359, 360), (102,)),  # i386, also on x86-64
-    CallNumbers(0x40000028, (309, 310, 311), (55, 221), (281, 288)),  # Arm, also on AArch64
+    CallNumbers(0xC000003E, (248, 249, 250), (72,), (41, 53), 16),  # x86-64
+    CallNumbers(0xC00000B7, (217, 218, 219), (25,), (198, 199), 29),  # AArch64
+    CallNumbers(0x40000003, (286, 287, 288), (55, 221), (359, 360), 54, (102,)),  # i386, also on x86-64
+    CallNumbers(0x40000028, (309, 310, 311), (55, 221), (281, 288), 54),  # Arm, also on AArch64
 )
 
 Instruction = tuple[int, int, int, int]
@@ -116,6 +122,8 @@ def _judge(kind: CallNumbers, *, network: bool) -> Iterator[Instruction]:
     yield from when_any(kind.keys, [REFUSE])
     leases = when_any((F_SETLEASE, F_SETDELEG), [REFUSE])
     yield from when_any(kind.fcntl, [load(SECOND_ARGUMENT), *leases, answer(ALLOW)])
+    subvolumes = when_any(SUBVOLUMES, [REFUSE])
+    yield from when(EQUALS, kind.ioctl, [load(SECOND_ARGUMENT), *subvolumes, answer(ALLOW)])
     if not network:
         usual = when_any(FAMILIES, [answer(ALLOW)])
         makes = when_any((MAKE_SOCKET, MAKE_PAIR), [REFUSE])
