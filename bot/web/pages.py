@@ -37,7 +37,6 @@ from bot.web.live_channel import JobView, may_read
 from bot.web.live_log import MAX_STREAMS, LiveLogCallbacks, LiveLogs
 from bot.web.readiness import Readiness
 from handlers.addresses import PATCH_FILE
-from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.effects.outbox import count_backlog, list_troubles
 from handlers.inbox.inbox import count_deliveries
@@ -184,12 +183,18 @@ class Pages:
         """The part of a job's page that depends on its reader. A page asks for it when it may have changed."""
         visitor, job = await self._find(request)
         details = await fetch_details(self._deps, visitor, job)
-        report, withheld = await self._fetch_result(visitor, job)
+        reads_log = await self._deps.visibility.reads_log(visitor, job)
         async with self._context.db.read() as connection:
-            is_confidential = await fetch_withheld(connection, job.id)
+            # Not its texts: they can be many megabytes, and this page is asked for often.
+            report = await job_rows.fetch_report_head(connection, job.id)
+        is_confidential = report is not None and report.withheld
+        if is_confidential and not visitor.is_operator:
+            return self._draw_withheld(visitor, job)
+        if report and not report.has_words and not reads_log:
+            report = None
         values: dict[str, Any] = {"details": details, "report": report, "is_confidential": is_confidential}
         values |= {"posted": read_posted(request), "max_looks": MAX_LOOKS}
-        return withheld or self._deps.renderer.render_page("job_actions.html", visitor, job=job, **values)
+        return self._deps.renderer.render_page("job_actions.html", visitor, job=job, **values)
 
     async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
         """The state of a job, the same for all readers."""
@@ -343,6 +348,9 @@ class Pages:
         """The page that replaces a withheld run; None for any other run."""
         if visitor.is_operator or not is_withheld(report):
             return None
+        return self._draw_withheld(visitor, job)
+
+    def _draw_withheld(self, visitor: Visitor, job: Job) -> web.Response:
         return self._deps.renderer.render_page("confidential.html", visitor, **describe_withheld(job))
 
     def _show(self, field: str, text: str) -> str:
