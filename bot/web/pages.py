@@ -5,6 +5,7 @@ All content of a job's page is untrusted: it is redacted and escaped, and the pa
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -175,7 +176,7 @@ class Pages:
             values["checks"] = await fetch_checks(connection, job.id)
             # After everything else, because a confidential report may have arrived meanwhile.
             values["report"] = await job_rows.fetch_report(connection, job.id)
-        values |= {"details": details, "posted": read_posted(request), "reads_log": reads_log}
+        values |= {"details": details, "posted": read_posted(request, visitor, job), "reads_log": reads_log}
         values["splits"] = request.query.get("view") == "split"
         return await run_for_page(partial(self._draw_job, visitor, job, logs=logs, **values))
 
@@ -193,7 +194,7 @@ class Pages:
         if report and not report.has_words and not reads_log:
             report = None
         values: dict[str, Any] = {"details": details, "report": report, "is_confidential": is_confidential}
-        values |= {"posted": read_posted(request), "max_looks": MAX_LOOKS}
+        values |= {"posted": read_posted(request, visitor, job), "max_looks": MAX_LOOKS}
         return self._deps.renderer.render_page("job_actions.html", visitor, job=job, **values)
 
     async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
@@ -365,10 +366,15 @@ async def send_static(request: web.Request) -> web.StreamResponse:
     return web.FileResponse(path, headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
 
 
-def read_posted(request: web.Request) -> int:
-    """How often this page has looked for the pull request of a note that its reader has just posted; 0: no note."""
-    told = request.query.get("posted")
-    return 0 if told is None else min(int(told), MAX_LOOKS) if re.fullmatch(r"[0-9]{1,4}", told) else 1
+def read_posted(request: web.Request, visitor: Visitor, job: Job) -> int:
+    """How often this page has looked for the pull request of a note that its reader has just posted; 0: no note.
+
+    Only the session that has posted a note knows the address that says so.
+    """
+    given, looks = request.query.get("posted", ""), request.query.get("looks", "")
+    if visitor.login is None or not hmac.compare_digest(given.encode(errors="replace"), visitor.sign(job.id).encode()):
+        return 0
+    return min(int(looks), MAX_LOOKS) if re.fullmatch(r"[0-9]{1,4}", looks) else 1
 
 
 def describe_withheld(job: Job) -> dict[str, Any]:
