@@ -17,10 +17,10 @@ from runner.rows import job_rows
 
 
 class NotApplied(Exception):  # noqa: N818
-    """The diff cannot be applied here. Nothing was changed. The message says why."""
+    """The diff was not applied. Nothing was changed. The message says why."""
 
 
-async def apply_diff(settings: Settings, job_id: str, folder: Path) -> str:
+async def apply_diff(settings: Settings, job_id: str, folder: Path, *, anyway: bool = False) -> str:
     """Apply a stored diff to the checkout around `folder`. Returns the text for the terminal.
 
     Raises `UnknownJob`, `NotApplied` and `DatabaseError`.
@@ -32,14 +32,17 @@ async def apply_diff(settings: Settings, job_id: str, folder: Path) -> str:
         raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     if report is None or not report.patch.strip():
         raise NotApplied(f"job {job.id} has no diff")
-    return describe_applied(job, report, await apply_to_checkout(folder, job, report))
+    return describe_applied(job, report, await apply_to_checkout(folder, job, report, anyway=anyway))
 
 
-async def apply_to_checkout(folder: Path, job: Job, report: Report) -> str:
+async def apply_to_checkout(folder: Path, job: Job, report: Report, *, anyway: bool = False) -> str:
     """Stage a job's diff on a new branch, which begins at the checked out commit. Returns the branch's name.
 
-    Raises `NotApplied`.
+    `anyway` also applies a diff that ptq-bot refuses. Raises `NotApplied`.
     """
+    if report.refusals and not anyway:
+        why = "; ".join(report.refusals)
+        raise NotApplied(f"ptq-bot refuses the diff of job {job.id}: {why}. Read it, then use --anyway to apply it")
     branch = name_branch(job)
     patch = encode_exactly(report.patch)
     top = Path((await _git(folder, "rev-parse", "--show-toplevel")).removesuffix("\n"))

@@ -110,11 +110,16 @@ def report(job_id: Job, config: Config, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def apply(job_id: Job, config: Config) -> None:
+def apply(
+    job_id: Job,
+    config: Config,
+    *,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Also apply a diff that ptq-bot refuses.")] = False,
+) -> None:
     """Apply a job's diff to a new branch of the git checkout in this folder."""
     from bot.cli.apply import apply_diff
 
-    _print(apply_diff(load(config), job_id, Path.cwd()))
+    _print(apply_diff(load(config), job_id, Path.cwd(), anyway=anyway))
 
 
 @app.command()

@@ -43,6 +43,7 @@ from handlers.rules import PRESETS, Preset, RepositoryRules
 from runner.agents import AgentSpec
 from runner.agents.prices import Price
 from runner.agents.skills import Skill
+from runner.db.sqlite import COMPANIONS
 from runner.model.caps import DEFAULT_CAPS
 from runner.model.environment import Limits, Profile
 from runner.model.job import Job
@@ -123,7 +124,9 @@ class Settings(Table):
         """
         rewritten = [path for path in (self._file, self.server.database_file()) if path]
         whole = {form for path in rewritten for form in (path.absolute(), path.resolve())}  # Links may lead elsewhere.
-        places = {path if is_shared(path.parent) else path.parent for path in whole}
+        alone = {path for path in whole if is_shared(path.parent)}
+        places = {path.parent for path in whole - alone}
+        places |= {Path(f"{path}{companion}") for path in alone for companion in COMPANIONS}
         return tuple(sorted(places | {path.absolute() for path in (self.server.data_dir, *self.key_files())}))
 
     def key_files(self) -> tuple[Path, ...]:

@@ -5,6 +5,7 @@ All content of a job's page is untrusted: it is redacted and escaped, and the pa
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -37,7 +38,6 @@ from bot.web.live_channel import JobView, may_read
 from bot.web.live_log import MAX_STREAMS, LiveLogCallbacks, LiveLogs
 from bot.web.readiness import Readiness
 from handlers.addresses import PATCH_FILE
-from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.effects.outbox import count_backlog, list_troubles
 from handlers.inbox.inbox import count_deliveries
@@ -176,7 +176,7 @@ class Pages:
             values["checks"] = await fetch_checks(connection, job.id)
             # After everything else, because a confidential report may have arrived meanwhile.
             values["report"] = await job_rows.fetch_report(connection, job.id)
-        values |= {"details": details, "posted": read_posted(request), "reads_log": reads_log}
+        values |= {"details": details, "posted": read_posted(request, visitor, job), "reads_log": reads_log}
         values["splits"] = request.query.get("view") == "split"
         return await run_for_page(partial(self._draw_job, visitor, job, logs=logs, **values))
 
@@ -184,12 +184,18 @@ class Pages:
         """The part of a job's page that depends on its reader. A page asks for it when it may have changed."""
         visitor, job = await self._find(request)
         details = await fetch_details(self._deps, visitor, job)
-        report, withheld = await self._fetch_result(visitor, job)
+        reads_log = await self._deps.visibility.reads_log(visitor, job)
         async with self._context.db.read() as connection:
-            is_confidential = await fetch_withheld(connection, job.id)
+            # Not its texts: they can be many megabytes, and this page is asked for often.
+            report = await job_rows.fetch_report_head(connection, job.id)
+        is_confidential = report is not None and report.withheld
+        if is_confidential and not visitor.is_operator:
+            return self._draw_withheld(visitor, job)
+        if report and not report.has_words and not reads_log:
+            report = None
         values: dict[str, Any] = {"details": details, "report": report, "is_confidential": is_confidential}
-        values |= {"posted": read_posted(request), "max_looks": MAX_LOOKS}
-        return withheld or self._deps.renderer.render_page("job_actions.html", visitor, job=job, **values)
+        values |= {"posted": read_posted(request, visitor, job), "max_looks": MAX_LOOKS}
+        return self._deps.renderer.render_page("job_actions.html", visitor, job=job, **values)
 
     async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
         """The state of a job, the same for all readers."""
@@ -343,6 +349,9 @@ class Pages:
         """The page that replaces a withheld run; None for any other run."""
         if visitor.is_operator or not is_withheld(report):
             return None
+        return self._draw_withheld(visitor, job)
+
+    def _draw_withheld(self, visitor: Visitor, job: Job) -> web.Response:
         return self._deps.renderer.render_page("confidential.html", visitor, **describe_withheld(job))
 
     def _show(self, field: str, text: str) -> str:
@@ -357,10 +366,15 @@ async def send_static(request: web.Request) -> web.StreamResponse:
     return web.FileResponse(path, headers={"X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"})
 
 
-def read_posted(request: web.Request) -> int:
-    """How often this page has looked for the pull request of a note that its reader has just posted; 0: no note."""
-    told = request.query.get("posted")
-    return 0 if told is None else min(int(told), MAX_LOOKS) if re.fullmatch(r"[0-9]{1,4}", told) else 1
+def read_posted(request: web.Request, visitor: Visitor, job: Job) -> int:
+    """How often this page has looked for the pull request of a note that its reader has just posted; 0: no note.
+
+    Only the session that has posted a note knows the address that says so.
+    """
+    given, looks = request.query.get("posted", ""), request.query.get("looks", "")
+    if visitor.login is None or not hmac.compare_digest(given.encode(errors="replace"), visitor.sign(job.id).encode()):
+        return 0
+    return min(int(looks), MAX_LOOKS) if re.fullmatch(r"[0-9]{1,4}", looks) else 1
 
 
 def describe_withheld(job: Job) -> dict[str, Any]:

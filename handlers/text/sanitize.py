@@ -403,9 +403,11 @@ def _normalise_newlines(text: str) -> str:
 
 _TO_CI = r"[^\[\]]{0,40}skip[^\[\]]{0,40}|\s*(?:no|without)[\s_-]*(?:ci|cd|build|deploy|actions?|checks?|tests?)\s*"
 
+_WORDS_TO_CI = rf"\[({_TO_CI})\]|\*\*\*({_TO_CI})\*\*\*"
+
 _RULES_FOR_CI = (
     # In a commit's message they keep GitHub Actions and the CI of others from running.
-    _replace("words to CI", rf"\[({_TO_CI})\]|\*\*\*({_TO_CI})\*\*\*", r"(\1\2)", re.IGNORECASE),
+    _replace("words to CI", _WORDS_TO_CI, r"(\1\2)", re.IGNORECASE),
     _replace("options to CI", r"(skip-checks)\s{0,9}:(?=\s{0,9}true)|--(?=skip-ci|ci-skip)", r"\1 ", re.IGNORECASE),
 )
 
@@ -503,9 +505,13 @@ COMMIT_RULES: tuple[Rule, ...] = (
 """What also makes safe Markdown safe in a commit's message, where code and quotes protect nothing."""
 
 
+_NO_LINK = _replace("links that words to CI become", rf"(?<=\])(?={_WORDS_TO_CI})", " ", re.IGNORECASE)
+"""After a bracket, the parentheses of "words to CI" would be the address and the title of a link."""
+
+
 def disarm(text: str) -> str:
     """Change words that would command in a commit's message. The body of a pull request can become one."""
-    for rule in COMMIT_RULES:
+    for rule in (_NO_LINK, *COMMIT_RULES):
         text = rule.apply(text)
     return text
 

@@ -45,6 +45,9 @@ router = Router()
 LATE = timedelta(minutes=1)
 """A command of this age may have been withdrawn before it arrived."""
 
+SAFE_IF_WITHDRAWN = frozenset({Operation.HELP, Operation.STATUS, Operation.RESULTS, Operation.OPEN_PULL})
+"""Operations that only answer, or that read the comment again themselves (a note)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -180,18 +183,8 @@ async def _carry_out(request: Request, command: Command | UnknownCommand) -> Non
         await request.reply(replies.render_unknown_command(command.word, command.suggestion))
         await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
         return
-    await VERBS[command.verb](request, command)
-
-
-async def _start(request: Request, command: Command) -> None:
-    if await _still_stands(request, command):
-        await _ask_for_job(request, COMMANDS[command.verb].preset or command.verb, command.argument, command.body)
-
-
-async def _run(request: Request, command: Command) -> None:
-    preset, argument = [*command.argument.split(None, 1), "", ""][:2]
-    if await _still_stands(request, command):
-        await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
+    if COMMANDS[command.verb].operation in SAFE_IF_WITHDRAWN or await _still_stands(request, command):
+        await VERBS[command.verb](request, command)
 
 
 async def _still_stands(request: Request, command: Command) -> bool:
@@ -205,6 +198,15 @@ async def _still_stands(request: Request, command: Command) -> bool:
             return True
     await request.reply(replies.render_withdrawn())
     return False
+
+
+async def _start(request: Request, command: Command) -> None:
+    await _ask_for_job(request, COMMANDS[command.verb].preset or command.verb, command.argument, command.body)
+
+
+async def _run(request: Request, command: Command) -> None:
+    preset, argument = [*command.argument.split(None, 1), "", ""][:2]
+    await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
 
 
 async def _ask_for_job(request: Request, preset: str, argument: str, body: str) -> None:

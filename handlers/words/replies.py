@@ -135,7 +135,7 @@ def render_pull_request_thread() -> str:
 def render_withdrawn() -> str:
     """A late command whose comment was deleted or edited meanwhile."""
     return (
-        "Not started: this command reached ptq-bot late, and its comment was deleted or edited meanwhile. "
+        "Ignored: this command reached ptq-bot late, and its comment was deleted or edited meanwhile. "
         "Please comment again if you still want it."
     )
 

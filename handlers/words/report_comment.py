@@ -25,7 +25,7 @@ from runner.changes.patch import list_lines
 from runner.changes.rebase import find_unresolved
 from runner.characters import decode_exactly, show_invisible
 from runner.checks.verification import Check
-from runner.model.job import DIGEST_SHOWN, Job, JobKind, JobState, Posts, Report, split_failure
+from runner.model.job import DIGEST_SHOWN, Job, JobKind, JobState, Posts, Report, ReportHead, split_failure
 from runner.model.meter import Meter
 
 MAX_COMMENT = 60_000
@@ -255,7 +255,7 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
     return f"{Label.NOTE.bold}\n\n{listed}"
 
 
-def propose_title(job: Job, report: Report, secrets: Collection[str]) -> str:
+def propose_title(job: Job, report: Report | ReportHead, secrets: Collection[str]) -> str:
     """The title of pull request and commit, unless the note has another one: the agent's, or else the title that the
     issue had when the job was requested. Its author may change that later."""
     proposed = (report.pr_title, f"Fix: {job.issue_title}")

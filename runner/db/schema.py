@@ -267,9 +267,10 @@ reports = Table(
     "reports",
     metadata,
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column("withheld", Boolean, nullable=False),  # only operators see it; before the long texts, to be read quickly
-    *(Column(name, Text, nullable=False) for name in ("body", "worklog", "pr_title", "repro", "patch")),
+    # The short columns come before the long texts, so that they can be read quickly.
+    Column("withheld", Boolean, nullable=False),  # only operators see it
     Column("digest", String(64)),
+    *(Column(name, Text, nullable=False) for name in ("pr_title", "body", "worklog", "repro", "patch")),
     Column("refusals", JSON, nullable=False),
     Column("warnings", JSON, nullable=False),
 )

@@ -357,6 +357,16 @@ class Report:
         return sum(len(text) for _, text in self.texts())
 
 
+@dataclass(frozen=True, slots=True)
+class ReportHead:
+    """A stored report without its long texts."""
+
+    withheld: bool
+    digest: str | None
+    pr_title: str
+    has_words: bool
+
+
 def split_failure(failure: str) -> tuple[str, str]:
     """Split a failure into its first line and the log lines that follow.
 

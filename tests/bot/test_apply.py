@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,16 +43,25 @@ def make_diff(checkout: Path) -> Report:
     return make_report(patch=decode_exactly(patch), refusals=("it changes a workflow",))
 
 
+async def test_a_diff_that_ptq_bot_refuses_is_not_applied_unless_asked_for_anyway(checkout: Path) -> None:
+    report = make_diff(checkout)
+    with pytest.raises(NotApplied, match=r"it changes a workflow\..*--anyway"):
+        await apply_to_checkout(checkout, make_job(), report)
+    assert git(checkout, "branch", "--list").decode().split() == ["*", "main"]
+    assert git(checkout, "status", "--porcelain") == b""
+    await apply_to_checkout(checkout, make_job(), replace(report, refusals=()))
+
+
 async def test_a_diff_is_staged_byte_for_byte_on_a_new_branch(checkout: Path) -> None:
     job, report = make_job(base_commit="ab" * 20), make_diff(checkout)
-    branch = await apply_to_checkout(checkout / "src", job, report)
+    branch = await apply_to_checkout(checkout / "src", job, report, anyway=True)
     assert (branch, git(checkout, "branch", "--show-current").decode().strip()) == (BRANCH, BRANCH)
     assert (checkout / "src" / "a.txt").read_bytes() == b"one\ncaf\xe9\r\n"
     assert (checkout / "new.bin").read_bytes() == bytes(range(256))
     assert git(checkout, "diff", "--cached", "--name-only").decode().split() == ["new.bin", "src/a.txt"]
     assert "Refused by ptq-bot: it changes a workflow" in describe_applied(job, report, branch)
     with pytest.raises(NotApplied, match="does not apply here"):
-        await apply_to_checkout(checkout, job, report)
+        await apply_to_checkout(checkout, job, report, anyway=True)
 
 
 async def test_a_diff_that_does_not_fit_changes_nothing_and_names_its_commit(checkout: Path) -> None:
@@ -59,7 +69,7 @@ async def test_a_diff_that_does_not_fit_changes_nothing_and_names_its_commit(che
     (checkout / "src" / "a.txt").write_text("another\n")
     git(checkout, "commit", "-qam", "Go on")
     with pytest.raises(NotApplied, match=f"The diff begins at commit {'ab' * 20}"):
-        await apply_to_checkout(checkout, job, report)
+        await apply_to_checkout(checkout, job, report, anyway=True)
     assert git(checkout, "branch", "--list").decode().split() == ["*", "main"]
     assert git(checkout, "status", "--porcelain") == b""
 

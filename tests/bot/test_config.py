@@ -475,3 +475,8 @@ def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
 def test_the_gateway_knows_the_models_that_the_operator_has_given_the_agent(tmp_path: Path) -> None:
     rule = load(tmp_path, lambda text: text).upstreams()["mine"].rule
     assert rule.own_models == ("some-model", "some-other-model")
+
+
+def test_the_journal_of_a_database_in_a_folder_of_the_system_is_private_too(tmp_path: Path) -> None:
+    settings = load(tmp_path, PTQ_SERVER__DATABASE_URL="sqlite+aiosqlite:////data/ptq.db")
+    assert {Path("/data/ptq.db"), Path("/data/ptq.db-wal"), Path("/data/ptq.db-shm")} <= {*settings.private_places()}

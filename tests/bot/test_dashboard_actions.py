@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.sign_in import NOTE_COOKIE_LASTS
 from handlers.cases import casebook
 from handlers.cases.case import end_job
@@ -146,24 +147,32 @@ async def test_while_github_says_nothing_nobody_may(dashboard: Dashboard) -> Non
 async def test_a_page_looks_for_the_pull_request_of_a_note_and_stops_in_the_end(dashboard: Dashboard) -> None:
     path = await add_report(dashboard)
     async with dashboard.browser("alice") as browser:
-        for query, next_look in (
-            ("posted", "2"),
-            ("posted=2", "3"),
-            ("posted=20", None),
-            ("posted=-1", "2"),
-            ("", None),
-        ):
-            page = await browser.visit(f"{path}?{query}")
-            looks = [attrs["hx-get"] for _, attrs in page.tags if "hx-get" in attrs]
-            assert looks == ([f"{path}/actions?posted={next_look}"] if next_look else []), query
-            assert ("Your note was posted." in page.text) == bool(query)
+        await browser.visit(path)
+        sign = Visitor("alice", browser.fields("/sign-out")["csrf"]).sign(path.removeprefix("/jobs/"))
+        for looks, next_look in (("", "2"), ("&looks=2", "3"), ("&looks=20", None), ("&looks=-1", "2")):
+            page = await browser.visit(f"{path}?posted={sign}{looks}")
+            asks = [attrs["hx-get"] for _, attrs in page.tags if "hx-get" in attrs]
+            assert asks == ([f"{path}/actions?posted={sign}&looks={next_look}"] if next_look else []), looks
+            assert "Your note was posted." in page.text
         async with dashboard.database.write() as connection:
             case = await casebook.fetch_case(connection, f"{NAME}#1")
             assert case
             await casebook.save_case(connection, replace(case, pull_number=12))
-        page = await browser.visit(f"{path}/actions?posted=2")
+        page = await browser.visit(f"{path}/actions?posted={sign}&looks=2")
         assert f"{dashboard.github.url}/{NAME}/pull/12" in page.links()
         assert "hx-get" not in page.html
+
+
+async def test_a_link_of_somebody_else_does_not_say_that_a_note_was_posted(dashboard: Dashboard) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.browser("bob") as stranger, dashboard.browser("alice") as browser:
+        await stranger.visit(path)
+        theirs = Visitor("bob", stranger.fields("/sign-out")["csrf"]).sign(path.removeprefix("/jobs/"))
+        for query in ("", "?posted", "?posted=1", "?posted=\u00e9", f"?posted={theirs}"):
+            assert "Your note was posted." not in (await browser.visit(path + query)).text
+    async with dashboard.browser() as nobody:
+        sign = Visitor().sign(path.removeprefix("/jobs/"))
+        assert "Your note was posted." not in (await nobody.visit(f"{path}?posted={sign}")).text
 
 
 async def test_a_launch_offers_each_repository_its_own_agents_and_machines(dashboard: Dashboard) -> None:

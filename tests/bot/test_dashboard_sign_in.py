@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -9,11 +11,18 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
+from yarl import URL
 
+from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.cookies import CookieCipher
 from bot.web.auth.form_fields import MAX_FORM
+from bot.web.auth.oauth import GitHubOAuth, OAuthApp
+from bot.web.auth.page_queue import AT_ONCE_FOR_ONE
 from bot.web.auth.sessions import LASTS, Sessions
-from github_standin.standin import CLIENT_SECRET
+from bot.web.dashboard.deps import DashboardDeps
+from bot.web.dashboard.sign_in import SignIn
+from github_standin.standin import CLIENT_ID, CLIENT_SECRET
 from tests.support.dashboard import Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON
 
@@ -127,6 +136,53 @@ async def test_a_code_signs_in_once(dashboard: Dashboard) -> None:
         assert "already used" in other.page.text
         await other.visit("/jobs")
         assert who(other) is None
+
+
+async def test_a_sign_in_that_failed_is_used_up_also_for_a_good_code(dashboard: Dashboard) -> None:
+    async with dashboard.browser() as browser:
+        back = await go_to_github_and_back(browser, "alice")
+        trip, wrong = browser.cookies(), re.sub("code=[^&]+", "code=junk", back)
+        for address in (wrong, wrong, back):
+            browser.session.cookie_jar.update_cookies(trip)
+            assert (await browser.visit(address)).status == 403
+        assert "This sign-in was already used" in browser.page.text
+
+
+async def test_few_strangers_ask_github_about_a_sign_in_at_the_same_time(dashboard: Dashboard) -> None:
+    waiting, most, go = 0, 0, asyncio.Event()
+
+    async def answer_slowly(request: web.Request) -> web.Response:
+        nonlocal waiting, most
+        waiting += 1
+        most = max(most, waiting)
+        await go.wait()
+        waiting -= 1
+        return web.json_response({"error": "bad_verification_code"})
+
+    app = web.Application()
+    app.router.add_post("/login/oauth/access_token", answer_slowly)
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session, TestServer(app) as github:
+        oauth = GitHubOAuth(session, OAuthApp(CLIENT_ID, CLIENT_SECRET, str(github.make_url("")), ""))
+        ours = web.Application()
+        ours.router.add_routes(SignIn(DashboardDeps.set_up(dashboard.context, AuthConfig(oauth)), oauth).routes())
+        async with TestServer(ours) as pages:
+
+            async def come_back() -> int:
+                async with session.get(pages.make_url("/sign-in"), allow_redirects=False) as begun:
+                    cookies = {name: morsel.value for name, morsel in begun.cookies.items()}
+                    query = {"state": URL(begun.headers["Location"]).query["state"], "code": "junk"}
+                url = pages.make_url("/sign-in/callback").with_query(query)
+                async with session.get(url, cookies=cookies) as answer:
+                    return answer.status
+
+            coming = [asyncio.create_task(come_back()) for _ in range(3 * AT_ONCE_FOR_ONE)]
+            async with asyncio.timeout(5):
+                while waiting < AT_ONCE_FOR_ONE:
+                    await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            go.set()
+            assert await asyncio.gather(*coming) == [403] * len(coming)
+    assert most == AT_ONCE_FOR_ONE
 
 
 async def test_a_trip_to_github_takes_ten_minutes_at_most(dashboard: Dashboard) -> None:

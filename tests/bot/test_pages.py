@@ -43,6 +43,19 @@ async def test_behind_the_front_door_are_queue_and_machines(site: Site) -> None:
     assert "No jobs yet." in (await site.get("/jobs")).text
 
 
+async def test_the_actions_of_a_job_are_read_without_its_long_texts(site: Site) -> None:
+    asked: list[str] = []
+
+    def remember(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    await site.add(make_report(), state=JobState.SUCCEEDED)
+    event.listen(site.database.engine.sync_engine, "before_cursor_execute", remember)
+    assert (await site.get("/jobs/0123456789/actions")).status == 200
+    assert any("FROM reports" in statement for statement in asked)
+    assert not [statement for statement in asked if "reports.patch" in statement or "FROM file_changes" in statement]
+
+
 async def test_the_list_shows_the_newest_job_first_and_links_it(site: Site) -> None:
     await site.add(id="old", state=JobState.FAILED)
     await site.add(id="new", thread=8, created_at=NOON + timedelta(minutes=1), trouble="no machine answers")

@@ -19,7 +19,7 @@ from handlers.context import Context
 from handlers.events import Issue, User
 from handlers.jobs.outcomes import report_jobs
 from handlers.jobs.start import CLOCK_SKEW, StartRequest
-from handlers.ports import Comment, GitHub, Labelling
+from handlers.ports import GitHub, Labelling
 from handlers.rules import RepositoryRules, Role
 from handlers.triggers.comments import VERBS
 from handlers.triggers.router import ROUTER
@@ -27,10 +27,11 @@ from runner.agents import AgentSpec
 from runner.db.schema import replies
 from runner.model.job import Job, JobState
 from runner.rows import job_rows
+from runner.rows.holds import Hold, fetch_hold, save_hold
 from runner.rows.pauses import fetch_pauses
 from tests.handlers.asked import NAME, render_commented, render_payload
 from tests.support.clock import Clock
-from tests.support.jobs import NOON, open_database
+from tests.support.jobs import NOON, make_job, open_database
 from tests.support.model_github import OURS, ModelGitHub
 
 RULES = RepositoryRules(NAME, "mine", labels={"ptq": "fix"})
@@ -63,7 +64,7 @@ class Thread:
         await ROUTER.dispatch(sansio.Event(payload, event=event, delivery_id=f"id-{self.delivered}"), self.context)
 
     async def comment(self, body: str, at: datetime, **changes: Any) -> None:
-        comment = Comment(self.github.next_id(), "boss", body, at, at, f"https://github/{self.github.next_id()}")
+        comment = replace(self.github.say(ISSUE, "boss", body), created_at=at, updated_at=at)
         await self.deliver("issue_comment", render_commented(ISSUE, comment) | changes)
 
     async def tell(self, action: str, label: str = "ptq", by: str = "boss", kind: str = "User") -> None:
@@ -182,6 +183,39 @@ async def test_a_command_that_arrives_late_starts_nothing_if_it_was_withdrawn(
     await thread.deliver("issue_comment", render_commented(ISSUE, comment))
     assert bool(await thread.jobs()) is starts
     assert len(await thread.replies()) == 1 - starts
+
+
+@pytest.mark.parametrize("now_says", ["/ptq cancel", "Let it run.", None])
+async def test_a_cancel_that_arrives_late_ends_nothing_if_it_was_withdrawn(
+    thread: Thread, now_says: str | None
+) -> None:
+    await thread.label()
+    comment = thread.github.say(ISSUE, "boss", "/ptq cancel")
+    thread.clock.forward(20 * 60)
+    thread.github.threads[ISSUE] = [replace(comment, body=now_says)] if now_says else []
+    await thread.deliver("issue_comment", render_commented(ISSUE, comment))
+    assert await thread.is_cancelled() is (now_says == "/ptq cancel")
+
+
+@pytest.mark.parametrize("is_withdrawn", [False, True])
+async def test_a_release_that_arrives_late_discards_nothing_if_it_was_withdrawn(
+    thread: Thread, is_withdrawn: bool
+) -> None:
+    job = make_job(thread=ISSUE, state=JobState.CANCELLED, machine="gpu-1")
+    hold = Hold(job.id, "casey", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8), admitted_at=NOON)
+    async with thread.context.db.write() as connection:
+        await job_rows.insert_job(connection, job)
+        await save_hold(connection, hold)
+    thread.clock.forward(60)
+    comment = thread.github.say(ISSUE, "boss", "/ptq release drop")
+    thread.clock.forward(20 * 60)
+    if is_withdrawn:
+        thread.github.delete(comment)
+    await thread.deliver("issue_comment", render_commented(ISSUE, comment))
+    async with thread.context.db.read() as connection:
+        found = await fetch_hold(connection, job.id)
+    assert found is not None
+    assert (found.expires_at == hold.expires_at) is is_withdrawn
 
 
 async def test_a_label_that_was_taken_off_earlier_ends_nothing_that_was_asked_for_since(thread: Thread) -> None:

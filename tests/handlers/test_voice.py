@@ -13,6 +13,7 @@ import pytest
 
 import handlers
 from handlers.rules import REBASE
+from handlers.text.sanitize import disarm
 from handlers.text.voice import SPEAKER, mark_forgery, quote, show_words
 from handlers.words.pull_body import render_commit_message
 from handlers.words.report_comment import HEADLINES
@@ -340,3 +341,11 @@ def test_a_report_says_that_an_open_pull_request_keeps_its_title() -> None:
     kept = "(while it is open, pull request #13 keeps its title)"
     assert f"**Pull request:** `Keep the last chunk` → `main` {kept}" in render(pull_number=13)
     assert "keeps its title" not in render()
+
+
+@pytest.mark.parametrize("link", ['[a]***http://e.example "hidden words, skip"***', '[[skip]]***/b "hidden, skip"***'])
+def test_words_to_ci_that_are_made_harmless_become_no_link_with_hidden_words(link: str) -> None:
+    safe = disarm(quote(link, (), 1000, ""))
+    assert "***" not in safe
+    assert "title=" not in render_github(safe)
+    assert disarm("[skip ci] ***no_ci***") == "(skip ci) (no_ci)"

@@ -10,7 +10,8 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.bot.test_dashboard_actions import add_report
 from tests.support.browser import PATIENCE_S, open_page
-from tests.support.dashboard import open_dashboard
+from tests.support.dashboard import HIDDEN, open_dashboard
+from tests.support.visitor import NAME
 from tests.support.world import NOTE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -70,3 +71,22 @@ async def test_a_note_outlives_its_session_for_its_author_alone_and_goes_once_it
         await page.get_by_role("button", name="Sign out").click()
         await expect(page.get_by_role("link", name="Sign in with GitHub")).to_be_visible()
         assert await list_kept(page) == []
+
+
+async def test_a_link_does_not_choose_where_a_kept_text_goes(tmp_path: Path, browser: Browser) -> None:
+    expect.set_options(timeout=PATIENCE_S * 1000)
+    async with open_dashboard(tmp_path) as dashboard, open_page(browser) as page:
+        repository, issue = page.locator("[name=repository]"), page.locator("[name=issue]")
+        await page.goto(f"{dashboard.url}/sign-in?next=/launch")
+        await choose(page, "alice")
+        await repository.select_option(HIDDEN)
+        await page.get_by_label("Instructions").fill("The secret plan.")
+        for link, number in ((f"repository={NAME}&issue=12", ""), (f"repository={HIDDEN}&issue=12", "12")):
+            await page.goto(f"{dashboard.url}/launch?{link}")
+            await expect(page.get_by_label("Instructions")).to_have_value("The secret plan.")
+            await expect(repository).to_have_value(HIDDEN)
+            await expect(issue).to_have_value(number)
+        await page.goto(f"{dashboard.url}/launch?repository={NAME}&issue=12")
+        await page.get_by_role("button", name="Discard it").click()
+        await expect(repository).to_have_value(NAME)
+        await expect(issue).to_have_value("12")

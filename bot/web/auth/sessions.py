@@ -48,6 +48,10 @@ class Visitor:
     path: str = ""
     """The requested path, to return to after sign-in."""
 
+    def sign(self, text: str) -> str:
+        """A value for an address that only pages of this session know. Pure."""
+        return hmac.digest(self.csrf.encode(), text.encode(), "sha256").hex()[:32]
+
 
 class Sessions:
     """Reads and writes the cookies of people."""

@@ -145,7 +145,7 @@ class NotePages:
         await run_aside(report.size, check_note, body, report)
         await self._post_once(token, visitor.login or "", job, body)
         log.info("dashboard.noted", **job.log_context(), by=visitor.login)
-        return f"/jobs/{job.id}?posted"
+        return f"/jobs/{job.id}?posted={visitor.sign(job.id)}"
 
     async def _post_once(self, token: str, login: str, job: Job, body: str) -> None:
         """Post a comment unless it exists. Raises `ActionRefused` and `OAuthFailed`.

@@ -14,8 +14,10 @@ from datetime import timedelta
 
 import structlog
 from aiohttp import web
+from cachetools import TTLCache
 
 from bot.web.auth.oauth import GitHubOAuth, OAuthFailed
+from bot.web.auth.page_queue import PageQueue
 from bot.web.auth.sessions import FormRefused, Visitor
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.rendering import HEADERS
@@ -32,6 +34,9 @@ NOTE_COOKIE_LASTS = timedelta(hours=1)
 
 CALLBACK = "/sign-in/callback"
 
+MOST_USED = 20_000
+"""How many used states are remembered: more than the queue lets through while their cookies last."""
+
 _PATH = re.compile(r"/(?:[A-Za-z0-9][A-Za-z0-9_/.%~?=&+#:-]*)?")
 """A path on this site. Without a second slash, which would lead to another site."""
 
@@ -42,12 +47,16 @@ class SignIn:
     def __init__(self, deps: DashboardDeps, oauth: GitHubOAuth) -> None:
         self._deps = deps
         self._oauth = oauth
+        lasts_s, now = STATE_COOKIE_LASTS.total_seconds(), deps.context.now
+        self._used: TTLCache[str, bool] = TTLCache(MOST_USED, lasts_s, timer=lambda: now().timestamp())
+        # Its own, because each answer waits for GitHub: strangers could keep other pages waiting.
+        self._queue = PageQueue(lambda request: deps.sessions.read(request).login, HEADERS)
 
     def routes(self) -> list[web.RouteDef]:
         """Every address."""
         return [
             web.get("/sign-in", self.begin),
-            web.get(CALLBACK, self.come_back),
+            self._queue.guard(web.get(CALLBACK, self.come_back)),
             web.post("/sign-out", self.sign_out),
         ]
 
@@ -70,7 +79,7 @@ class SignIn:
         return response
 
     async def come_back(self, request: web.Request) -> web.Response:
-        """Handle GitHub's redirect. The code must belong to this browser's sign-in, and works once."""
+        """Handle GitHub's redirect. The code must belong to this browser's sign-in, which asks GitHub once."""
         visitor, trip = (
             self._deps.sessions.read(request),
             self._deps.sessions.read_cookie(request, STATE_COOKIE, STATE_COOKIE_LASTS),
@@ -78,6 +87,9 @@ class SignIn:
         state, code = request.query.get("state", ""), request.query.get("code", "")
         if trip is None or not hmac.compare_digest(state.encode(errors="replace"), trip["state"].encode()):
             return self._refuse(visitor, "This sign-in was not started in this browser, or has expired.")
+        if state in self._used:
+            return self._refuse(visitor, "This sign-in was already used. Please sign in again.")
+        self._used[state] = True
         if not code:
             return self._refuse(visitor, "You did not authorize ptq-bot on GitHub.")
         try:
