@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -75,6 +76,8 @@ def test_what_was_broken_off_is_gone_on_with(
     mark, go = shared / "mark", shared / "go"
     setup = f'setup = ["date >> {mark}-1", "touch {mark}; until [ -e {go} ]; do sleep 0.1; done"]'
     config = write_config(tmp_path, repository, 'create_venv = ["mkdir"]', setup)
+    table, opened = "[[machines]]\n", f"writable = [{json.dumps(str(shared))}]\n"
+    config.write_text(config.read_text().replace(table, table + opened))
     with program.start(tmp_path, "machines", "prepare", "here", "--config", config) as running:
         wait_until(mark.exists)
         assert running.stop(signal.SIGINT)[0] == 130

@@ -35,6 +35,9 @@ def collect(stage: Stage) -> dict[str, Any]:
         job.place.chmod(0o700)
     problems: list[str] = []
     found: dict[str, Any] = {"changes": [], "patch": ""}
+    if not os.path.lexists(job.environment_file):  # A job without a sandbox can delete it, with everything else.
+        write_file(job.result, json.dumps({**found, **dict.fromkeys(TEXTS, ""), "problems": problems}))
+        require_worktree(job.worktree)
     # Control files cannot be read in the sandbox.
     folders, held_back = find_git_folders(job), find_held_back(job, request["max_changes"])
     asked = {**request, "left": read_json(job.layers).get("left", [])}
