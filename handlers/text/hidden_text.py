@@ -336,7 +336,9 @@ class _Page:
 
     def _look_for_definition(self, line: str, prefix: str) -> None:
         """A definition is displayed nowhere, and may go on below."""
-        if self._fresh and not prefix and _PLAIN.match(line):
+        if self._in_pre:  # Also its last line, after a blank one, begins no paragraph.
+            self._in_paragraph = False
+        elif self._fresh and not prefix and _PLAIN.match(line):
             self._in_paragraph = True
             if _NO_DEFINITION.match(line):
                 return
