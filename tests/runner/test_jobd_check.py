@@ -153,6 +153,23 @@ def test_what_is_left_for_everybody_is_not_there_in_the_next_run_either(by_each_
     assert not Path(f"/var/tmp/ptq-count-{by_each_way.job_id}").exists()
 
 
+def test_no_run_counts_in_the_jobs_own_folder_which_run_it_is(jobd: Jobd) -> None:
+    count = """
+import os
+root = os.path.dirname(os.environ["PTQ_OUTPUT_DIR"])
+number = os.stat(root).st_mode & 0o77
+os.chmod(root, 0o700 | number + 1)
+try:
+    number += len(os.listxattr(root))
+    os.setxattr(root, f"user.{number}", b"")
+except OSError:
+    pass
+raise SystemExit(number)
+"""
+    result = check(jobd, run("base", count), run("changed", count, changed=True), changes=[change("sums.py", FIX)])
+    assert statuses(result) == {"base": [0, 0], "changed": [0, 0]}
+
+
 def test_what_a_run_leaves_beside_the_environment_is_not_there_when_the_change_is_built(by_each_way: Jobd) -> None:
     plant = "import os, pathlib\npathlib.Path(os.environ['TMPDIR'], 'planted').touch()\n"
     runs = run("base", plant), run("changed", "x = 1", changed=True)

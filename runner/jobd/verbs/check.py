@@ -177,11 +177,13 @@ def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, An
 
 
 def clear_scratch(stage: Stage) -> None:
-    """Remove files that were written outside the environment. Raises `Failure`."""
+    """Remove what was written outside the environment. Raises `Failure`.
+
+    The job's folder itself is replaced, because a run could count in its mode or its attributes which run it is.
+    """
     job = stage.job
-    for left in [*job.root.iterdir()]:
-        discard(left, job.trash)
-    for folder in (job.tmp, job.output):
+    discard(job.root, job.trash)
+    for folder in (job.root, job.tmp, job.output):
         folder.mkdir(mode=0o700)
 
 
