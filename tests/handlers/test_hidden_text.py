@@ -62,7 +62,7 @@ def test_what_no_reader_of_the_page_sees_is_removed(text: str, shown: str) -> No
         f"a <!--> b -- {HIDDEN} -->",
         f"<!-- {HIDDEN}\n--!> <!-- {HIDDEN} -->",
         f"[log]: url\n    <!-- {HIDDEN}",
-        f"<pre>\nTraceback:\n\nValueError: 3</pre>\n[log]: x\n\"{HIDDEN}\"",
+        f'<pre>\nTraceback:\n\nValueError: 3</pre>\n[log]: x\n"{HIDDEN}"',
         f'[^]: url "{HIDDEN}"',
         f"[a\nb]: url '{HIDDEN}'",
         f"[a]:\nurl\n'{HIDDEN}'",

@@ -122,6 +122,21 @@ def test_a_folder_cannot_be_shared_that_holds_what_no_job_may_reach_or_that_may_
 
 @needs_root
 @needs_overlay
+def test_a_folder_with_a_file_system_mounted_in_it_cannot_be_shared(template: Repository) -> None:
+    with open_account(template, str(SEEN_BY_JOBS)) as account:
+        shared, python = account.workspace.parent / "shared", account.workspace.parent / "python-with-a-mount"
+        (shared / "inner").mkdir(parents=True)
+        words = f'sh -c \'mount -t tmpfs none {shared}/inner; exec {PYTHON} "$@"\' sh "$@"'
+        python.write_text(f"#!/bin/sh\nexec unshare -Um --map-current-user --keep-caps {words}\n")
+        python.chmod(0o755)
+        account.python = str(python)
+        prepared = account.prepare(writable=[str(shared)])
+        assert (prepared["state"], prepared["error"]) == ("failed", "not_sealed")
+        assert f"{shared}/inner" in prepared["message"]
+
+
+@needs_root
+@needs_overlay
 def test_a_link_in_a_shared_folder_that_the_operator_names_shows_nothing_of_the_workspace(template: Repository) -> None:
     with open_account(template, str(SEEN_BY_JOBS)) as account:
         shared = account.workspace.parent / "shared"
@@ -130,11 +145,12 @@ def test_a_link_in_a_shared_folder_that_the_operator_names_shows_nothing_of_the_
         repos = account.workspace / "repos"
         assert account.prepare(writable=[str(shared)])["state"] == "done"
         assert account.agent(f"ln -s {repos} {shared}/cache")["result"]["exit_status"] == 0
+        (shared / "loop").symlink_to("loop")
         # Of `repos` a job sees its own clone in any case.
         (repos / "of-others").mkdir()
         other = account.beside()
         assert other.prepare(writable=[str(shared)])["state"] == "done"
-        log = other.agent(f"ls {shared}/cache/; echo done")["log"].decode()
+        log = other.agent(f"ls {shared}/cache/; ls {shared}/loop || echo done")["log"].decode()
         assert ("of-others" in log, log.endswith("done\n")) == (False, True), log
         other.call("kill")
 

@@ -150,7 +150,7 @@ class Sandbox:
         # Jobs can write to these folders, so links in them must not decide what is visible.
         theirs = [folder.resolve() for folder in (self._job.folder.parent, self._job.place)]
         paths = frozenset(
-            path for path in map(Path, named) if path.is_absolute() and not is_inside(path.resolve(), theirs)
+            path for path in map(Path, named) if path.is_absolute() and not is_inside(os.path.realpath(path), theirs)
         )
         tools = find_tools(paths, self._covers, frozenset(self._writable))
         clone = find_own_clone(self._job)
@@ -220,7 +220,8 @@ def find_writable(folders: Iterable[str], hidden: Collection[Path]) -> list[Path
     """The operator's folders that every job may write to, if they exist.
 
     Raises `Failure` if one would show or change what jobs must not reach, and if jobs could put a link in its place: it
-    is reached by a link, or it is in another one.
+    is reached by a link, or it is in another one. Also if something is mounted in it: who can delete the folder at
+    which it is mounted can unmount it in all namespaces (mount(8)).
     """
     found = [Path(folder) for folder in folders if is_there(Path(folder))]
     for folder in found:
@@ -234,6 +235,9 @@ def find_writable(folders: Iterable[str], hidden: Collection[Path]) -> list[Path
             )
         if is_inside(folder, {*found} - {folder}):
             raise Failure("not_sealed", f"the folder {folder} in `writable` is in another one")
+        inner = next((mount.place for mount in find_mounts() if folder in mount.place.parents), None)
+        if inner:
+            raise Failure("not_sealed", f"a file system is mounted at {inner}, in the folder {folder} of `writable`")
     return found
 
 
