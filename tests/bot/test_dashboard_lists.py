@@ -63,7 +63,7 @@ async def test_a_private_repositorys_job_is_for_whoever_may_read_there(dashboard
                     if job_id not in expected:
                         missing = await browser.visit(f"/jobs/nobody{path}", follow=False)
                         there, not_there = page.html.replace(job_id, ""), missing.html.replace("nobody", "")
-                        # Whoever is not signed in is asked to for a note, whether or not there is such a job.
+                        # People who are not signed in are asked to sign in, also if there is no such job.
                         status = 303 if path == "/note" and login is None else 404
                         assert (page.status, there, page.headers.keys()) == (status, not_there, missing.headers.keys())
                 assert (await browser.visit(f"/jobs/{job_id}")).status == (200 if job_id in expected else 404)

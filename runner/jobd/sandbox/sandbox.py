@@ -133,7 +133,7 @@ class Sandbox:
             close_others()
         except OSError as error:
             return {"refused": [error.errno, str(error)]}
-        # /proc shows git's environment to whoever makes git follow a link there.
+        # A link could lead git to its own environment in /proc.
         for name in {*os.environ} - {"PATH"}:
             del os.environ[name]
         try:
