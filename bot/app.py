@@ -38,6 +38,7 @@ from handlers.context import Context
 from handlers.effects.case_labels import CaseLabels
 from handlers.effects.drain import drain
 from handlers.effects.outbox import Comments
+from handlers.effects.outdated_comments import OutdatedComments
 from handlers.effects.rate_limit import SharedBudget
 from handlers.holds.held import check_holds
 from handlers.inbox.inbox import Inbox
@@ -173,6 +174,7 @@ class Service:
             ("outbox", claims.keeping("outbox", lambda: drain(comments)), sweep_s),
             ("pulls", claims.keeping("pulls", lambda: drain(Pulls(context))), sweep_s),
             ("labels", claims.keeping("labels", lambda: drain(labels)), sweep_s),
+            ("outdated", claims.keeping("outdated", lambda: drain(OutdatedComments(context))), sweep_s),
             ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
             ("machines", lambda: roster.let_go(database), sweep_s),
         )

@@ -18,7 +18,7 @@ from github_standin.model.faults import Faults
 from github_standin.model.gitstore import GitStore
 from github_standin.model.limits import Limits, RateLimits
 from github_standin.model.registration import Registration, RegistrationPages
-from github_standin.model.render import API_ROOT, Links
+from github_standin.model.render import API_ROOT, GRAPHQL_ADDRESS, Links
 from github_standin.model.state import ROLES, App, Comment, Issue, PublicKey, Pull, Repository, User, World
 from github_standin.model.webhooks import Delivery, Webhooks
 from github_standin.pages.forms import Forms
@@ -92,6 +92,7 @@ class StandIn:
         """Listen. Port 0 means any free port."""
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self.frame.explain])
         app.router.add_route("*", f"{API_ROOT}{{path:(/.*)?}}", self._server.handle)
+        app.router.add_post(GRAPHQL_ADDRESS, self._server.handle)
         self.git_http.add_routes(app)
         self._registration.add_routes(app)
         self.oauth.add_routes(app)

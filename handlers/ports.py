@@ -218,6 +218,9 @@ class GitHub(Protocol):
     async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
         """Replace a comment's body."""
 
+    async def minimize_comment(self, repository: str, comment_id: int) -> None:
+        """Fold a comment as outdated. Does nothing if it is folded already."""
+
     async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:
         """Add a reaction (`eyes`, `rocket`, `confused`). Best effort: never raises."""
 

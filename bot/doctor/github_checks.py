@@ -181,6 +181,7 @@ async def check_repository(
         for finding in judge_repository(part, facts, settings, rules):
             yield finding
         yield await _check_branch(part, github, rules, facts)
+        yield await _check_graphql(part, inspection, settings, name)
         async for finding in _check_triggers(part, inspection, github, settings, rules, facts):
             yield finding
         if rules.push_to:
@@ -249,6 +250,16 @@ async def _check_branch(part: Part, github: AppGitHub, rules: RepositoryRules, f
     if await github.fetch_branch_sha(rules.name, branch) is None:
         return part.fail("base branch", f"there is no branch {branch}", "fix base_branch, or push a first commit")
     return part.ok("base branch", branch)
+
+
+async def _check_graphql(part: Part, inspection: Inspection, settings: Settings, name: str) -> Finding:
+    try:
+        await inspection.ask_graphql(name)
+    except GitHubError as error:
+        words = f"GitHub's GraphQL API refuses ptq-bot ({error.status}), so comments of earlier attempts stay unfolded"
+        fix = f"allow requests to GitHub's GraphQL API, in the proxy or on the server behind {settings.github.api_url}"
+        return part.warn("GraphQL", words, fix)
+    return part.ok("GraphQL", "answers")
 
 
 async def _check_triggers(

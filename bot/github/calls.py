@@ -5,7 +5,7 @@ This module does not know the content of requests and answers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -14,6 +14,7 @@ import aiohttp
 from bot.github.credentials import AppCredentials
 from bot.github.limits import Left
 from bot.github.pace import WritePace
+from bot.github.payloads import find_refusal, read_answer
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant, Tokens
 from bot.github.transport import Line, Unauthorized
@@ -100,6 +101,18 @@ class Calls:
         """Send a write. It is repeated only if GitHub certainly did not act on it."""
         answer, _ = await self._ask(access, repository, method, *_below(repository, path, url_vars), data, worth)
         return answer
+
+    async def query(
+        self, access: Access, repository: str, query: str, variables: Mapping[str, str], worth: Worth
+    ) -> Any:
+        """Send a GraphQL request that does no harm if it is sent twice. Returns its `data`."""
+        # An Enterprise Server has its REST API at /api/v3, and GraphQL beside it.
+        root = self._api_url.removesuffix("/v3") + "/graphql"
+        body = {"query": query, "variables": dict(variables)}
+        answer, _ = await self._ask(access, repository, "POST", root, {}, body, worth)
+        if refusal := read_answer(find_refusal, answer):
+            raise refusal
+        return read_answer(lambda told: told["data"], answer)
 
     def list_left(self) -> list[tuple[str, Left]]:
         """What is left of GitHub's rate limits, by account. The App's own calls have `""` as account."""

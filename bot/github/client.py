@@ -30,6 +30,7 @@ from bot.github.payloads import (
     parse_comments,
     parse_home,
     parse_issues,
+    parse_node_id,
     parse_own_login,
     parse_payload,
     parse_person,
@@ -65,6 +66,16 @@ from handlers.rules import Role
 from runner.changes.base_files import FOLDER, BaseFile, list_folders
 
 log = structlog.get_logger(__name__)
+
+MINIMIZE = """\
+mutation ($id: ID!) {
+  minimizeComment(input: {subjectId: $id, classifier: OUTDATED}) {
+    minimizedComment { isMinimized }
+  }
+}
+"""
+"""Folds a comment. GitHub's REST API cannot do this.
+https://docs.github.com/en/graphql/reference/mutations#minimizecomment"""
 
 
 class AppGitHub:
@@ -219,6 +230,13 @@ class AppGitHub:
         path, data = "/issues/comments/{id}", {"body": body}
         answer = await self._calls.send(Access.WRITE_ISSUES, repository, "PATCH", path, data, worth, id=comment_id)
         return read_answer(parse_comment, answer)
+
+    async def minimize_comment(self, repository: str, comment_id: int) -> None:
+        """Needs two calls: GraphQL knows a comment by its node id."""
+        path = "/issues/comments/{id}"
+        comment = await self._calls.fetch(Access.READ_ISSUES, repository, path, id=comment_id)
+        variables = {"id": read_answer(parse_node_id, comment)}
+        await self._calls.query(Access.WRITE_ISSUES, repository, MINIMIZE, variables, Worth.LIVE)
 
     async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:
         """Add a reaction. Best effort: never raises."""

@@ -23,7 +23,7 @@ from bot.github.payloads import parse_time, parse_tree, read_answer
 from bot.github.timings import Timings
 from bot.github.tokens import Access
 from bot.github.transport import USER_AGENT
-from handlers.ports import NotFound
+from handlers.ports import NotFound, Worth
 
 QUICK = Timings(attempts=2, max_wait_s=5.0)
 """Short waits, because a person waits at a terminal."""
@@ -154,6 +154,10 @@ class Inspection:
         except NotFound:
             return False
         return True
+
+    async def ask_graphql(self, repository: str) -> None:
+        """Ask the GraphQL API for nothing."""
+        await self._calls.query(Access.READ_ISSUES, repository, "query { __typename }", {}, Worth.LIVE)
 
     def list_left(self, repository: str) -> list[Left]:
         """What is left of the rate limits of the repository's account, according to the latest answers."""

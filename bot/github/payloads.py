@@ -13,9 +13,11 @@ from handlers.ports import (
     Author,
     Comment,
     DeliveryAttempt,
+    GitHubError,
     GitHubUnavailable,
     Labelling,
     MentioningPull,
+    NotFound,
     PullRequest,
     TreeEntry,
 )
@@ -74,6 +76,27 @@ def parse_comment(payload: Mapping[str, Any]) -> Comment:
 def parse_comments(payloads: Iterable[Mapping[str, Any]]) -> list[Comment]:
     """A list of issue comments, in the order given."""
     return [parse_comment(payload) for payload in payloads]
+
+
+def parse_node_id(payload: Mapping[str, Any]) -> str:
+    """The id under which GraphQL knows an object."""
+    return str(payload["node_id"])
+
+
+def find_refusal(answer: Mapping[str, Any]) -> GitHubError | GitHubUnavailable | None:
+    """What the first error in a GraphQL answer means; None if there is none. Its HTTP status is always 200."""
+    for error in answer.get("errors") or ():
+        kind, said = str(error.get("type")), str(error["message"])
+        match kind:
+            case "NOT_FOUND":
+                return NotFound(404, said)
+            case "FORBIDDEN" | "INSUFFICIENT_SCOPES":
+                return GitHubError(403, said)
+            case "RATE_LIMITED":
+                return GitHubUnavailable(f"GitHub's rate limit: {said}")
+            case _:
+                return GitHubError(422, said)
+    return None
 
 
 def parse_own_login(payload: Mapping[str, Any]) -> str:

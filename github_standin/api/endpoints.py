@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from github_standin.api import graphql
 from github_standin.api import routes_apps as apps
 from github_standin.api import routes_git as git
 from github_standin.api import routes_issues as issues
@@ -74,6 +75,7 @@ ENDPOINTS = (
     Endpoint("GET", f"{_R}/installation", apps.get_repository_installation, APP),
     Endpoint("GET", "/installation/repositories", apps.list_installation_repositories, TOKEN),
     Endpoint("GET", "/rate_limit", apps.get_rate_limit, ANYONE),
+    Endpoint("POST", graphql.PATH, graphql.answer_query, ANYONE),
     Endpoint("GET", "/users/{username}", apps.get_user, TOKEN),
     Endpoint("GET", "/users/{username}/keys", apps.list_public_keys, TOKEN),
     Endpoint("GET", _R, issues.get_repository, "metadata:read"),

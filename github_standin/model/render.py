@@ -18,6 +18,8 @@ from github_standin.model.state import App, Comment, Installation, Issue, Label,
 Json = dict[str, Any]
 
 API_ROOT = "/api/v3"
+GRAPHQL_ADDRESS = "/api/graphql"
+"""Beside the root of the REST API, as on an Enterprise Server."""
 
 REACTIONS = ("+1", "-1", "laugh", "confused", "heart", "hooray", "rocket", "eyes")
 
@@ -49,7 +51,7 @@ def render_time(at: datetime | None) -> str | None:
 
 
 def node_id(kind: str, key: object) -> str:
-    """An object's id in GitHub's GraphQL API. Every object has one; nothing reads it."""
+    """An object's id in GitHub's GraphQL API. Every object has one."""
     return base64.b64encode(f"{kind}:{key}".encode()).decode()
 
 

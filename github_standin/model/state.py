@@ -66,6 +66,8 @@ class Comment:
     updated_at: datetime
     via_app: bool = False
     reactions: list[Reaction] = field(default_factory=list)
+    minimized_as: str | None = None
+    """Why it is folded, such as `OUTDATED`; None while it is shown."""
 
 
 @dataclass(frozen=True, slots=True)

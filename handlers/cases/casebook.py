@@ -12,14 +12,14 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, case, func, or_, select, update
+from sqlalchemy import Row, Select, and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.case import LABELS, Case, CaseState
 from handlers.ports import Worth
-from runner.db.schema import NOT_AS_WANTED, case_labels, cases, jobs, pulls, replies
+from runner.db.schema import NOT_AS_WANTED, TO_MINIMIZE, case_labels, cases, jobs, outdated_comments, pulls, replies
 from runner.db.sql import insert_new, upsert
-from runner.model.job import FINAL, Job, JobState, Posts
+from runner.model.job import FINAL, Job, JobKind, JobState, Posts
 from runner.rows import job_rows
 
 
@@ -59,6 +59,11 @@ class Reply:
     def is_in_doubt(self) -> bool:
         """Whether an attempt to post it had no answer, not even a refusal."""
         return self.comment_id is None and self.attempts > self.refusals
+
+    @property
+    def is_new_report(self) -> bool:
+        """Whether it is a report that was never posted."""
+        return self.kind == "report" and self.comment_id is None
 
     @property
     def is_being_restored(self) -> bool:
@@ -124,6 +129,22 @@ class CaseLabel:
     """Our label that is on the issue, or may be: it is stored before it is added."""
     settled: bool = True
     """Whether GitHub has confirmed it."""
+    attempts: int = 0
+    refusals: int = 0
+    absences: int = 0
+    trouble: str | None = None
+    """Why it waits, for people."""
+    abandoned: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OutdatedComment:
+    """A comment of ours that a newer report has made outdated."""
+
+    reply_id: str
+    next_attempt_at: datetime
+    minimized: bool = False
+    """Whether GitHub has confirmed that it is folded."""
     attempts: int = 0
     refusals: int = 0
     absences: int = 0
@@ -275,6 +296,56 @@ async def change_case_label(connection: AsyncConnection, label: CaseLabel, **cha
     """Change the row of a case's label, or insert `label` with the changes."""
     values = asdict(label)
     await upsert(connection, case_labels, values | changes, keep=values.keys() - changes.keys())
+
+
+async def mark_outdated(connection: AsyncConnection, report: Reply, now: datetime) -> None:
+    """Store which comments are outdated, now that this report is on GitHub.
+
+    If its job has succeeded, these are the status and report of each earlier attempt that it followed, or that had the
+    same preset. A report that a note can still approve without a digest, or that has a pull request, is not outdated.
+    """
+    newer = await job_rows.fetch_job(connection, report.job_id or "")
+    if newer is None or newer.state is not JobState.SUCCEEDED:
+        return
+    is_replaced = and_(jobs.c.preset == newer.preset, jobs.c.kind == newer.kind)
+    if newer.follows and newer.kind is not JobKind.VERIFY:
+        is_replaced = or_(is_replaced, jobs.c.id == newer.follows)
+    case = await fetch_case(connection, newer.case_key)
+    with_pull = select(pulls.c.job_id).where(pulls.c.abandoned.is_(None))
+    earlier = select(jobs.c.id).where(
+        jobs.c.repository == newer.repository,
+        jobs.c.thread == newer.thread,
+        jobs.c.attempt < newer.attempt,
+        jobs.c.id != (case.standing_job_id or "" if case else ""),
+        jobs.c.id.not_in(with_pull),
+        is_replaced,
+    )
+    shown = select(replies.c.id).where(replies.c.job_id.in_(earlier), replies.c.comment_id.is_not(None))
+    for reply_id in (await connection.execute(shown)).scalars().all():
+        await insert_new(connection, outdated_comments, asdict(OutdatedComment(reply_id, now)))
+
+
+async def fetch_next_outdated(
+    connection: AsyncConnection, now: datetime, tried: Collection[str]
+) -> tuple[OutdatedComment, Reply] | None:
+    """The next outdated comment that GitHub still shows, except for those `tried`."""
+    query = (
+        select(outdated_comments)
+        .where(TO_MINIMIZE, outdated_comments.c.next_attempt_at <= now, outdated_comments.c.reply_id.not_in(tried))
+        .order_by(outdated_comments.c.next_attempt_at)
+        .limit(1)
+    )
+    row = (await connection.execute(query)).one_or_none()
+    if row is None:
+        return None
+    reply = (await connection.execute(select(replies).where(replies.c.id == row.reply_id))).one()
+    return OutdatedComment(**row._mapping), read_reply(reply)
+
+
+async def change_outdated(connection: AsyncConnection, outdated: OutdatedComment, **changes: Any) -> None:
+    """Change the row of an outdated comment."""
+    own = outdated_comments.c.reply_id == outdated.reply_id
+    await connection.execute(update(outdated_comments).where(own).values(**changes))
 
 
 async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:

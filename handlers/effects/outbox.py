@@ -150,7 +150,10 @@ class Comments(Effect[Due[Reply]]):
         reply = due.row
         comment = await self._bring(reply, await self._find(reply) if reply.is_in_doubt else None)
         shown = {"comment_id": comment.id, "comment_url": comment.url, "commented_at": comment.created_at}
-        await self.save(due, posted_body=reply.body, **shown, **FRESH)
+        async with self.context.db.write() as connection:
+            await self.store(connection, reply, posted_body=reply.body, **shown, **FRESH)
+            if reply.is_new_report:
+                await casebook.mark_outdated(connection, reply, self.context.now())
         log.info("reply.posted", reply=reply.id, kind=reply.kind, comment=comment.id)
         self.context.notify()
 

@@ -30,10 +30,12 @@ PENDING = text("state = 'pending'")
 """The condition for deliveries that are not yet processed. Queries must use these words to use the partial index."""
 
 TO_STRANGER = text("stranger IS NOT NULL")
+"""The condition for replies to people without rights."""
 NOT_AS_WANTED = text("(comment_id IS NULL OR posted_body <> body OR abandoned IS NOT NULL)")
 """Replies that GitHub does not show as wanted. Their index is used only by queries with exactly this condition. Without
 it, each such query compares all texts that were ever posted."""
-"""The condition for replies to people without rights."""
+TO_MINIMIZE = text("(NOT minimized AND abandoned IS NULL)")
+"""Outdated comments that GitHub still shows."""
 
 deliveries = Table(
     "deliveries",
@@ -340,6 +342,14 @@ pulls = Table(
     Column("created_at", UtcDateTime, nullable=False),
 )
 
+outdated_comments = Table(
+    "outdated_comments",
+    metadata,
+    Column("reply_id", ForeignKey("replies.id"), primary_key=True),
+    Column("minimized", Boolean, nullable=False),  # GitHub has confirmed it
+    *retry_columns(),
+    Index("comments_to_minimize", "next_attempt_at", sqlite_where=TO_MINIMIZE, postgresql_where=TO_MINIMIZE),
+)
 case_labels = Table(
     "case_labels",
     metadata,

@@ -122,6 +122,14 @@ def has_clock(offset: timedelta) -> Act:
     return turn
 
 
+def refuses_graphql(world: World) -> None:
+    world.github.faults.add("POST", "/graphql", 404, times=1000)
+
+
+def takes_graphql(world: World) -> None:
+    world.github.faults.api.clear()
+
+
 def keep(path: Path) -> None:
     path.with_name(f"{path.name}.good").write_bytes(path.read_bytes())
 
@@ -409,6 +417,15 @@ TOGETHER: tuple[dict[str, Broken], ...] = (
         ),
         "an event less": Broken(
             GITHUB, "events", "issue_comment", "subscribe to them", breaks=hears_no_comments, repairs=hears_all
+        ),
+        "no GraphQL": Broken(
+            REPOSITORY,
+            "GraphQL",
+            "refuses ptq-bot (404)",
+            "GraphQL API",
+            breaks=refuses_graphql,
+            repairs=takes_graphql,
+            verdict=WARNING,
         ),
         "no such base branch": Broken(
             REPOSITORY, "base branch", "no branch trunk", "base_branch", (TABLE, f'{TABLE}\nbase_branch = "trunk"')

@@ -120,6 +120,23 @@ async def test_comments_are_posted_edited_and_listed_oldest_first(place: Place) 
     assert ours.url.startswith(place.github.url)
 
 
+async def test_a_comment_is_folded_as_outdated(place: Place) -> None:
+    ours = await place.client.create_comment(NAME, place.issue, "the first report")
+    for _ in range(2):
+        await place.client.minimize_comment(NAME, ours.id)
+        assert place.github.issue(NAME, place.issue).comments[0].minimized_as == "OUTDATED"
+
+
+async def test_a_comment_that_is_gone_or_may_not_be_folded_is_refused(place: Place) -> None:
+    with pytest.raises(NotFound):
+        await place.client.minimize_comment(NAME, 999)
+    ours = await place.client.create_comment(NAME, place.issue, "the first report")
+    place.github.faults.add("POST", "/graphql", 403)
+    with pytest.raises(GitHubError) as refused:
+        await place.client.minimize_comment(NAME, ours.id)
+    assert refused.value.status == 403
+
+
 async def test_more_comments_than_a_page_holds_are_all_listed(place: Place) -> None:
     for number in range(101):
         await place.github.comment(NAME, place.issue, f"comment {number}", by="stranger")

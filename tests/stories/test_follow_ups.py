@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bot.demo.repository import NAME
 from runner.model.job import JobState, Report
 from runner.rows import job_rows
 from tests.support.jobs import make_job, store_report
@@ -22,6 +23,12 @@ def second_agent(folder: Path) -> str:
     """Another agent, with models to choose from, that runs the same script."""
     command = json.dumps([sys.executable, str(folder / "agent.py")])
     return f'[agents.second]\nkind = "command"\ncommand = {command}\nmodel = "small"\nmodels = ["big"]\n'
+
+
+def list_folded(world: World) -> list[bool]:
+    """For each of our comments, oldest first."""
+    comments = world.github.issue(NAME, world.number).comments
+    return [comment.minimized_as == "OUTDATED" for comment in comments if comment.via_app]
 
 
 async def bring_again(world: World) -> None:
@@ -58,6 +65,7 @@ async def test_a_retry_carries_on_from_the_last_attempt_and_is_one_however_often
             assert words not in first.prompt
         steering = second.prompt[second.prompt.index("## Steering") :]
         assert "keep it a generator\n\nand short" in steering
+        await world.wait(lambda: list_folded(world) == [True, True, False, False] or None, "only the first is folded")
         await bring_again(world)
         assert len(await world.jobs()) == len(world.reports()) == len(world.replies()) / 2 == 2
 

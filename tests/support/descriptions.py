@@ -21,6 +21,7 @@ _LOCK = "package-lock.json"
 
 _OPENAPI = Path("@octokit/openapi/generated/api.github.com.json")
 _WEBHOOK_EXAMPLES = Path("@octokit/webhooks-examples/api.github.com/index.json")
+_GRAPHQL = Path("@octokit/graphql-schema/schema.graphql")
 _AXE = Path("axe-core/axe.min.js")
 
 
@@ -36,6 +37,11 @@ def find_openapi() -> Path:
 def find_webhook_examples() -> Path:
     """Example payloads of webhooks: a list with `name` and `examples` for each event."""
     return _find(_WEBHOOK_EXAMPLES)
+
+
+def find_graphql_schema() -> Path:
+    """The public schema of GitHub's GraphQL API."""
+    return _find(_GRAPHQL)
 
 
 def find_axe() -> Path:
@@ -61,7 +67,7 @@ def install(wanted: Path = _WANTED, place: Path = _PLACE, npm_options: Sequence[
             install_packages(workshop, npm_options)
         except NpmFailed as error:
             raise DescriptionsMissing(f"npm could not fetch what the tests read: {error}") from error
-        for file in (_OPENAPI, _WEBHOOK_EXAMPLES, _AXE):
+        for file in (_OPENAPI, _WEBHOOK_EXAMPLES, _GRAPHQL, _AXE):
             target = place / file
             target.parent.mkdir(parents=True, exist_ok=True)
             (workshop / "node_modules" / file).replace(target)

@@ -474,6 +474,29 @@ def upgrade() -> None:
         postgresql_where=sa.text("stranger IS NOT NULL"),
     )
     op.create_table(
+        "outdated_comments",
+        sa.Column("reply_id", sa.String(40), nullable=False),
+        sa.Column("minimized", sa.Boolean(), nullable=False),
+        sa.Column("attempts", INTEGER, nullable=False),
+        sa.Column("refusals", INTEGER, nullable=False),
+        sa.Column("absences", INTEGER, nullable=False),
+        sa.Column("next_attempt_at", TIME, nullable=False),
+        sa.Column("trouble", sa.Text()),
+        sa.Column("abandoned", sa.Text()),
+        sa.ForeignKeyConstraint(
+            ["reply_id"],
+            ["replies.id"],
+        ),
+        sa.PrimaryKeyConstraint("reply_id"),
+    )
+    op.create_index(
+        "comments_to_minimize",
+        "outdated_comments",
+        ["next_attempt_at"],
+        sqlite_where=sa.text("(NOT minimized AND abandoned IS NULL)"),
+        postgresql_where=sa.text("(NOT minimized AND abandoned IS NULL)"),
+    )
+    op.create_table(
         "reports",
         sa.Column("job_id", sa.String(20), nullable=False),
         sa.Column("withheld", sa.Boolean(), nullable=False),
