@@ -19,6 +19,7 @@ from github_standin.api import routes_oauth as oauth
 from github_standin.api import routes_pulls as pulls
 from github_standin.api.calls import Call
 from github_standin.model.answers import Answer
+from github_standin.model.render import API_ROOT, GRAPHQL_ADDRESS
 
 Handler = Callable[[Call], Awaitable[Answer]]
 
@@ -130,6 +131,11 @@ def _compile(path: str) -> re.Pattern[str]:
 
 
 _PATTERNS = [(endpoint, _compile(endpoint.path)) for endpoint in ENDPOINTS]
+
+
+def find_path(raw_path: str) -> str:
+    """The path of a request below the API's root."""
+    return graphql.PATH if raw_path == GRAPHQL_ADDRESS else raw_path.removeprefix(API_ROOT)
 
 
 def find_endpoint(method: str, path: str) -> tuple[Endpoint, Mapping[str, str]] | None:

@@ -15,13 +15,11 @@ from typing import Any
 from aiohttp import web
 from yarl import URL
 
-from github_standin.api import graphql
 from github_standin.api.calls import Call, Site, caller_of, etag_of
-from github_standin.api.endpoints import ANYONE, APP, NOTHING, PERSON, TOKEN, Endpoint, find_endpoint
+from github_standin.api.endpoints import ANYONE, APP, NOTHING, PERSON, TOKEN, Endpoint, find_endpoint, find_path
 from github_standin.model.answers import Answer, Refusal, forbidden, not_found
 from github_standin.model.auth import Token, UserToken
 from github_standin.model.faults import ApiFault, Faults
-from github_standin.model.render import API_ROOT, GRAPHQL_ADDRESS
 from github_standin.model.state import Pull, Repository
 
 API_VERSIONS = frozenset({"2022-11-28", "2026-03-10"})
@@ -71,7 +69,7 @@ class _Pending:
 
 
 class ApiServer:
-    """Answers requests under `API_ROOT`."""
+    """Answers requests to GitHub's API."""
 
     def __init__(self, site: Site, faults: Faults) -> None:
         self._site = site
@@ -85,7 +83,7 @@ class ApiServer:
         """Answer one request."""
         pending = _Pending(
             request.method,
-            self._by_name(_find_path(request.rel_url.raw_path)),
+            self._by_name(find_path(request.rel_url.raw_path)),
             dict(request.query),
             request.headers,
             await request.read(),
@@ -205,11 +203,6 @@ class ApiServer:
                 observer(exchange)
             except Exception as error:  # a failed check is for the test, not for the client
                 self.complaints.append(str(error) or repr(error))
-
-
-def _find_path(raw_path: str) -> str:
-    """The path below the API's root."""
-    return graphql.PATH if raw_path == GRAPHQL_ADDRESS else raw_path.removeprefix(API_ROOT)
 
 
 def _kind_of(token: Token | None) -> str:

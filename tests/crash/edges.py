@@ -19,8 +19,7 @@ from sqlalchemy import Engine, Table, event
 from sqlalchemy.engine.default import DefaultDialect
 from yarl import URL
 
-from github_standin.api.endpoints import find_endpoint
-from github_standin.model.render import API_ROOT
+from github_standin.api.endpoints import find_endpoint, find_path
 from runner.db.group_commit import GroupCommit
 from runner.db.relaxed_commit import RelaxedCommit
 from runner.transport import hosts
@@ -120,7 +119,7 @@ def _watch_requests(announce: Announce) -> None:
 
 def name_request(method: str, url: str) -> str:
     """A request by GitHub's name of its endpoint, which is the same for all issues."""
-    found = find_endpoint(method, URL(url).raw_path.removeprefix(API_ROOT))
+    found = find_endpoint(method, find_path(URL(url).raw_path))
     return f"{method} {found[0].path if found else 'elsewhere'}"
 
 
