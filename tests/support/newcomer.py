@@ -56,7 +56,8 @@ class Newcomer:
         """Say where GitHub is, and have it make the App."""
         await self._type("GitHub", self.told["GitHub"])
         if port:
-            await self._press(self.page.get_by_text("Another port"))
+            if await self.page.locator("details[open]", has_text="Another port").count() == 0:
+                await self._press(self.page.get_by_text("Another port"))
             await self._type("Public URL of ptq-bot", f"http://127.0.0.1:{port}")
             await self._type("Port of the service on this host", str(port))
         await self._click("button", "Save", "app, kept")
@@ -109,7 +110,8 @@ class Newcomer:
         await expect(self.page.get_by_text("Set-up has finished")).to_be_visible()
 
     async def _type(self, label: str, text: str) -> None:
-        typed = self.page.get_by_role("textbox", name=re.compile(rf"^{re.escape(label)}( optional)?$"))
+        name = re.compile(rf"^{re.escape(label)}( optional)?$")
+        typed = self.page.get_by_role("textbox", name=name).or_(self.page.get_by_role("spinbutton", name=name))
         await self._press(typed)
         await typed.fill("" if self.by_keys else text)
         if self.by_keys:
