@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.async_api import Browser, Locator, Page, expect
+from playwright.async_api import Browser, Page, expect
 
 from bot.demo.playground import LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import NAME
 from tests.support import program
-from tests.support.browser import PATIENCE_S, PHONE, measure_overhang, open_page
+from tests.support.browser import PATIENCE_S, PHONE, PICTURED, measure_overhang, open_page, take_picture
 from tests.support.world import NOTE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 expect.set_options(timeout=PATIENCE_S * 1000)
-
-PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
-"""What the documents show. `PTQ_REWRITE_PICTURES=1` takes them anew, which needs a font with emoji."""
-
-PICTURED = 990
-"""How many pixels wide the pages are then."""
 
 
 async def be(page: Page, login: str) -> None:
@@ -37,13 +30,6 @@ async def be(page: Page, login: str) -> None:
 async def comment(page: Page, words: str) -> None:
     await page.keyboard.insert_text(words)
     await page.get_by_role("button", name="Comment", exact=True).click()
-
-
-async def picture(page: Page, name: str, first: Locator) -> None:
-    """Take a picture of what stands on the page from an element on, if pictures are to be taken."""
-    if os.environ.get("PTQ_REWRITE_PICTURES") == "1":
-        await first.evaluate("it => scrollTo(0, it.getBoundingClientRect().top + scrollY - 12)")
-        await page.screenshot(path=PICTURES / f"{name}.png")
 
 
 async def read_pages(browser: Browser, addresses: Sequence[str], scheme: Literal["light", "dark"]) -> None:
@@ -74,25 +60,26 @@ async def test_a_newcomer_plays_the_whole_story_in_a_browser(tmp_path: Path, bro
             await command.get_by_role("button", name="Copy").click()
             report, job = page.locator("article", has=command), page.locator('a[href*="/jobs/"]').first
             await expect(report).to_contain_text("Fix staged")
+            await take_picture(page, "report", report, whole=True)
             digest = (await command.locator("pre").inner_text()).split()[-1]
 
             address = await job.get_attribute("href") or ""
             await job.click()
             await expect(page.locator("body")).to_contain_text("succeeded")
             await expect(page.locator("body")).to_contain_text(digest)
-            await picture(page, "job", page.locator("body"))
+            await take_picture(page, "job")
             await page.go_back()
 
             await page.locator("#body").press("Control+V")
             await page.keyboard.insert_text(f"\n\n{NOTE}")
-            await picture(page, "note", command)
+            await take_picture(page, "note", command)
             await comment(page, "")
             await page.get_by_role("link", name="#2", exact=True).click()
             await expect(page.locator(".state")).to_have_text("Draft")
             await expect(page.locator("article").first).to_contain_text(NOTE)
             added = page.locator("tr.plus", has_text="range(0, len(items), size)")
             await expect(added).to_be_visible()
-            await picture(page, "pull", page.locator("body"))
+            await take_picture(page, "pull")
             commit = await page.locator("#change .rows a").get_attribute("href") or ""
 
         site = places["issue"].removesuffix(f"/{NAME}/issues/1")

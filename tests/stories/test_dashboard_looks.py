@@ -168,4 +168,4 @@ async def test_every_page_can_be_read_and_used(tmp_path: Path, browser: Browser)
             await page.get_by_role("button", name="Post the note").click()
             await expect(page.get_by_role("alert")).to_contain_text("Your session has ended")
             faults += await look(page, "session-ended")
-            assert faults == []
+            assert not faults, "\n".join(faults)

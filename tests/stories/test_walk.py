@@ -16,13 +16,24 @@ from bot.demo.loopback import find_free_port
 from bot.demo.playground import MAINTAINER, PACE
 from bot.demo.repository import NAME
 from bot.demo.tryout import Tryout
-from tests.support.browser import PATIENCE_S, PHONE, find_faults, measure_overhang, open_page
+from tests.support.browser import PATIENCE_S, PHONE, find_faults, measure_overhang, open_page, take_picture
 from tests.support.installer import serve_setup
 from tests.support.newcomer import Newcomer, read_told
 from tests.support.openapi import load_openapi
 from tests.support.world import FIX, NOTE, WRITE_REPORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+PICTURED_PAGES = {"": "overview", "/jobs": "jobs", "/deliveries": "deliveries", "/spend": "spend"}
+"""The pages whose pictures the documents show -> their names."""
+PICTURED_STEPS = {
+    "app": "setup-app",
+    "repositories": "setup-repositories",
+    "machines, tried": "setup-machine",
+    "agents": "setup-agents",
+    "finish, looked": "setup-doctor",
+}
+"""The same for the steps of set-up."""
 
 GROWING = """
 release = pathlib.Path(os.environ['PTQ_OUTPUT_DIR']) / 'release'
@@ -54,6 +65,8 @@ async def test_an_operator_sets_it_up_and_a_maintainer_gets_a_pull_request(tmp_p
             for path in ("", "/jobs", f"/jobs/{job_id}", "/launch", "/deliveries", "/spend"):
                 await page.goto(f"{service.url}{path}")
                 assert await measure_overhang(page) == 0, path
+                if name := PICTURED_PAGES.get(path):
+                    await take_picture(page, name)
         assert tryout.github.complaints == []
 
 
@@ -65,6 +78,8 @@ async def set_up(folder: Path, tryout: Tryout, agent: str, browser: Browser) -> 
     ):
 
         async def look(name: str) -> None:
+            if picture := PICTURED_STEPS.get(name):
+                await take_picture(newcomer.page, picture)
             assert await find_faults(newcomer.page, name) == []
 
         newcomer = Newcomer(page, {**read_told(tryout.describe()), "command": agent}, look)
@@ -96,6 +111,7 @@ async def launch(page: Page, tryout: Tryout) -> str:
     await page.get_by_role("link", name="Launch").click()
     await page.get_by_label("Issue", exact=True).fill(str(tryout.number))
     await page.get_by_label("Preset").select_option("fix")
+    await take_picture(page, "launch")
     async with page.expect_navigation(url=re.compile(r"/jobs/[0-9a-f]{10}")):
         await page.get_by_role("button", name="Launch").click()
     return urlsplit(page.url).path.rpartition("/")[2]
@@ -111,6 +127,7 @@ async def follow_log(page: Page, release: Path) -> None:
     await page.get_by_label("Search this log").fill("FIRST")
     await expect(page.locator("#found")).to_have_text("1 of 1")
     await expect(page.get_by_role("button", name="Cancel the job")).to_be_visible()
+    await take_picture(page, "live-log")
     release.touch()
     await expect(page.locator("#log-agent")).to_contain_text("the second line")
     await expect(page.locator("#offers").get_by_role("link", name="Open the pull request")).to_be_visible()
@@ -126,6 +143,7 @@ async def read_result(page: Page) -> None:
     await page.get_by_role("link", name="Diff", exact=True).click()
     await expect(page.locator("#diff .plus").first).to_be_visible()
     await expect(page.locator("#report")).to_be_hidden()
+    await take_picture(page, "diff")
 
 
 async def write_notes(page: Page, tryout: Tryout) -> None:
@@ -136,6 +154,7 @@ async def write_notes(page: Page, tryout: Tryout) -> None:
     await page.get_by_role("button", name="Post the note").click()
     await expect(page.get_by_role("alert")).to_contain_text("too short")
     await expect(page.get_by_label("Your note")).to_have_value("lgtm")
+    await take_picture(page, "note-refused", page.get_by_label("Your note"))
     await page.get_by_label("Your note").fill(NOTE)
     await page.get_by_role("button", name="Post the note").click()
     await expect(page.locator("main")).to_contain_text("Your note was posted")

@@ -15,7 +15,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, Page, Playwright, async_playwright
+from playwright.async_api import Browser, Locator, Page, Playwright, async_playwright
 from playwright.async_api import TimeoutError as NoAnswer
 
 from tests.support.descriptions import find_axe
@@ -26,8 +26,14 @@ PATIENCE_S = 120.0
 CONNECT_S = 60.0
 """How long Chromium may take to answer a connection; twice that is within any test's time."""
 
-PHONE, DESKTOP, WIDE = 390, 1280, 1920
+PHONE, TABLET, DESKTOP, WIDE = 390, 820, 1280, 1920
 """Widths in pixels."""
+
+PICTURES = Path(__file__).parents[2] / "docs" / "pictures"
+"""What the documents show. `make pictures` takes them, which needs a font with emoji."""
+
+PICTURED, HIGH = 990, 800
+"""How many pixels wide and high a picture is, unless it is of a part of a page."""
 
 Scheme = Literal["light", "dark"]
 
@@ -35,7 +41,7 @@ REFUSED = "the server responded with a status of 4"
 """What Chromium says of an answer of 4xx."""
 
 LOOKS: tuple[tuple[Scheme, int], ...] = tuple(
-    (scheme, width) for width in (WIDE, DESKTOP, PHONE) for scheme in ("light", "dark")
+    (scheme, width) for width in (WIDE, DESKTOP, TABLET, PHONE) for scheme in ("light", "dark")
 )
 """How pages are looked at: colour scheme and width."""
 
@@ -45,6 +51,13 @@ MEASURED = (("light", DESKTOP), ("dark", PHONE))
 # https://github.com/dequelabs/axe-core/blob/develop/doc/API.md
 BARRIERS = """async () => (await axe.run({ resultTypes: ["violations"] })).violations.flatMap(({ id, help, nodes }) =>
   nodes.map(({ html, failureSummary }) => `${id}: ${help}: ${html} ${failureSummary}`))"""
+
+BROKEN_WORDS = """() => [...document.querySelectorAll("button, .state")].filter((it) => {
+  const range = document.createRange();
+  range.selectNodeContents(it);
+  return it.innerText && !/\\s/.test(it.innerText.trim()) && range.getClientRects().length > 1;
+}).map((it) => it.innerText)"""
+"""The buttons and states of one word that are broken over two lines."""
 
 OURS = "127.0.0.1"
 """The only host from which pages may load anything."""
@@ -155,6 +168,25 @@ async def measure_overhang(page: Page) -> int:
     return overhang
 
 
+async def take_picture(page: Page, name: str, first: Locator | None = None, *, whole: bool = False) -> None:
+    """Take a picture for the documents, if `make pictures` asks for them: of a page from its `first` element on, or of
+    the whole element."""
+    if os.environ.get("PTQ_REWRITE_PICTURES") != "1":
+        return
+    size = page.viewport_size
+    assert size
+    is_dark = await page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
+    await page.set_viewport_size({"width": PICTURED, "height": HIGH})
+    await page.emulate_media(color_scheme="light")
+    await page.evaluate(
+        "it => scrollTo(0, it ? it.getBoundingClientRect().top + scrollY - 12 : 0)",
+        first and await first.element_handle(),
+    )
+    await (first if first and whole else page).screenshot(path=PICTURES / f"{name}.png")
+    await page.set_viewport_size(size)
+    await page.emulate_media(color_scheme="dark" if is_dark else "light")
+
+
 async def unfold(page: Page) -> None:
     """Open everything on a page that is folded."""
     await page.evaluate("document.querySelectorAll('details').forEach((it) => { it.open = true; })")
@@ -172,6 +204,7 @@ async def find_faults(page: Page, name: str) -> list[str]:
         found = await _find_barriers(page) if (scheme, width) in MEASURED else []
         if (overhang := await measure_overhang(page)) > 0:
             found.append(f"{overhang} pixels hang over")
+        found += [f"the word {word} is broken" for word in await page.evaluate(BROKEN_WORDS)]
         faults += [f"{name}-{scheme}-{width}: {fault}" for fault in found]
         if folder := os.environ.get("PTQ_TEST_PICTURES"):
             await page.screenshot(path=Path(folder) / f"{name}-{scheme}-{width}.png", full_page=True)
