@@ -8,7 +8,7 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 # Without compiled files each worker translates all tests anew, which takes as long as a tenth of the suite.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz hostile mutation lint setup clean
+.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz hostile mutation pictures lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -66,6 +66,10 @@ bench-lists: setup
 # From a fresh clone to a first report by the pages of set-up, against the stand-in. It needs a Chromium.
 bench-setup: setup
 	$(BIN)/python -m tests.bench.newcomer
+
+# The pictures in the documents, from the running product. It needs a Chromium, and a font with emoji.
+pictures: setup $(DESCRIPTIONS)
+	PTQ_REWRITE_PICTURES=1 PTQ_TEST_REQUIRE_CHROMIUM=1 $(BIN)/pytest tests/stories/test_browser.py tests/stories/test_walk.py
 
 # The site of the documents, in site/. A link that leads nowhere fails it; --quiet would hide it from --strict, too.
 docs: .venv/.docs

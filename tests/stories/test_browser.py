@@ -60,7 +60,7 @@ async def test_a_newcomer_plays_the_whole_story_in_a_browser(tmp_path: Path, bro
             await command.get_by_role("button", name="Copy").click()
             report, job = page.locator("article", has=command), page.locator('a[href*="/jobs/"]').first
             await expect(report).to_contain_text("Fix staged")
-            await take_picture(page, "report", report, whole=True)
+            await take_picture(page, "report", report, report.locator("ul").first)
             digest = (await command.locator("pre").inner_text()).split()[-1]
 
             address = await job.get_attribute("href") or ""

@@ -28,9 +28,7 @@ PICTURED_PAGES = {"": "overview", "/jobs": "jobs", "/deliveries": "deliveries", 
 """The pages whose pictures the documents show -> their names."""
 PICTURED_STEPS = {
     "app": "setup-app",
-    "repositories": "setup-repositories",
     "machines, tried": "setup-machine",
-    "agents": "setup-agents",
     "finish, looked": "setup-doctor",
 }
 """The same for the steps of set-up."""
@@ -127,7 +125,7 @@ async def follow_log(page: Page, release: Path) -> None:
     await page.get_by_label("Search this log").fill("FIRST")
     await expect(page.locator("#found")).to_have_text("1 of 1")
     await expect(page.get_by_role("button", name="Cancel the job")).to_be_visible()
-    await take_picture(page, "live-log")
+    await take_picture(page, "live-log", page.locator("#log"))
     release.touch()
     await expect(page.locator("#log-agent")).to_contain_text("the second line")
     await expect(page.locator("#offers").get_by_role("link", name="Open the pull request")).to_be_visible()
@@ -154,7 +152,7 @@ async def write_notes(page: Page, tryout: Tryout) -> None:
     await page.get_by_role("button", name="Post the note").click()
     await expect(page.get_by_role("alert")).to_contain_text("too short")
     await expect(page.get_by_label("Your note")).to_have_value("lgtm")
-    await take_picture(page, "note-refused", page.get_by_label("Your note"))
+    await take_picture(page, "note-refused", page.get_by_role("alert"))
     await page.get_by_label("Your note").fill(NOTE)
     await page.get_by_role("button", name="Post the note").click()
     await expect(page.locator("main")).to_contain_text("Your note was posted")

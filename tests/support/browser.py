@@ -15,7 +15,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.async_api import Browser, Locator, Page, Playwright, async_playwright
+from playwright.async_api import Browser, FloatRect, Locator, Page, Playwright, async_playwright
 from playwright.async_api import TimeoutError as NoAnswer
 
 from tests.support.descriptions import find_axe
@@ -58,6 +58,15 @@ BROKEN_WORDS = """() => [...document.querySelectorAll("button, .state")].filter(
   return it.innerText && !/\\s/.test(it.innerText.trim()) && range.getClientRects().length > 1;
 }).map((it) => it.innerText)"""
 """The buttons and states of one word that are broken over two lines."""
+
+NAME_FOLDERS = """() => {
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    node.data = node.data.replace(/[^\\s"'=]*[/]pytest-of-[^/]+[/]pytest-[0-9]+[/][^/]+[/]/g, "/srv/");
+  }
+}"""
+"""Shows folders of the tests as if they were an operator's."""
 
 OURS = "127.0.0.1"
 """The only host from which pages may load anything."""
@@ -168,9 +177,9 @@ async def measure_overhang(page: Page) -> int:
     return overhang
 
 
-async def take_picture(page: Page, name: str, first: Locator | None = None, *, whole: bool = False) -> None:
-    """Take a picture for the documents, if `make pictures` asks for them: of a page from its `first` element on, or of
-    the whole element."""
+async def take_picture(page: Page, name: str, first: Locator | None = None, last: Locator | None = None) -> None:
+    """Take a picture for the documents, if `make pictures` asks for them: of what fits from the `first` element on, or
+    of the whole part of the page that ends with the `last` one."""
     if os.environ.get("PTQ_REWRITE_PICTURES") != "1":
         return
     size = page.viewport_size
@@ -178,11 +187,17 @@ async def take_picture(page: Page, name: str, first: Locator | None = None, *, w
     is_dark = await page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches")
     await page.set_viewport_size({"width": PICTURED, "height": HIGH})
     await page.emulate_media(color_scheme="light")
-    await page.evaluate(
-        "it => scrollTo(0, it ? it.getBoundingClientRect().top + scrollY - 12 : 0)",
-        first and await first.element_handle(),
-    )
-    await (first if first and whole else page).screenshot(path=PICTURES / f"{name}.png")
+    await page.evaluate(NAME_FOLDERS)
+    first = first or page.locator("body")
+    await first.evaluate("it => scrollTo(0, it.getBoundingClientRect().top + scrollY - 12)")
+    path = PICTURES / f"{name}.png"
+    above, below = await first.bounding_box(), await last.bounding_box() if last else None
+    if above and below:
+        height = below["y"] + below["height"] + 12 - above["y"]
+        clip: FloatRect = {"x": above["x"], "y": above["y"], "width": above["width"], "height": height}
+        await page.screenshot(path=path, clip=clip)
+    else:
+        await page.screenshot(path=path)
     await page.set_viewport_size(size)
     await page.emulate_media(color_scheme="dark" if is_dark else "light")
 
