@@ -252,7 +252,13 @@ def _move_issue(server: ScriptedGitHub, *, home: str, number: int) -> None:
 
 
 def _name_repository(server: ScriptedGitHub, name: str) -> None:
-    current = {"full_name": name, "private": False, "default_branch": "main", "clone_url": "https://github/x.git"}
+    current = {
+        "id": 1,
+        "full_name": name,
+        "private": False,
+        "default_branch": "main",
+        "clone_url": "https://github/x.git",
+    }
     server.script("GET /repos/octo/widgets", Says(current))
 
 
