@@ -33,6 +33,7 @@ from bot.web.auth.auth_config import build_auth_config
 from bot.web.auth.form_fields import MAX_FORM
 from bot.web.pages import Pages
 from bot.webhook import Webhook
+from handlers.cases.known_repositories import SharedRepositories
 from handlers.cases.retention import Retention, clean_database, clean_spool
 from handlers.context import Context
 from handlers.effects.case_labels import CaseLabels
@@ -245,6 +246,7 @@ class Service:
             timings=self._pace.github,
             now=now,
             budget=SharedBudget(database, self._pace.github.budget(), now),
+            repositories=SharedRepositories(database),
         )
 
     def _build_context(self, github: AppGitHub, database: Database) -> Context:

@@ -172,6 +172,7 @@ class StandIn:
             self._world.next_id(), account, name, GitStore(git_dir), default_branch, private, installed, now, source
         )
         self._world.repositories[full_name.casefold()] = repository
+        self._world.former.pop(full_name.casefold(), None)  # A new repository ends the redirect.
         if installed:
             self._world.installation_on(account)
         return repository

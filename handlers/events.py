@@ -166,6 +166,14 @@ def find_private_repository(payload: Mapping[str, Any]) -> str | None:
     return repository.full_name if repository.private else None
 
 
+def find_repository(payload: Mapping[str, Any]) -> tuple[str, int | None]:
+    """The name of the event's repository, and GitHub's id of it: empty, and None, if they are missing."""
+    repository = payload.get("repository")
+    found = repository if isinstance(repository, Mapping) else {}
+    name, number = found.get("full_name"), found.get("id")
+    return name if isinstance(name, str) else "", number if isinstance(number, int) else None
+
+
 def find_time(payload: Mapping[str, Any]) -> datetime | None:
     """When an event happened: the newest time in its payload; None if there is none."""
     things = [payload.get(name) for name in ("issue", "comment", "pull_request")]

@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bot.cli import db, jobs, machines
+from bot.cli import db, jobs, machines, repositories
 from bot.cli.options import AsJson, Config, give_up, load
 from bot.cli.options import write as _write
 from bot.cli.run import print_answer as _print
@@ -31,6 +31,7 @@ app.command()(setup)
 app.add_typer(db.app, name="db")
 app.add_typer(machines.app, name="machines")
 app.add_typer(jobs.app, name="jobs")
+app.add_typer(repositories.app, name="repositories")
 
 Job = Annotated[str, typer.Argument(metavar="JOB", help="A job's id.")]
 Worktree = Annotated[str, typer.Argument(help="Name of the worktree.")]
@@ -273,7 +274,7 @@ def bundle(
 @app.command()
 def pause(config: Config, repository: Only = None) -> None:
     """Stop starting new jobs, everywhere or in one repository. Running jobs continue."""
-    from bot.operations.pause import pause as pause_jobs
+    from bot.operations.repositories import pause as pause_jobs
 
     _print(pause_jobs(load(config), repository))
 
@@ -281,7 +282,7 @@ def pause(config: Config, repository: Only = None) -> None:
 @app.command()
 def resume(config: Config, repository: Only = None) -> None:
     """Start new jobs again, no matter who paused them."""
-    from bot.operations.pause import resume as resume_jobs
+    from bot.operations.repositories import resume as resume_jobs
 
     _print(resume_jobs(load(config), repository))
 

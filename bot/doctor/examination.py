@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +16,12 @@ from bot.config.settings import ConfigError, Settings, load_settings
 from bot.doctor.file_checks import check_files
 from bot.doctor.findings import MAX_WORDS, Finding, Part, hide_consequences
 from bot.doctor.github_checks import check_app, check_repository
-from bot.doctor.host_checks import check_agent, check_service
+from bot.doctor.host_checks import check_agent, check_service, read_known_repositories
 from bot.doctor.machine_checks import check_machine
 from bot.github import AppGitHub
 from bot.github.inspection import QUICK, Inspection
 from bot.github.session import open_session
+from handlers.cases.known_repositories import OwnRepositories
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
 
@@ -46,19 +47,25 @@ async def examine(config: Path) -> list[Finding]:
 
 async def _look(settings: Settings) -> list[Finding]:
     async with open_session(settings.way_out()) as session:
-        looking = [look_at(about, checks) for about, checks in _list_parts(settings, session)]
+        known = await read_known_repositories(settings)
+        looking = [look_at(about, checks) for about, checks in _list_parts(settings, session, known)]
         return [finding for found in await asyncio.gather(*looking) for finding in found]
 
 
-def _list_parts(settings: Settings, session: aiohttp.ClientSession) -> Iterator[tuple[str, AsyncIterator[Finding]]]:
+def _list_parts(
+    settings: Settings, session: aiohttp.ClientSession, known: Mapping[str, int]
+) -> Iterator[tuple[str, AsyncIterator[Finding]]]:
     """Each part with its checks."""
     yield "service", check_service(session, settings)
     api_url, app_id, key = settings.github.api_url, settings.github.app_id, settings.private_key()
-    inspection = Inspection(session, api_url=api_url, app_id=app_id, private_key=key, now=_now)
+    mine = OwnRepositories(known)
+    inspection = Inspection(session, api_url=api_url, app_id=app_id, private_key=key, now=_now, repositories=mine)
     yield "GitHub App", check_app(inspection, settings)
-    github = AppGitHub(session, api_url=api_url, app_id=app_id, private_key=key, now=_now, timings=QUICK)
+    github = AppGitHub(
+        session, api_url=api_url, app_id=app_id, private_key=key, now=_now, timings=QUICK, repositories=mine
+    )
     for name in settings.repos:
-        yield f"repository {name}", check_repository(inspection, github, settings, name)
+        yield f"repository {name}", check_repository(inspection, github, settings, name, known)
     for machine in settings.machine_list():
         yield f"machine {machine.name}", check_machine(settings, machine)
     upstreams = settings.upstreams()

@@ -22,7 +22,7 @@ from bot.github.session import describe_failure
 from bot.github.transport import Unauthorized
 from handlers.commands.own_rules import PATH as OWN_RULES
 from handlers.commands.own_rules import apply_own
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled
 from handlers.rules import RepositoryRules
 from runner.model.machines import eligible, needs
 
@@ -163,9 +163,9 @@ def judge_hook(hook: HookFacts, url: str) -> Iterator[Finding]:
 
 
 async def check_repository(
-    inspection: Inspection, github: AppGitHub, settings: Settings, name: str
+    inspection: Inspection, github: AppGitHub, settings: Settings, name: str, known: Mapping[str, int]
 ) -> AsyncIterator[Finding]:
-    """Check one configured repository."""
+    """Check one configured repository. `known` has the numbers of those that the service knows, by name."""
     part = Part(f"repository {name}")
     rules = next(rules for rules in settings.repository_rules() if rules.name == name)
     for finding in check_caps(part, settings, rules):
@@ -175,8 +175,17 @@ async def check_repository(
         if failure := judge_installation(part, installation, load_manifest()):
             yield failure
             return
-        facts = await inspection.fetch_repository(name)
+        facts = await _fetch_known(inspection, name)
+        if (facts is None or facts.name.lower() != name.lower()) and (
+            namesake := await _find_namesake(part, inspection, name, known)
+        ):
+            yield namesake
+            return
+        facts = facts or await inspection.fetch_repository(name)
         yield part.ok("installed", "yes")
+        if facts.name.lower() != name.lower():
+            words = f"it is called {facts.name} on GitHub by now, so its events start nothing"
+            yield part.fail("name", words, f'write [repos."{facts.name}"] in ptq.toml')
         yield judge_left(part, inspection.list_left(name))
         for finding in judge_repository(part, facts, settings, rules):
             yield finding
@@ -185,7 +194,7 @@ async def check_repository(
         async for finding in _check_triggers(part, inspection, github, settings, rules, facts):
             yield finding
         if rules.push_to:
-            yield await _check_fork(part, inspection, rules.push_to)
+            yield await _check_fork(part, inspection, rules.push_to, known)
         elif not facts.private:
             yield await _check_workflows(part, inspection, github, name, facts.default_branch)
     except NotFound:
@@ -299,12 +308,35 @@ def judge_labels(part: Part, page: str, labels: Sequence[str], missing: Sequence
     )
 
 
-async def _check_fork(part: Part, inspection: Inspection, fork: str) -> Finding:
+async def _fetch_known(inspection: Inspection, name: str) -> RepositoryFacts | None:
+    """The repository that the service knows by this name; None if GitHub has it no more, or not for the App."""
+    try:
+        return await inspection.fetch_repository(name)
+    except (NotFound, NotInstalled):
+        return None
+
+
+async def _find_namesake(
+    part: Part, inspection: Inspection, name: str, known: Mapping[str, int], check: str = "name"
+) -> Finding | None:
+    """Another repository than the known one that has this name now."""
+    number = known.get(name.lower())
+    if number is None or (other := await inspection.find_number(name)) == number:
+        return None
+    words = f"another repository is called {name} by now: GitHub's id of it is {other}, not {number}. It gets no jobs"
+    fix = (
+        "if the known one was renamed or transferred, write its new name in ptq.toml; "
+        f"if this one replaces it: ptq-bot repositories accept {name}"
+    )
+    return part.fail(check, words, fix)
+
+
+async def _check_fork(part: Part, inspection: Inspection, fork: str, known: Mapping[str, int]) -> Finding:
     try:
         await inspection.fetch_installation(fork)
     except NotFound:
         return part.fail("push_to", f"the App is not installed in {fork}", "install it in the fork, too")
-    return part.ok("push_to", fork)
+    return await _find_namesake(part, inspection, fork, known, "push_to") or part.ok("push_to", fork)
 
 
 async def _check_workflows(part: Part, inspection: Inspection, github: AppGitHub, name: str, branch: str) -> Finding:

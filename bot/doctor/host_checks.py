@@ -18,6 +18,7 @@ from bot.doctor.findings import Cause, Finding, Part
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Api
 from bot.github.session import describe_failure
+from handlers.cases.known_repositories import fetch_numbers
 from runner.agents import AgentSpec
 from runner.db.database import open_existing_database
 from runner.db.errors import DatabaseError, ForeignDatabase, NewDatabase, NoDatabase, OldDatabase, UnavailableDatabase
@@ -69,6 +70,15 @@ async def _check_database(settings: Settings) -> Finding:
     except DatabaseError as error:
         return SERVICE.fail("database", str(error), DATABASE_FIXES.get(type(error), WRITE_ACCESS))
     return SERVICE.ok("database", "writable")
+
+
+async def read_known_repositories(settings: Settings) -> dict[str, int]:
+    """The numbers of the repositories that the service knows, by name in lower case; none if it has no database."""
+    try:
+        async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+            return await fetch_numbers(connection)
+    except DatabaseError:
+        return {}  # `_check_database` says why.
 
 
 def _check_new_database(file: Path) -> Finding:

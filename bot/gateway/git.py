@@ -46,7 +46,7 @@ MOVED = re.compile(rf"/([\w-]+/[\w.-]+?)(?:\.git)?/(?:{REFS}|{PACK})", re.ASCII)
 NOT_PUBLIC = (401, 403, 404)
 REDIRECTS = (301, 302, 307, 308)
 MAX_MOVED = 1024
-"""The number of renamed repositories whose new name is remembered."""
+"""The number of renamed public repositories whose new name is remembered."""
 MAX_LOGGED = 100
 """Log lines about one job's fetches. An agent can make any number of fetches."""
 TRIES = 3
@@ -157,7 +157,11 @@ class GitProxy:
                 if grant and theirs.status == 401:
                     self._github.forget_grant(grant)
                     why = f"GitHub does not take the token that it gave for {fetch.repository}: fetch again"
-                elif theirs.status in REDIRECTS and self._note_move(fetch, theirs):
+                elif theirs.status in REDIRECTS and (name := self._find_new_name(theirs)):
+                    if grant:
+                        self._github.forget_grant(grant)  # The next one has the new name.
+                    else:
+                        self._moved[fetch.repository] = name
                     why = f"{fetch.repository} has another name by now: fetch again"
                 else:
                     raise explain(theirs.status, fetch.repository)
@@ -176,25 +180,25 @@ class GitProxy:
     ) -> aiohttp.client._RequestContextManager:
         headers = {**fetch.headers, "accept-encoding": "identity", "user-agent": USER_AGENT}
         headers |= sign(grant) if grant else {}
+        name = grant.name if grant else self._moved.get(fetch.repository, fetch.repository)
         if fetch.takes_pack and request.content_length is not None:
             headers["content-length"] = str(request.content_length)
         return self._session.request(
             request.method,
-            f"{self._web_url}/{self._moved.get(fetch.repository, fetch.repository)}.git/{fetch.target}",
+            f"{self._web_url}/{name}.git/{fetch.target}",
             data=body if fetch.takes_pack else None,
             headers=headers,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENCE_S),
         )
 
-    def _note_move(self, fetch: Fetch, theirs: aiohttp.ClientResponse) -> bool:
-        """Remember the new name of a repository. False if the redirect is not to a repository of the same GitHub."""
+    def _find_new_name(self, theirs: aiohttp.ClientResponse) -> str | None:
+        """The new name of a repository; None if the redirect is not to a repository of the same GitHub."""
         target = urljoin(str(theirs.url), theirs.headers.get("location", ""))
         found = MOVED.fullmatch(urlsplit(target).path)
         if not found or not target.startswith(f"{self._web_url}/"):
-            return False
-        self._moved[fetch.repository] = found[1]
-        return True
+            return None
+        return found[1]
 
 
 class _Passed:

@@ -6,6 +6,7 @@ This module does not know the content of requests and answers.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -18,16 +19,19 @@ from bot.github.payloads import find_refusal, read_answer
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant, Tokens
 from bot.github.transport import Line, Unauthorized
+from handlers.cases.known_repositories import KnownRepositories
 from handlers.effects.rate_limit import WriteBudget
-from handlers.ports import TooLong, Worth
+from handlers.ports import NotFound, TooLong, Worth
 
 PAGE_SIZE = 100
+BELOW = "/repos/{owner}/{repo}"
 
 
 class Calls:
     """GitHub's API for one App. Each method raises `GitHubError`, `NotFound` or `GitHubUnavailable`.
 
     `path` is a URI template (RFC 6570) relative to `/repos/OWNER/NAME`. `url_vars` are its variables, not yet quoted.
+    OWNER/NAME is the current name of the repository that had this name when it was first used.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class Calls:
         timings: Timings,
         now: Callable[[], datetime],
         budget: WriteBudget,
+        repositories: KnownRepositories,
     ) -> None:
         self._session = session
         self._api_url = api_url
@@ -48,7 +53,7 @@ class Calls:
         self._app_line = self._open_line(None)
         self._lines: dict[int, Line] = {}
         self._accounts: dict[int, str] = {}
-        self._tokens = Tokens(self._app_line, credentials, timings, now)
+        self._tokens = Tokens(self._app_line, credentials, timings, now, repositories)
 
     async def fetch_as_app(self, path: str, **url_vars: Any) -> Any:
         """Get a resource of the App itself. `path` is relative to the API's root."""
@@ -65,8 +70,26 @@ class Calls:
 
     async def fetch(self, access: Access, repository: str, path: str, **url_vars: Any) -> Any:
         """Get one resource, or the first page of a list."""
-        answer, _ = await self._ask(access, repository, "GET", *_below(repository, path, url_vars))
+        answer, _ = await self._ask(access, repository, "GET", BELOW + path, url_vars)
         return answer
+
+    async def fetch_repository(self, access: Access, repository: str) -> Any:
+        """Get the repository itself. Never another one that has its name, also if that name was taken a moment ago."""
+        number = (await self._tokens.fetch(repository, access)).number
+        with suppress(NotFound):
+            answer = await self.fetch(access, repository, "")
+            if read_answer(_parse_number, answer) == number:
+                return answer
+        # It was renamed since its tokens were minted, or is gone. Public repositories can be read with any token.
+        self._tokens.forget_repository(repository)
+        answer = await self.fetch(access, repository, "")
+        if read_answer(_parse_number, answer) != number:
+            raise NotFound(404, f"another repository is called {repository}")
+        return answer
+
+    async def find_number(self, repository: str) -> int:
+        """GitHub's id of the repository that has this name now."""
+        return await self._tokens.find_number(repository)
 
     async def fetch_all(self, access: Access, repository: str, path: str, **url_vars: Any) -> list[Any]:
         """Get all pages of a list, as linked by the `Link` headers. `path` must use `per_page`.
@@ -74,7 +97,7 @@ class Calls:
         Raises `TooLong` if the list has more than `max_pages` pages.
         """
         items: list[Any] = []
-        url, filling = _below(repository, path, {**url_vars, "per_page": PAGE_SIZE})
+        url, filling = BELOW + path, {**url_vars, "per_page": PAGE_SIZE}
         for _ in range(self._timings.max_pages):
             page, more = await self._ask(access, repository, "GET", url, filling)
             items += page or []
@@ -99,7 +122,7 @@ class Calls:
         **url_vars: Any,
     ) -> Any:
         """Send a write. It is repeated only if GitHub certainly did not act on it."""
-        answer, _ = await self._ask(access, repository, method, *_below(repository, path, url_vars), data, worth)
+        answer, _ = await self._ask(access, repository, method, BELOW + path, url_vars, data, worth)
         return answer
 
     async def query(
@@ -139,12 +162,12 @@ class Calls:
     ) -> tuple[Any, str | None]:
         grant = await self._tokens.fetch(repository, access)
         try:
-            return await self._line(grant).ask(method, url, filling, grant.bearer, data, worth)
+            return await self._line(grant).ask(method, url, _name(grant) | filling, grant.bearer, data, worth)
         except Unauthorized:
             # GitHub has revoked the token early. Try once more, with a new one.
             self._tokens.forget(grant)
         grant = await self._tokens.fetch(repository, access)
-        return await self._line(grant).ask(method, url, filling, grant.bearer, data, worth)
+        return await self._line(grant).ask(method, url, _name(grant) | filling, grant.bearer, data, worth)
 
     def _line(self, grant: Grant) -> Line:
         if grant.installation_id not in self._lines:
@@ -158,6 +181,10 @@ class Calls:
         return Line(self._session, self._api_url, self._timings, self._now, pace)
 
 
-def _below(repository: str, path: str, url_vars: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    owner, _, name = repository.partition("/")
-    return "/repos/{owner}/{repo}" + path, {"owner": owner, "repo": name, **url_vars}
+def _parse_number(payload: Mapping[str, Any]) -> int:
+    return int(payload["id"])
+
+
+def _name(grant: Grant) -> dict[str, Any]:
+    owner, _, name = grant.name.partition("/")
+    return {"owner": owner, "repo": name}

@@ -47,6 +47,7 @@ from bot.github.payloads import (
 )
 from bot.github.timings import Timings
 from bot.github.tokens import Access, Grant
+from handlers.cases.known_repositories import KnownRepositories, OwnRepositories
 from handlers.effects.rate_limit import WriteBudget
 from handlers.events import Issue, Repository, User
 from handlers.ports import (
@@ -91,16 +92,17 @@ class AppGitHub:
         now: Callable[[], datetime],
         timings: Timings | None = None,
         budget: WriteBudget | None = None,
+        repositories: KnownRepositories | None = None,
     ) -> None:
         """`api_url` is the root of the API, `https://HOST/api/v3` on an Enterprise Server. `private_key` is PEM text.
 
-        `now` returns an aware time in UTC. All clients that write as this App must share `budget`; None creates one for
-        this client alone. Raises `ValueError` if the key cannot be read.
+        `now` returns an aware time in UTC. All clients that write as this App must share `budget` and
+        `repositories`; None creates one for this client alone. Raises `ValueError` if the key cannot be read.
         """
         credentials = AppCredentials.from_pem(app_id, private_key)
         timings = timings or Timings()
         budget = budget or OwnBudget(timings.budget(), now)
-        self._calls = Calls(session, api_url, credentials, timings, now, budget)
+        self._calls = Calls(session, api_url, credentials, timings, now, budget, repositories or OwnRepositories())
         self._own_login: str | None = None
 
     def list_left(self) -> list[tuple[str, Left]]:
@@ -135,8 +137,8 @@ class AppGitHub:
         return payload
 
     async def fetch_repository(self, repository: str) -> Repository:
-        """The current repository."""
-        return read_answer(parse_repository, await self._calls.fetch(Access.READ_ISSUES, repository, ""))
+        """The current repository, also if it was renamed."""
+        return read_answer(parse_repository, await self._calls.fetch_repository(Access.READ_ISSUES, repository))
 
     async def grant_fetch(self, repository: str) -> Grant:
         """A token with which git can read this one repository, and do nothing else."""

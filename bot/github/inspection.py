@@ -23,6 +23,7 @@ from bot.github.payloads import parse_time, parse_tree, read_answer
 from bot.github.timings import Timings
 from bot.github.tokens import Access
 from bot.github.transport import USER_AGENT
+from handlers.cases.known_repositories import KnownRepositories
 from handlers.ports import NotFound, Worth
 
 QUICK = Timings(attempts=2, max_wait_s=5.0)
@@ -79,6 +80,8 @@ class InstallationFacts:
 class RepositoryFacts:
     """A repository that jobs are to work on."""
 
+    name: str
+    """`owner/name` as it is now."""
     private: bool
     archived: bool
     has_issues: bool
@@ -98,11 +101,13 @@ class Inspection:
         app_id: str,
         private_key: str,
         now: Callable[[], datetime],
+        repositories: KnownRepositories,
     ) -> None:
         """The caller owns the session."""
         self._session, self._api_url, self._now = session, api_url, now
         self._credentials = AppCredentials.from_pem(app_id, private_key)
-        self._calls = Calls(session, api_url, self._credentials, QUICK, now, OwnBudget(QUICK.budget(), now))
+        budget = OwnBudget(QUICK.budget(), now)
+        self._calls = Calls(session, api_url, self._credentials, QUICK, now, budget, repositories)
 
     async def measure_skew_s(self) -> float | None:
         """The seconds by which this clock is ahead of GitHub's, accurate to one or two; None if the answer has no date.
@@ -145,7 +150,11 @@ class Inspection:
 
     async def fetch_repository(self, repository: str) -> RepositoryFacts:
         """A repository on which the App is installed."""
-        return read_answer(_parse_repository, await self._calls.fetch(Access.READ_CODE, repository, ""))
+        return read_answer(_parse_repository, await self._calls.fetch_repository(Access.READ_CODE, repository))
+
+    async def find_number(self, repository: str) -> int:
+        """GitHub's id of the repository that has this name now."""
+        return await self._calls.find_number(repository)
 
     async def has_label(self, repository: str, label: str) -> bool:
         """Whether a repository has this label."""
@@ -219,6 +228,7 @@ def _parse_installation(payload: Mapping[str, Any]) -> InstallationFacts:
 
 def _parse_repository(payload: Mapping[str, Any]) -> RepositoryFacts:
     return RepositoryFacts(
+        name=str(payload["full_name"]),
         private=payload["private"] is True,
         archived=payload["archived"] is True,
         has_issues=payload["has_issues"] is True,

@@ -2,6 +2,9 @@
 
 A token gives access to one repository, with only the permissions that its purpose needs, so that a leak does little
 damage. Tokens are kept only in memory.
+
+The repository is the one that had its name when it was first used. GitHub is asked for a token by its number, so no
+token lets the service write to another repository that has the name now, or ask who has which role there.
 """
 
 from __future__ import annotations
@@ -18,12 +21,15 @@ from bot.github.credentials import AppCredentials, Bearer
 from bot.github.payloads import parse_time, read_answer
 from bot.github.timings import Timings
 from bot.github.transport import Line, Unauthorized
+from handlers.cases.known_repositories import KnownRepositories
 from handlers.ports import GitHubError, NotFound, NotInstalled
 from runner.single_flight import SingleFlight
 
 INSTALLATION_KEPT_S = 3600.0
 MOST_KEPT = 4096
 _INVALID = 422
+_REFUSALS = (404, _INVALID)
+"""How GitHub answers if an installation is gone, or does not cover the repository."""
 
 
 class Access(Enum):
@@ -46,6 +52,10 @@ class Grant:
     installation_id: int
     bearer: Bearer
     expires_at: datetime
+    name: str
+    """The repository's name on GitHub when the token was minted, which differs after it was renamed."""
+    number: int
+    """GitHub's id of the repository."""
 
 
 Key = tuple[str, Access]
@@ -54,8 +64,16 @@ Key = tuple[str, Access]
 class Tokens:
     """Grants by repository and access. Concurrent calls for the same grant mint it once."""
 
-    def __init__(self, line: Line, credentials: AppCredentials, timings: Timings, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        line: Line,
+        credentials: AppCredentials,
+        timings: Timings,
+        now: Callable[[], datetime],
+        repositories: KnownRepositories,
+    ) -> None:
         self._line = line
+        self._repositories = repositories
         self._credentials = credentials
         self._now = now
         self._refresh_early = timedelta(seconds=timings.refresh_early_s)
@@ -69,7 +87,9 @@ class Tokens:
         """A grant that does not expire soon. Raises the port's errors; `NotInstalled` if the App is not installed."""
         key = (repository, access)
         kept = self._grants.get(key)
-        if kept is not None and self._now() < kept.expires_at - self._refresh_early:
+        is_fresh = kept is not None and self._now() < kept.expires_at - self._refresh_early
+        # An operator may have accepted another repository.
+        if kept is not None and is_fresh and kept.number == await self._repositories.find(repository):
             return kept
         return await self._mints.join(key, lambda: self._renew(key))
 
@@ -80,6 +100,15 @@ class Tokens:
             self._grants.pop(key, None)
             self._installations.pop(grant.repository, None)
 
+    def forget_repository(self, repository: str) -> None:
+        """Drop all grants of a repository, because it has another name by now."""
+        for access in Access:
+            self._grants.pop((repository, access), None)
+
+    async def find_number(self, repository: str) -> int:
+        """The number of the repository that has this name now, whether it was used before or not."""
+        return await self._fetch_repository_id(await self._fetch_installation(repository), repository)
+
     async def _renew(self, key: Key) -> Grant:
         grant = self._grants[key] = await self._mint(*key)
         return grant
@@ -89,13 +118,17 @@ class Tokens:
         if known is not None:
             try:
                 return await self._post_token(known, repository, access)
-            except (Unauthorized, NotFound):
+            except Unauthorized:
                 self._installations.pop(repository, None)
+            except GitHubError as refusal:
+                if refusal.status not in _REFUSALS:
+                    raise
+                self._installations.pop(repository, None)  # It may have been transferred.
         installation_id = await self._fetch_installation(repository)
         try:
             grant = await self._post_token(installation_id, repository, access)
         except GitHubError as refusal:
-            if refusal.status not in (404, _INVALID):
+            if refusal.status not in _REFUSALS:
                 raise
             # The status is about the token. The caller must not read it as a missing issue, or as an invalid text.
             raise NotInstalled(refusal.status, repository) from None
@@ -112,19 +145,36 @@ class Tokens:
         return read_answer(lambda payload: int(payload["id"]), answer)
 
     async def _post_token(self, installation_id: int, repository: str, access: Access) -> Grant:
-        def parse(payload: Any) -> Grant:
-            expires_at = parse_time(payload["expires_at"])
-            return Grant(repository, access, installation_id, Bearer(payload["token"]), expires_at)
+        number = await self._repositories.find(repository)
+        if number is None:
+            grant = await self._post_first_token(installation_id, repository, access)
+            number = await self._repositories.note(repository, grant.number)
+            if number == grant.number:
+                return grant
+        return await self._post_narrow_token(installation_id, repository, access, {"repository_ids": [number]})
 
+    async def _post_first_token(self, installation_id: int, repository: str, access: Access) -> Grant:
+        """A token for the repository that has the name now."""
         name = repository.partition("/")[2]
         try:
-            answer = await self._ask_token(installation_id, {"repositories": [name], "permissions": access.value})
+            return await self._post_narrow_token(installation_id, repository, access, {"repositories": [name]})
         except GitHubError as refusal:
             if refusal.status != _INVALID:
                 raise
-            # GitHub mints no token for a former name of a repository, although it redirects other requests.
-            found = await self._fetch_repository_id(installation_id, repository)
-            answer = await self._ask_token(installation_id, {"repository_ids": [found], "permissions": access.value})
+        # GitHub mints no token for a former name of a repository, although it redirects other requests.
+        found = await self._fetch_repository_id(installation_id, repository)
+        return await self._post_narrow_token(installation_id, repository, access, {"repository_ids": [found]})
+
+    async def _post_narrow_token(
+        self, installation_id: int, repository: str, access: Access, which: dict[str, Any]
+    ) -> Grant:
+        def parse(payload: Any) -> Grant:
+            (covered,) = payload["repositories"]
+            bearer, expires_at = Bearer(payload["token"]), parse_time(payload["expires_at"])
+            name, number = str(covered["full_name"]), int(covered["id"])
+            return Grant(repository, access, installation_id, bearer, expires_at, name, number)
+
+        answer = await self._ask_token(installation_id, {**which, "permissions": access.value})
         return read_answer(parse, answer)
 
     async def _fetch_repository_id(self, installation_id: int, repository: str) -> int:

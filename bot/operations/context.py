@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from bot.config.settings import Settings
 from bot.github import AppGitHub
 from bot.github.session import open_session
+from handlers.cases.known_repositories import SharedRepositories
 from handlers.commands.own_rules import narrow
 from handlers.commands.rights import Person, Surface
 from handlers.context import Context
@@ -67,6 +68,7 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
             app_id=settings.github.app_id,
             private_key=settings.private_key(),
             now=_now,
+            repositories=SharedRepositories(database),
         )
         yield build_context(settings, github, database, _now, _leave)
 

@@ -52,6 +52,8 @@ class Operation(StrEnum):
     """Give a worktree or a task another name."""
     CLEAN = "clean"
     """Delete the logs of a job."""
+    ACCEPT_REPOSITORY = "accept repository"
+    """Let another repository have the name of one that is known."""
 
 
 RIGHTS: Mapping[Operation, Right] = {
@@ -73,6 +75,7 @@ RIGHTS: Mapping[Operation, Right] = {
     Operation.ASSIGN: Right.OPERATE,
     Operation.RENAME: Right.OPERATE,
     Operation.CLEAN: Right.OPERATE,
+    Operation.ACCEPT_REPOSITORY: Right.OPERATE,
 }
 """The right that each operation needs."""
 

@@ -33,6 +33,7 @@ from handlers.context import Context
 from handlers.events import CANCEL_LANE, find_private_repository, fits, is_routed
 from handlers.inbox.copies import Copies
 from handlers.inbox.lane_order import find_due
+from handlers.inbox.namesakes import Namesake, refuse_namesake
 from handlers.inbox.receiving import MAX_PENDING, Arrival, Receiver
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.db.batches import Batches
@@ -227,6 +228,10 @@ class Inbox:
                     await self._dispatch(delivery, context)
             except TooEarly:
                 await self._postpone(delivery)
+            except Namesake as error:
+                # It counts as worked, so that strangers can neither fill the disk nor raise alarms with them.
+                log.warning("delivery.of_namesake", reason=str(error))
+                await self._record(delivery, state="done", finished_at=self._now(), error=str(error))
             except (GitHubUnavailable, GitHubError) as error:
                 # A refusal may end, too: a suspended App, an organization that requires new consent.
                 asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
@@ -278,6 +283,7 @@ class Inbox:
         names = {"repository": delivery.case.rpartition("#")[0], "case": delivery.case}
         ids = {"installation": (payload.get("installation") or {}).get("id"), **names}
         with structlog.contextvars.bound_contextvars(**ids):
+            await refuse_namesake(self._db, context, payload, self._now())
             if private := find_private_repository(payload):
                 await restrict_jobs(self._db, private)
             event = sansio.Event(payload, event=delivery.event, delivery_id=delivery.id)

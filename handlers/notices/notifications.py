@@ -66,6 +66,12 @@ def draft_recovery(since: datetime | None, until: datetime, recovered: int, lost
     return draft(NotificationKind.RECOVERY, "deliveries", occasion, {**facts, **times}, until)
 
 
+def draft_namesake(repository: str, known: int, number: int | None, now: datetime) -> Notification:
+    """Another repository has the name of this one. Once for each other repository."""
+    facts = {"repository": repository, "known": known, "id": number}
+    return draft(NotificationKind.NAMESAKE, repository, str(number), facts, now)
+
+
 def clean_for_chat(text: str, secrets: Collection[str]) -> str:
     """A text on one line, without mentions, and without addresses that have a scheme or `www.`.
 
@@ -145,6 +151,13 @@ def _say_recovery(about: str, facts: Facts) -> str:
     return f"{away}{found}, deliveries that GitHub no longer has: {facts['lost']}."
 
 
+def _say_namesake(about: str, facts: Facts) -> str:
+    return (
+        f"{about}: GitHub sends events of another repository with this name (id {facts['id']}, not {facts['known']}). "
+        "ptq-bot ignores them. ptq-bot doctor says what to do."
+    )
+
+
 _WORDS: Mapping[NotificationKind, Callable[[str, Facts], str]] = {
     NotificationKind.CONCERN: _say_concern,
     NotificationKind.MACHINE: _say_machine,
@@ -153,4 +166,5 @@ _WORDS: Mapping[NotificationKind, Callable[[str, Facts], str]] = {
     NotificationKind.CAP_NEAR: _say_cap_near,
     NotificationKind.HELD: _say_held,
     NotificationKind.RECOVERY: _say_recovery,
+    NotificationKind.NAMESAKE: _say_namesake,
 }

@@ -411,6 +411,13 @@ enabled_repositories = Table(
     Column("looked_at", UtcDateTime, nullable=False),  # when its labels were last checked; never decreases
 )
 
+known_repositories = Table(
+    "known_repositories",
+    metadata,
+    Column("name", String(200), primary_key=True),  # owner/name in lower case
+    Column("number", Integer, nullable=False),  # GitHub's id of the repository that had the name first
+)
+
 installation = Table(
     "ptq_bot",
     metadata,

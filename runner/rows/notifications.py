@@ -38,6 +38,8 @@ class NotificationKind(StrEnum):
     """Labels that were missed are too many to be answered."""
     RECOVERY = "recovery"
     """The service, or GitHub, was away, and what was missed has been made up for."""
+    NAMESAKE = "namesake"
+    """Another repository has the name of a configured one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,6 +325,20 @@ async def test_a_note_becomes_the_persons_own_comment_once_and_the_token_goes(da
     assert len(ended) == 2
 
 
+async def test_a_note_goes_to_no_other_repository_that_took_the_name(dashboard: Dashboard) -> None:
+    path, github = await add_report(dashboard), dashboard.github
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser, path)
+        github.rename_repository(NAME, "gadgets")
+        github.add_repository(NAME, dashboard.visitor.git_dir)
+        github.set_permission(NAME, "alice", "write")
+        await github.open_issue(NAME, "Mine", "", "mallory")
+        dashboard.clock.forward(56 * 60)  # Its tokens are renewed.
+        await browser.fill_in(f"{path}/note", {"note": NOTE})
+        assert "Your note was posted" in browser.page.text
+    assert [len(github.issue(name, 1).comments) for name in ("octo/gadgets", NAME)] == [1, 0]
+
+
 TYPED = "Mind the family \U0001f468\u200d\U0001f469, <b>tags</b> & AKIAIOSFODNN7EXAMPLE, which is no key.\n\tAnd a tab."
 """Text that pages write out or redact where somebody else wrote it."""
 

@@ -17,6 +17,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from bot.demo.repository import make_repository
 from bot.gateway.endpoints import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy, Granting
 from bot.gateway.proxy import MAX_REFUSALS
@@ -48,7 +49,7 @@ class Counter:
 
     async def grant_fetch(self, repository: str) -> Grant:
         self.given += 1
-        return Grant(repository, Access.FETCH_CODE, 1, Bearer(GITHUB_TOKEN), NOON + timedelta(hours=1))
+        return Grant(repository, Access.FETCH_CODE, 1, Bearer(GITHUB_TOKEN), NOON + timedelta(hours=1), repository, 1)
 
     def forget_grant(self, grant: Grant) -> None:
         self.forgotten += 1
@@ -122,6 +123,13 @@ async def open_floor(
                 await gateways[0].close(job_id)
 
 
+def make_theirs(folder: Path) -> Path:
+    """Another repository, with a branch of its own."""
+    make_repository(there := folder / "theirs.git")
+    subprocess.run(["git", "branch", "theirs"], cwd=there, check=True)
+    return there
+
+
 @asynccontextmanager
 async def open_github(folder: Path, profile: Profile | None = None) -> AsyncIterator[tuple[Floor, StandIn]]:
     """Real git over TCP, and the stand-in as GitHub."""
@@ -191,6 +199,17 @@ async def test_a_repository_that_was_renamed_is_followed(tmp_path: Path) -> None
         github.rename_repository(NAME, "gadgets")
         for folder in ("one", "two"):
             assert await floor.git(way, "clone", "--quiet", f"{github.url}/{NAME}.git", folder) == ""
+
+
+async def test_a_repository_that_took_the_name_of_another_one_is_not_fetched(tmp_path: Path) -> None:
+    async with open_github(tmp_path) as (floor, github):
+        way = await floor.lead(floor.reader())
+        assert "refs/heads/main" in await floor.git(way, "ls-remote", f"{github.url}/{NAME}")
+        github.rename_repository(NAME, "gadgets")
+        github.add_repository(NAME, make_theirs(tmp_path), private=True)
+        github.revoke_tokens()
+        said = await floor.git(way, "ls-remote", f"{github.url}/{NAME}")
+        assert ("refs/heads/main" in said, "refs/heads/theirs" in said) == (True, False)
 
 
 async def test_a_token_that_github_took_back_is_replaced(tmp_path: Path) -> None:

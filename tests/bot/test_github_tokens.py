@@ -47,7 +47,7 @@ async def test_a_token_opens_one_repository_and_only_what_is_needed(server: Scri
     await github.create_comment("octo/widgets", 1, "hello")
     assert [heard.body for heard in server.heard if heard.call == MINT] == [
         {"repositories": ["widgets"], "permissions": {"metadata": "read", "issues": "read"}},
-        {"repositories": ["widgets"], "permissions": {"metadata": "read", "issues": "write"}},
+        {"repository_ids": [1], "permissions": {"metadata": "read", "issues": "write"}},
     ]
 
 
@@ -114,7 +114,8 @@ async def test_a_token_is_renewed_five_minutes_early(server: ScriptedGitHub) -> 
 async def test_a_token_with_a_short_life_is_used_all_the_same(server: ScriptedGitHub) -> None:
     def mint_briefly(heard: Heard) -> Says:
         expires_at = datetime.now(UTC) + timedelta(seconds=30)
-        return Says({"token": "ghs_brief", "expires_at": expires_at.isoformat()}, 201)
+        covered = [{"id": 1, "full_name": "octo/widgets"}]
+        return Says({"token": "ghs_brief", "expires_at": expires_at.isoformat(), "repositories": covered}, 201)
 
     server.script(MINT, mint_briefly)
     github = server.client()
@@ -192,7 +193,7 @@ async def test_no_log_line_tells_a_token(server: ScriptedGitHub) -> None:
 def test_no_repr_tells_a_secret() -> None:
     credentials = AppCredentials("12345", make_app_key())
     bearer = credentials.sign(datetime.now(UTC))
-    grant = Grant("octo/widgets", Access.READ_ISSUES, 7, bearer, datetime.now(UTC))
+    grant = Grant("octo/widgets", Access.READ_ISSUES, 7, bearer, datetime.now(UTC), "octo/widgets", 1)
     assert bearer.secret not in repr(grant)
     assert repr(credentials) == "AppCredentials(app_id='12345')"
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from bot.operations import deliveries, jobs, machines, worktrees
+from bot.operations import deliveries, jobs, machines, repositories, worktrees
 from handlers.commands.options import Options
 from handlers.commands.rights import RIGHTS, NotPermitted, Operation, Person, Surface
 from handlers.commands.table import COMMANDS, Command
@@ -51,6 +51,7 @@ LEAST: Mapping[Operation, Role | None] = {
     Operation.ASSIGN: None,
     Operation.RENAME: None,
     Operation.CLEAN: None,
+    Operation.ACCEPT_REPOSITORY: None,
 }
 """The lowest role that may do it by these `RULES`; None where only operators may, whatever their role."""
 
@@ -152,6 +153,7 @@ ACTS: tuple[tuple[Operation, Act], ...] = (
             connection, person, JOB, "Go on.", Options(), RULES, {}, secret=b"", now=NOON
         ),
     ),
+    (Operation.ACCEPT_REPOSITORY, lambda _, connection, person: repositories.accept(connection, person, NAME)),
     (Operation.RENAME, lambda _, connection, person: jobs.rename(connection, person, JOB, "nans", NOON)),
     (Operation.CLEAN, lambda _, connection, person: jobs.clean(connection, person, JOB, NOON)),
 )

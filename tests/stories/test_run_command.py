@@ -14,8 +14,8 @@ import pytest
 from bot.config.settings import load_settings
 from bot.demo.repository import NAME
 from bot.operations.context import UnknownRepository
-from bot.operations.pause import pause
 from bot.operations.reports import read_costs, read_report
+from bot.operations.repositories import pause
 from bot.operations.tasks import give_order
 from handlers.commands.options import Options
 from handlers.jobs.preconditions import NotStarted

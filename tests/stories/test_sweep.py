@@ -17,8 +17,8 @@ from bot.demo.playground import STRANGER
 from bot.demo.repository import ISSUE_BODY, NAME
 from bot.operations.context import UnknownRepository, open_context
 from bot.operations.machines import drain_machine, resume_machine
-from bot.operations.pause import pause, resume
 from bot.operations.reports import read_report
+from bot.operations.repositories import pause, resume
 from bot.operations.sweep import Wish, sweep
 from bot.operations.sweep_summary import Summary, render_json, render_text
 from handlers.context import Context

@@ -77,6 +77,8 @@ class ScriptedGitHub:
         self.heard: list[Heard] = []
         self.busiest = 0
         self.url = ""
+        self.number, self.name = 1, "octo/widgets"
+        """The repository of the tokens."""
         self._busy = 0
         self._minted = 0
         self._scripts: dict[str, list[Answer]] = {
@@ -101,7 +103,8 @@ class ScriptedGitHub:
     def mint(self, heard: Heard) -> Says:
         self._minted += 1
         expires_at = (self.clock() + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return Says({"token": f"ghs_secret{self._minted}", "expires_at": expires_at}, status=201)
+        minted = {"token": f"ghs_secret{self._minted}", "expires_at": expires_at}
+        return Says({**minted, "repositories": [{"id": self.number, "full_name": self.name}]}, status=201)
 
     def calls(self, containing: str = "") -> list[str]:
         return [heard.call for heard in self.heard if containing in heard.call]

@@ -162,8 +162,10 @@ class NotePages:
         raise ActionRefused("Your note is still being posted. Check the thread in a moment.", 409)
 
     async def _comment(self, token: str, login: str, job: Job, body: str) -> None:
+        # The person's token may write to another repository that has the name now.
+        repository = await self._deps.context.github.fetch_repository(job.repository)
         try:
-            await self._oauth.comment(token, job.repository, job.issue_number, body)
+            await self._oauth.comment(token, repository.full_name, job.issue_number, body)
         except OAuthUnanswered:
             # The comment may exist, or may still be created: another attempt could post it twice.
             await asyncio.sleep(self._oauth.settles.total_seconds())

@@ -189,6 +189,12 @@ def upgrade() -> None:
         postgresql_where=sa.text("state IN ('collecting', 'preparing', 'queued', 'running', 'verifying')"),
     )
     op.create_table(
+        "known_repositories",
+        sa.Column("name", sa.String(200), nullable=False),
+        sa.Column("number", INTEGER, nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
         "machine_sightings",
         sa.Column("name", sa.String(100), nullable=False),
         sa.Column("at", TIME, nullable=False),

@@ -1,11 +1,18 @@
-"""`ptq-bot pause` and `resume`: the operator's kill switch. The service checks for pauses before it starts a job."""
+"""What operators decide about repositories: `ptq-bot pause` and `resume`, the kill switch, and `repositories accept`.
+
+The service checks for pauses before it starts a job.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from bot.config.settings import Settings
 from bot.operations.context import find_operator, find_repository
+from handlers.cases.known_repositories import forget_number
+from handlers.commands.rights import Operation, Person
 from handlers.jobs import pauses
 from runner.characters import show_for_terminal
 from runner.db.database import open_existing_database
@@ -35,6 +42,25 @@ async def resume(settings: Settings, repository: str | None) -> str:
     said = f"new jobs may begin {_name(where)}\n" if ended else f"nothing was paused {_name(where)}\n"
     listed = [f"still paused {_name(pause.repository)}, by {pause.paused_by} ({pause.origin})\n" for pause in left]
     return show_for_terminal("".join([said, *listed]))
+
+
+async def accept_repository(settings: Settings, name: str) -> str:
+    """Accept the repository that has this name now. Returns the text for the operator. Raises `DatabaseError`."""
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+        was_known = await accept(connection, find_operator(), name)
+    shown = show_for_terminal(name)
+    if not was_known:
+        return f"Nothing to accept: ptq-bot has not used a repository called {shown} yet.\n"
+    return f"From now on, {shown} is the repository that has this name on GitHub now.\n"
+
+
+async def accept(connection: AsyncConnection, person: Person, name: str) -> bool:
+    """Forget which repository had a name, so that the next use stores the current one; False if none is stored.
+
+    Raises `NotPermitted`.
+    """
+    person.require(Operation.ACCEPT_REPOSITORY)
+    return await forget_number(connection, name)
 
 
 def _find(settings: Settings, repository: str | None) -> str:

@@ -1,0 +1,93 @@
+"""Knows each repository by the number that GitHub gives it, because a name can pass to another repository.
+
+A name keeps the number that it had when the service first used it, also when the configuration no longer has the name:
+its jobs and their pages stay. Only an operator can accept another repository under that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol
+
+from sqlalchemy import delete, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from handlers.ports import GitHubUnavailable
+from runner.db.database import Database
+from runner.db.errors import DatabaseError
+from runner.db.schema import known_repositories
+from runner.db.sql import insert_new
+
+
+class KnownRepositories(Protocol):
+    """The numbers of the repositories that were used before."""
+
+    async def find(self, name: str) -> int | None:
+        """The number of a repository; None if it was not used before. Raises `GitHubUnavailable`."""
+
+    async def note(self, name: str, number: int) -> int:
+        """Store the number of a repository, unless it has one. Returns the stored one. Raises `GitHubUnavailable`."""
+
+
+class OwnRepositories:
+    """`KnownRepositories` in memory, for the only client of its App, or to change nothing."""
+
+    def __init__(self, known: Mapping[str, int] | None = None) -> None:
+        """`known` has names in lower case."""
+        self._numbers = dict(known or {})
+
+    async def find(self, name: str) -> int | None:
+        """The number of a repository."""
+        return self._numbers.get(name.lower())
+
+    async def note(self, name: str, number: int) -> int:
+        """Keep the number of a repository in memory."""
+        return self._numbers.setdefault(name.lower(), number)
+
+
+class SharedRepositories:
+    """`KnownRepositories` in the database. Nothing is asked of GitHub about a repository that cannot be looked up."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def find(self, name: str) -> int | None:
+        """The number of a repository. It is read each time: an operator may have accepted another repository."""
+        with _as_unavailable(self._db):
+            async with self._db.read() as connection:
+                return await fetch_number(connection, name)
+
+    async def note(self, name: str, number: int) -> int:
+        """Store the number of a repository. If several replicas do so, the first one is stored."""
+        with _as_unavailable(self._db):
+            async with self._db.write() as connection:
+                await insert_new(connection, known_repositories, {"name": name.lower(), "number": number})
+                return await fetch_number(connection, name) or number
+
+
+@contextmanager
+def _as_unavailable(db: Database) -> Iterator[None]:
+    try:
+        with db.explaining():
+            yield
+    except DatabaseError as error:
+        raise GitHubUnavailable(str(error)) from None
+
+
+async def fetch_number(connection: AsyncConnection, name: str) -> int | None:
+    """The number of a repository; None if it was not used before."""
+    query = select(known_repositories.c.number).where(known_repositories.c.name == name.lower())
+    return (await connection.execute(query)).scalar_one_or_none()
+
+
+async def fetch_numbers(connection: AsyncConnection) -> dict[str, int]:
+    """Name in lower case -> number, of all repositories that were used before."""
+    rows = await connection.execute(select(known_repositories.c.name, known_repositories.c.number))
+    return {row.name: row.number for row in rows}
+
+
+async def forget_number(connection: AsyncConnection, name: str) -> bool:
+    """Let the next use of a name store its number again; False if none is stored."""
+    forgotten = await connection.execute(delete(known_repositories).where(known_repositories.c.name == name.lower()))
+    return forgotten.rowcount > 0

@@ -1,0 +1,34 @@
+"""Deliveries of a repository that has taken the name of another one: no handler works them.
+
+After a repository was renamed, transferred or deleted, GitHub lets others create one with its old name.
+https://docs.github.com/en/repositories/creating-and-managing-repositories/renaming-a-repository
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from handlers.cases.known_repositories import fetch_number
+from handlers.context import Context
+from handlers.events import find_repository
+from handlers.notices.notifications import draft_namesake
+from runner.db.database import Database
+from runner.rows.notifications import insert_notification
+
+
+class Namesake(Exception):  # noqa: N818 - what the repository is
+    """A delivery is about another repository than the one that is known by its name."""
+
+
+async def refuse_namesake(db: Database, context: Context, payload: Mapping[str, Any], now: datetime) -> None:
+    """Raise `Namesake` for another repository with the name of a configured one; the operator is told of it once."""
+    name, number = find_repository(payload)
+    async with db.read() as connection:
+        known = await fetch_number(connection, name)
+    if known in (None, number) or context.rules_for(name) is None:
+        return
+    async with db.write() as connection:
+        await insert_notification(connection, draft_namesake(name.lower(), known, number, now))
+    raise Namesake(f"another repository is called {name}: GitHub's id of this one is {number}, not {known}")
