@@ -322,7 +322,7 @@ class Recovery:
         github, until = self._context.github, this.until - self._in_flight
         since = find_labels_start(enabled.enabled_at, enabled.looked_at)
         found: list[tuple[Issue, IssueLabel, Labelling]] = []
-        for issue in await github.list_labelled_issues(rules.name, label, since):
+        async for issue in github.list_labelled_issues(rules.name, label, since):
             if issue.pull_request:
                 continue
             name = next((on.name for on in issue.labels if on.name.lower() == label.lower()), label)
