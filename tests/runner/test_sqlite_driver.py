@@ -11,7 +11,7 @@ from pathlib import Path
 import aiosqlite
 import pytest
 
-from runner.db.sqlite_driver import connect
+from runner.db.sqlite_driver import LONG, connect
 
 NUMBERS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 300000) SELECT x FROM n"
 
@@ -47,6 +47,10 @@ async def test_a_long_read_leaves_the_event_loop_and_returns_all_rows(connection
     ((count, thread),) = await reading
     assert count == 300_000
     assert thread != threading.get_ident()
+
+
+async def test_a_read_that_is_marked_as_long_leaves_the_event_loop(connection: aiosqlite.Connection) -> None:
+    assert await fetch(connection, f"SELECT {LONG} thread()") != [(threading.get_ident(),)]
 
 
 async def test_an_error_in_a_read_is_raised(connection: aiosqlite.Connection) -> None:
