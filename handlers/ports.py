@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -165,7 +165,8 @@ class MentioningPull:
 class GitHub(Protocol):
     """The requests of handlers. By default each raises `GitHubError` or `GitHubUnavailable`.
 
-    `repository` is always `owner/name`; the implementation finds the installation and its token.
+    `repository` is always `owner/name`; the implementation finds the installation and its token. A list with texts of
+    strangers may have a gigabyte. So it arrives while it is read, and the caller keeps what it needs.
     """
 
     async def own_login(self) -> str:
@@ -186,13 +187,15 @@ class GitHub(Protocol):
     async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
         """The current issue, as in a webhook."""
 
-    async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
+    def list_mentioning_pulls(self, repository: str, issue_number: int) -> AsyncIterator[MentioningPull]:
         """The open pull requests that mention the issue, according to its timeline."""
 
-    async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
+    def list_comments(
+        self, repository: str, issue_number: int, since: datetime | None = None
+    ) -> AsyncIterator[Comment]:
         """All comments of an issue, oldest first; with `since` those updated at or after it."""
 
-    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
+    def list_labelled_issues(self, repository: str, label: str, since: datetime) -> AsyncIterator[Issue]:
         """The open issues and pull requests that have `label` and were updated since then."""
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:

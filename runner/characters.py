@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 MAX_GAP = 80
 """Columns of blanks in a line, also at its beginning, beyond which readers do not look for more of it."""
@@ -165,9 +165,9 @@ def escape_invisible(text: str) -> str:
     character becomes `⟨0xE9⟩`. Where the text itself says `⟨U+` or `⟨0x`, the bracket is written out. The lines, as
     `\\n` ends them, stay as many.
     """
-    text = _MARK_BEGUN.sub("\u27e8U+27E8\u27e9", text).translate(_WRITTEN_BYTES)
+    text = _translate(_MARK_BEGUN.sub("\u27e8U+27E8\u27e9", text), _WRITTEN_BYTES)
     text = show_invisible(text)
-    text = text.translate({ord(char): f"\u27e8{_name(char)}\u27e9" for char in set(text) if is_lookalike(char)})
+    text = _translate(text, {ord(char): f"\u27e8{_name(char)}\u27e9" for char in set(text) if is_lookalike(char)})
     return _BARE_RETURN.sub(_WRITTEN_RETURN, text)
 
 
@@ -238,7 +238,18 @@ def _find_invisible(text: str) -> set[str]:
 
 def _replace_invisible(text: str, write: Callable[[str], str]) -> str:
     text = _STRAY_SELECTOR.sub(lambda found: write(found[0]), text)
-    return text.translate({ord(char): write(char) for char in _find_invisible(text)})
+    return _translate(text, {ord(char): write(char) for char in _find_invisible(text)})
+
+
+_PIECE = 50_000
+"""Characters that are translated at once: others wait some milliseconds for that."""
+
+
+def _translate(text: str, written: Mapping[int, str]) -> str:
+    """`str.translate`, piece by piece: some megabytes would keep every other thread waiting for half a second."""
+    if not written:
+        return text
+    return "".join(text[at : at + _PIECE].translate(written) for at in range(0, len(text), _PIECE))
 
 
 def _list(chars: Iterable[str]) -> str:

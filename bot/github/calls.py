@@ -91,18 +91,20 @@ class Calls:
         """GitHub's id of the repository that has this name now."""
         return await self._tokens.find_number(repository)
 
-    async def fetch_all(self, access: Access, repository: str, path: str, **url_vars: Any) -> list[Any]:
-        """Get all pages of a list, as linked by the `Link` headers. `path` must use `per_page`.
+    async def list_pages(
+        self, access: Access, repository: str, path: str, **url_vars: Any
+    ) -> AsyncGenerator[list[Any], None]:
+        """Get a list page by page, as linked by the `Link` headers. `path` must use `per_page`.
 
-        Raises `TooLong` if the list has more than `max_pages` pages.
+        A page has up to 100 texts of strangers, so the caller keeps only what it needs of one. Raises `TooLong` if the
+        list has more than `max_pages` pages.
         """
-        items: list[Any] = []
         url, filling = BELOW + path, {**url_vars, "per_page": PAGE_SIZE}
         for _ in range(self._timings.max_pages):
             page, more = await self._ask(access, repository, "GET", url, filling)
-            items += page or []
+            yield page or []
             if more is None:
-                return items
+                return
             url, filling = more, {}
         raise TooLong(f"{path} of {repository}", self._timings.max_pages)
 

@@ -5,11 +5,12 @@ This module does not know what comments and pull requests are for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import aiohttp
 import structlog
@@ -19,8 +20,10 @@ from bot.github.credentials import AppCredentials
 from bot.github.limits import Left
 from bot.github.pace import OwnBudget
 from bot.github.payloads import (
+    LabelChange,
     choose_labellings,
     choose_mentioning_pulls,
+    choose_pull_numbers,
     choose_pull_requests,
     choose_remover,
     parse_attempts,
@@ -30,6 +33,7 @@ from bot.github.payloads import (
     parse_comments,
     parse_home,
     parse_issues,
+    parse_label_changes,
     parse_node_id,
     parse_own_login,
     parse_payload,
@@ -65,6 +69,10 @@ from handlers.ports import (
 )
 from handlers.rules import Role
 from runner.changes.base_files import FOLDER, BaseFile, list_folders
+
+Value = TypeVar("Value")
+
+_TIMELINE = "/issues/{number}/timeline{?per_page}"
 
 log = structlog.get_logger(__name__)
 
@@ -170,36 +178,46 @@ class AppGitHub:
             raise NotFound(404, "the issue was transferred to another repository")
         return issue
 
-    async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
-        """Reads the whole timeline. Pull requests that the App cannot see are not in it."""
-        path = "/issues/{number}/timeline{?per_page}"
-        events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
-        return read_answer(choose_mentioning_pulls, events)
+    def list_mentioning_pulls(self, repository: str, issue_number: int) -> AsyncIterator[MentioningPull]:
+        """Reads the timeline. Pull requests that the App cannot see are not in it."""
+        return self._list(choose_mentioning_pulls, Access.READ_ISSUES, repository, _TIMELINE, number=issue_number)
 
-    async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
-        """Gets all comments in GitHub's order, oldest first. `since` is rounded down to the second."""
+    def list_comments(
+        self, repository: str, issue_number: int, since: datetime | None = None
+    ) -> AsyncIterator[Comment]:
+        """GitHub's order is oldest first. `since` is rounded down to the second."""
         path = "/issues/{number}/comments{?since,per_page}"
-        since_text = None if since is None else render_time(since)
-        items = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number, since=since_text)
-        return read_answer(parse_comments, items)
+        url_vars = {"number": issue_number, "since": None if since is None else render_time(since)}
+        return self._list(parse_comments, Access.READ_ISSUES, repository, path, **url_vars)
 
-    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
-        """Gets all pages. `since` is rounded down to the second."""
-        path, query = "/issues{?labels,state,since,per_page}", {"labels": label, "state": "open"}
-        items = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, since=render_time(since), **query)
-        return read_answer(parse_issues, items)
+    def list_labelled_issues(self, repository: str, label: str, since: datetime) -> AsyncIterator[Issue]:
+        """`since` is rounded down to the second."""
+        path = "/issues{?labels,state,since,per_page}"
+        url_vars = {"labels": label, "state": "open", "since": render_time(since)}
+        return self._list(parse_issues, Access.READ_ISSUES, repository, path, **url_vars)
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         """Reads the whole timeline, because GitHub lists the oldest events first, and the latest ones matter."""
-        path = "/issues/{number}/timeline{?per_page}"
-        events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
-        return read_answer(lambda found: choose_labellings(found, label), events)
+        return choose_labellings(await self._list_label_changes(repository, issue_number, label))
 
     async def find_remover(self, repository: str, issue_number: int, label: str) -> User | None:
         """Reads the whole timeline, like `list_labellings`."""
-        path = "/issues/{number}/timeline{?per_page}"
-        events = await self._calls.fetch_all(Access.READ_ISSUES, repository, path, number=issue_number)
-        return read_answer(lambda found: choose_remover(found, label), events)
+        return choose_remover(await self._list_label_changes(repository, issue_number, label))
+
+    async def _list_label_changes(self, repository: str, issue_number: int, label: str) -> list[LabelChange]:
+        parse = partial(parse_label_changes, label=label)
+        changes = self._list(parse, Access.READ_ISSUES, repository, _TIMELINE, number=issue_number)
+        return [change async for change in changes]
+
+    async def _list(
+        self, parse: Callable[[list[Any]], Iterable[Value]], access: Access, repository: str, path: str, **url_vars: Any
+    ) -> AsyncIterator[Value]:
+        """What `parse` finds in each page of a list. A page is forgotten before the next one is asked for."""
+        async with aclosing(self._calls.list_pages(access, repository, path, **url_vars)) as pages:
+            async for page in pages:
+                for value in read_answer(parse, page):
+                    yield value
+                page.clear()
 
     async def add_label(self, repository: str, issue_number: int, label: str) -> None:
         """Add a label. The others stay."""
@@ -380,8 +398,9 @@ class AppGitHub:
         path = "/pulls{?head,state,per_page}"
         where = head_repository or repository
         head = f"{where.partition('/')[0]}:{branch}"
-        pulls = await self._calls.fetch_all(Access.READ_CODE, repository, path, head=head, state="all")
-        return read_answer(lambda found: choose_pull_requests(found, branch, from_fork=where != repository), pulls)
+        choose = partial(choose_pull_requests, branch=branch, from_fork=where != repository)
+        pulls = self._list(choose, Access.READ_CODE, repository, path, head=head, state="all")
+        return sorted([pull async for pull in pulls], key=lambda pull: -pull.number)
 
     async def fetch_pull_request(self, repository: str, number: int) -> PullRequest:
         """One pull request."""
@@ -406,8 +425,8 @@ class AppGitHub:
     async def list_own_open_pulls(self, repository: str) -> list[int]:
         """Lists issues, because GitHub can list only these by author, and they include pull requests."""
         path, query = "/issues{?creator,state,per_page}", {"creator": await self.own_login(), "state": "open"}
-        items = await self._calls.fetch_all(Access.READ_THREADS, repository, path, **query)
-        return [issue.number for issue in read_answer(parse_issues, items) if issue.pull_request is not None]
+        numbers = self._list(choose_pull_numbers, Access.READ_THREADS, repository, path, **query)
+        return [number async for number in numbers]
 
     async def create_draft_pull_request(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -133,46 +134,61 @@ def parse_pull_request(payload: Mapping[str, Any]) -> PullRequest:
 def choose_pull_requests(
     payloads: Iterable[Mapping[str, Any]], branch: str, *, from_fork: bool = False
 ) -> list[PullRequest]:
-    """The pull requests whose head is `branch` of the repository itself, or of a fork; newest first.
+    """The pull requests whose head is `branch` of the repository itself, or of a fork, in the order given.
 
     GitHub's filter only has owner and branch, and the owner may have both the repository and a fork. Ids are compared,
     because a repository may have been renamed.
     """
-    chosen = [
-        payload
+    return [
+        parse_pull_request(payload)
         for payload in payloads
         if payload["head"]["ref"] == branch
         and payload["head"]["repo"] is not None
         and (payload["head"]["repo"]["id"] != payload["base"]["repo"]["id"]) == from_fork
     ]
-    return sorted(map(parse_pull_request, chosen), key=lambda pull: -pull.number)
 
 
-def choose_labellings(events: Sequence[Mapping[str, Any]], label: str) -> list[Labelling]:
-    """The `labeled` events of a label, oldest first. Like GitHub, it ignores case in names of labels."""
-    labellings = [
-        Labelling(User.model_validate(event["actor"] or {}), parse_time(event["created_at"]))
-        for event in events
-        if event.get("event") == "labeled" and event["label"]["name"].casefold() == label.casefold()
-    ]
-    return sorted(labellings, key=lambda labelling: labelling.at)
+@dataclass(frozen=True, slots=True)
+class LabelChange:
+    """A `labeled` or `unlabeled` event of a label."""
+
+    adds: bool
+    by: User
+    at: datetime
 
 
-def choose_remover(events: Sequence[Mapping[str, Any]], label: str) -> User | None:
-    """Who removed the label; None if the latest event of the label is not its removal. Ignores case, like GitHub."""
-    changes = [
-        event
+def parse_label_changes(events: Iterable[Mapping[str, Any]], label: str) -> list[LabelChange]:
+    """What happened to a label, in the order given. Like GitHub, it ignores case in names of labels."""
+    return [
+        LabelChange(
+            event["event"] == "labeled", User.model_validate(event["actor"] or {}), parse_time(event["created_at"])
+        )
         for event in events
         if event.get("event") in ("labeled", "unlabeled") and event["label"]["name"].casefold() == label.casefold()
     ]
+
+
+def choose_labellings(changes: Iterable[LabelChange]) -> list[Labelling]:
+    """When and by whom the label was added, oldest first."""
+    labellings = [Labelling(change.by, change.at) for change in changes if change.adds]
+    return sorted(labellings, key=lambda labelling: labelling.at)
+
+
+def choose_remover(changes: Sequence[LabelChange]) -> User | None:
+    """Who removed the label; None if the latest change is not its removal."""
     # GitHub's times have whole seconds. Within a second, the timeline has the latest event last.
-    last = max(reversed(changes), key=lambda event: parse_time(event["created_at"]), default=None)
-    return User.model_validate(last["actor"] or {}) if last and last["event"] == "unlabeled" else None
+    last = max(reversed(changes), key=lambda change: change.at, default=None)
+    return last.by if last and not last.adds else None
 
 
 def parse_issues(payloads: Iterable[Mapping[str, Any]]) -> list[Issue]:
     """A list of issues, in the order given. Their format is the same as in a webhook."""
     return [Issue.model_validate(payload) for payload in payloads]
+
+
+def choose_pull_numbers(payloads: Iterable[Mapping[str, Any]]) -> list[int]:
+    """The numbers of the pull requests in a list of issues, which has them, too."""
+    return [issue.number for issue in parse_issues(payloads) if issue.pull_request is not None]
 
 
 def parse_repository(payload: Mapping[str, Any]) -> Repository:
@@ -214,7 +230,7 @@ def parse_role(payload: Mapping[str, Any]) -> Role:
 
 
 def choose_mentioning_pulls(events: Iterable[Mapping[str, Any]]) -> list[MentioningPull]:
-    """The open pull requests among the cross-references in an issue's timeline."""
+    """The open pull requests among the cross-references in a page of an issue's timeline."""
     issues = [event["source"]["issue"] for event in events if event.get("event") == "cross-referenced"]
     return [
         MentioningPull(

@@ -93,8 +93,8 @@ async def sweep(
         person, repository = await ask_about(context, settings, find_operator(), wish.repository)
         rules = person.rules
         _require_verifiable(settings, rules)
-        listed = await context.github.list_labelled_issues(rules.name, wish.label, EVER)
-        issues = sorted((issue for issue in listed if issue.pull_request is None), key=lambda issue: issue.number)
+        listed = context.github.list_labelled_issues(rules.name, wish.label, EVER)
+        issues = sorted([one async for one in listed if one.pull_request is None], key=lambda issue: issue.number)
         swept = _Sweep(context, person, repository, issues[: wish.limit], wish, show)
         return await (swept.foresee() if dry else swept.run(look_every_s))
 

@@ -285,7 +285,7 @@ class Pages:
             return withheld
         if report is None or not report.patch:
             raise web.HTTPNotFound(text="this job has no patch\n", headers=HEADERS)
-        return web.Response(text=await run_for_page(self._show, "patch", report.patch), headers=HEADERS)
+        return await run_for_page(self._send_text, "patch", report.patch)
 
     async def send_artifact(self, request: web.Request) -> web.Response:
         """Download a text of a job. Browsers treat it as plain text, whatever it contains."""
@@ -296,9 +296,9 @@ class Pages:
         text = getattr(report, ARTIFACTS[name]) if report and name in ARTIFACTS else ""
         if not text.strip():
             raise web.HTTPNotFound(text="this job has no such file\n", headers=HEADERS)
-        named = {"Content-Disposition": f'attachment; filename="{name}"'}
-        shown = await run_for_page(self._show, ARTIFACTS[name], text)
-        return web.Response(text=shown, headers={**HEADERS, **named})
+        answer = await run_for_page(self._send_text, ARTIFACTS[name], text)
+        answer.headers["Content-Disposition"] = f'attachment; filename="{name}"'
+        return answer
 
     async def show_log(self, request: web.Request) -> web.Response:
         """The raw log of a stage, without secrets, colours and invisible characters."""
@@ -354,9 +354,10 @@ class Pages:
     def _draw_withheld(self, visitor: Visitor, job: Job) -> web.Response:
         return self._deps.renderer.render_page("confidential.html", visitor, **describe_withheld(job))
 
-    def _show(self, field: str, text: str) -> str:
+    def _send_text(self, field: str, text: str) -> web.Response:
         renderer = self._deps.renderer
-        return renderer.show_patch(text).text if field == "patch" else renderer.redact(text)
+        shown = renderer.show_patch(text).text if field == "patch" else renderer.redact(text)
+        return web.Response(text=shown, headers=HEADERS)
 
 
 async def send_static(request: web.Request) -> web.StreamResponse:

@@ -160,10 +160,10 @@ class Comments(Effect[Due[Reply]]):
     async def _find(self, reply: Reply) -> Comment | None:
         """The comment of an earlier attempt, if that worked. Raises `NotSent` while it may still work."""
         github, now = self.context.github, self.context.now()
-        comments = await github.list_comments(reply.repository, reply.issue_number, since=reply.created_at - CLOCK_SKEW)
         login = await github.own_login()
-        ours = (comment for comment in comments if comment.author == login and comment.body.startswith(reply.marker))
-        found = next(ours, None)
+        comments = github.list_comments(reply.repository, reply.issue_number, since=reply.created_at - CLOCK_SKEW)
+        ours = [one async for one in comments if one.author == login and one.body.startswith(reply.marker)]
+        found = next(iter(ours), None)
         since = reply.quiet_since or now
         if found is None and now < since + self._settles:
             raise NotSent(quiet_since=since, next_attempt_at=since + self._settles)

@@ -5,9 +5,10 @@ Every text is untrusted, and as a reader of the page saw it: `reveal`ed and shor
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from heapq import heappop, heappush
 
 from handlers.ports import Comment
 from handlers.text.hidden_text import reveal
@@ -62,6 +63,34 @@ class Snapshot:
     """The number of older comments that did not fit."""
 
 
+class NewestComments:
+    """The comments that an agent may see, while GitHub lists them: the newest, and how many there are.
+
+    Comments are omitted if they were written or edited after `frozen_at`, if they are our own, or if they are the
+    request itself (its text is the advice). No more than `MAX_COMMENTS` are in memory.
+    """
+
+    def __init__(self, frozen_at: datetime, own_login: str, trigger_comment_id: int | None) -> None:
+        self.frozen_at = frozen_at
+        self.count = 0
+        self._own_login, self._trigger_comment_id = own_login.casefold(), trigger_comment_id
+        self._newest: list[tuple[datetime, int, int, Comment]] = []
+
+    def add(self, comment: Comment) -> None:
+        """Take the next comment, in any order."""
+        is_known = comment.updated_at <= self.frozen_at and comment.id != self._trigger_comment_id
+        if not is_known or comment.author.casefold() == self._own_login:
+            return
+        self.count += 1
+        heappush(self._newest, (comment.created_at, comment.id, self.count, comment))
+        if len(self._newest) > MAX_COMMENTS:
+            heappop(self._newest)
+
+    def __iter__(self) -> Iterator[Comment]:
+        """The newest first."""
+        return (comment for *_, comment in sorted(self._newest, reverse=True))
+
+
 def freeze_issue(
     *,
     repository: str,
@@ -71,25 +100,11 @@ def freeze_issue(
     body: str,
     labels: Iterable[str],
     created_at: datetime,
-    comments: Sequence[Comment],
-    frozen_at: datetime,
-    own_login: str,
-    trigger_comment_id: int | None,
+    comments: NewestComments,
     import_names: Sequence[str],
 ) -> Snapshot:
-    """Freeze an issue at `frozen_at`.
-
-    Title and body come with the trigger. Comments are omitted if they were written or edited later, if they are our
-    own, or if they are the request itself (its text is the advice). If there are too many, the newest are kept.
-    """
-    known = [
-        comment
-        for comment in comments
-        if comment.updated_at <= frozen_at
-        and comment.author.casefold() != own_login.casefold()
-        and comment.id != trigger_comment_id
-    ]
-    kept = _keep_newest(known)
+    """Freeze an issue when its comments are. Title and body come with the trigger."""
+    kept = _shorten(comments)
     shown_body = _bound(body, MAX_BODY)
     origins = [(THE_ISSUE, shown_body), *((f"comment by {comment.author}", comment.body) for comment in kept)]
     return Snapshot(
@@ -100,18 +115,19 @@ def freeze_issue(
         body=shown_body,
         labels=tuple(_one_line(label, MAX_LABEL) for label in labels)[:MAX_LABELS],
         created_at=created_at,
-        frozen_at=frozen_at,
+        frozen_at=comments.frozen_at,
         comments=kept,
         repros=extract_repros(origins, import_names),
         links=list_links(text for _, text in origins),
-        comments_left_out=len(known) - len(kept),
+        comments_left_out=comments.count - len(kept),
     )
 
 
-def _keep_newest(comments: Sequence[Comment]) -> tuple[SnapshotComment, ...]:
+def _shorten(comments: Iterable[Comment]) -> tuple[SnapshotComment, ...]:
+    """As many of the newest as there is room for, oldest first."""
     kept: list[SnapshotComment] = []
     room, unread = MAX_ALL_COMMENTS, MAX_READ
-    for comment in sorted(comments, key=lambda comment: (comment.created_at, comment.id), reverse=True)[:MAX_COMMENTS]:
+    for comment in comments:
         unread -= min(len(comment.body), 2 * MAX_COMMENT)
         if unread < 0:
             break

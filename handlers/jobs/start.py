@@ -37,7 +37,7 @@ from handlers.jobs.preconditions import (
 )
 from handlers.jobs.previous_attempts import EarlierAttempt
 from handlers.jobs.rebase import Target, find_rebasable, find_target, find_task
-from handlers.jobs.snapshot import Snapshot, freeze_issue
+from handlers.jobs.snapshot import NewestComments, Snapshot, freeze_issue
 from handlers.rules import REBASE, Preset, RepositoryRules, find_command
 from handlers.words import form_errors, replies, status_comment
 from runner.agents.skills import choose_skills
@@ -343,7 +343,10 @@ async def open_case(connection: AsyncConnection, public_url: str, job: Job) -> N
 
 async def freeze(context: Context, rules: RepositoryRules, request: StartRequest) -> Snapshot:
     """The issue at the time of the request, with its comments from GitHub. Raises what the port raises."""
-    issue = request.issue
+    issue, own_login = request.issue, await context.github.own_login()
+    newest = NewestComments(request.triggered_at, own_login, request.comment_id)
+    async for comment in context.github.list_comments(rules.name, issue.number):
+        newest.add(comment)
     # In a thread, because a hostile issue may take long.
     return await asyncio.to_thread(
         freeze_issue,
@@ -354,10 +357,7 @@ async def freeze(context: Context, rules: RepositoryRules, request: StartRequest
         body=issue.body or "",
         labels=[label.name for label in issue.labels],
         created_at=issue.created_at,
-        comments=await context.github.list_comments(rules.name, issue.number),
-        frozen_at=request.triggered_at,
-        own_login=await context.github.own_login(),
-        trigger_comment_id=request.comment_id,
+        comments=newest,
         import_names=rules.import_names,
     )
 

@@ -2,15 +2,16 @@
 
 Labels are a state, so they are read from the issues: a removed label, or one on a closed issue, requests nothing. If
 GitHub still has the label's delivery, that is processed, because it has the issue as it was then.
-Everything else that was missed goes through the inbox as the webhook would have stored it, oldest first. Job ids come
-from triggers, so it does no harm when a webhook, another replica or another pass finds the same.
+Everything else that was missed goes through the inbox as the webhook would have stored it, oldest first and one at a
+time: strangers can send thousands during an outage. Job ids come from triggers, so it does no harm when a webhook,
+another replica or another pass finds the same.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -88,7 +89,12 @@ class _Pass:
     until: datetime
     enabled: Mapping[str, Enabled]
     repositories: dict[str, Repository] = field(default_factory=dict)
-    deliveries: list[MissedDelivery] = field(default_factory=list)
+    missed: list[DeliveryAttempt] = field(default_factory=list)
+    """Not their payloads, which can be many: each is fetched when it is needed."""
+    labelled: dict[str, IssueLabeled] = field(default_factory=dict)
+    """Id -> what a missed delivery of a label says, without the issue's text."""
+    known: Collection[str] = ()
+    """The ids among these that were received, perhaps from somebody else."""
     due: list[UnansweredLabel] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     """The repositories, in lower case, that are completely handled."""
@@ -177,22 +183,20 @@ class Recovery:
             # The next pass does everything. Labels would now be answered too early, and without their deliveries.
             self._complain("deliveries", error)
             return
-        missed = [(delivery, _find_labelling(self._context, delivery)) for delivery in this.deliveries]
-        for _, labeled in missed:
-            if labeled:
-                self._quiet.pop(_name_label(labeled.repository.full_name, labeled.issue, labeled.label.name), None)
+        for labeled in this.labelled.values():
+            self._quiet.pop(_name_label(labeled.repository.full_name, labeled.issue, labeled.label.name), None)
         for rules in context.repositories.values():
             await self._search_labels(this, rules)
         await self._hold(this)
         for due in this.due:
-            if not any(labeled and due.tells(labeled) for _, labeled in missed):
+            if not any(map(due.tells, this.labelled.values())):
                 await self._start(this, due)
-        for delivery, labeled in missed:
-            await self._take(this, delivery, labeled)
+        for attempt in this.missed:
+            await self._take(this, attempt)
         await self._finish(this)
 
     async def _read_deliveries(self, this: _Pass, since: datetime) -> None:
-        """Fetch missed deliveries with their payloads. Raises `GitHubUnavailable`."""
+        """Find the missed deliveries, and what those of labels say. Raises `GitHubUnavailable`."""
         try:
             attempts = await self._context.github.list_deliveries(since)
         except GitHubError as error:
@@ -201,20 +205,27 @@ class Recovery:
         self._complaints.pop("deliveries", None)
         self._settled &= {attempt.guid for attempt in attempts}
         missed = choose_missed(attempts, self._wants, this.until - self._in_flight if self._is_relayed else None)
-        known = await fetch_known(self._context.db, [attempt.guid for attempt in missed])
+        this.known = await fetch_known(self._context.db, [attempt.guid for attempt in missed])
         this.has_read_deliveries = True
         # Ids are not signed, so somebody else may have used one first. A forwarder's successes prove nothing, and
         # comparing every received delivery with GitHub's would cost a request each.
-        doubtful: Collection[str] = known
+        doubtful: Collection[str] = this.known
         if self._is_relayed:
             doubtful = await fetch_doubtful(self._context.db, {one.guid: one.event for one in missed})
         for attempt in missed:
-            is_known = attempt.guid in known
-            if attempt.guid not in self._settled and (not is_known or attempt.guid in doubtful):
-                await self._read_payload(this, attempt, is_known=is_known)
+            if attempt.guid in self._settled or (attempt.guid in this.known and attempt.guid not in doubtful):
+                continue
+            if (attempt.event, attempt.action) == ("issues", "labeled"):
+                delivery = await self._fetch(this, attempt)
+                if delivery is None:
+                    continue
+                if labeled := _find_labelling(self._context, delivery):
+                    this.labelled[attempt.guid] = _forget_text(labeled)
+            this.missed.append(attempt)
 
-    async def _read_payload(self, this: _Pass, attempt: DeliveryAttempt, *, is_known: bool) -> None:
-        """Fetch one, unless its content was received."""
+    async def _fetch(self, this: _Pass, attempt: DeliveryAttempt) -> MissedDelivery | None:
+        """Fetch a delivery; None if its content was received, or if GitHub does not have it, or not now."""
+        is_known = attempt.guid in this.known
         try:
             payload = await self._context.github.fetch_payload(attempt.id)
         except GitHubError as error:
@@ -226,10 +237,10 @@ class Recovery:
             self._complain(f"delivery {attempt.guid}", error)
             this.has_read_deliveries = False
         else:
-            if is_known and await self._inbox.holds(attempt.guid, attempt.event, _write(payload)):
-                self._settled.add(attempt.guid)
-            else:
-                this.deliveries.append(MissedDelivery(attempt, payload))
+            if not is_known or not await self._inbox.holds(attempt.guid, attempt.event, _write(payload)):
+                return MissedDelivery(attempt, payload)
+            self._settled.add(attempt.guid)
+        return None
 
     def _wants(self, attempt: DeliveryAttempt) -> bool:
         """Whether there is a handler for the event."""
@@ -277,7 +288,7 @@ class Recovery:
         for number, pause in standing.items():
             if pause.paused_at <= this.until - self._in_flight and await self._is_off(rules, number):
                 await self._lift_pause(this, rules, number)
-        for issue, label, last in await self._list_labelled(this, rules, enabled, rules.pause_label):
+        async for issue, label, last in self._list_labelled(this, rules, enabled, rules.pause_label):
             trigger = name_trigger(label.name, last.at)
             if issue.number in standing:
                 continue
@@ -311,20 +322,19 @@ class Recovery:
     async def _search_label(
         self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
     ) -> list[UnansweredLabel]:
-        labelled = await self._list_labelled(this, rules, enabled, label)
-        found = [await self._admit(this, rules, issue, on, last) for issue, on, last in labelled]
+        labelled = self._list_labelled(this, rules, enabled, label)
+        found = [await self._admit(this, rules, issue, on, last) async for issue, on, last in labelled]
         return [due for due in found if due]
 
     async def _list_labelled(
         self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
-    ) -> list[tuple[Issue, IssueLabel, Labelling]]:
+    ) -> AsyncIterator[tuple[Issue, IssueLabel, Labelling]]:
         """The open issues with a label that a person has added recently, each with the last time."""
         github, until = self._context.github, this.until - self._in_flight
         since = find_labels_start(enabled.enabled_at, enabled.looked_at)
-        found: list[tuple[Issue, IssueLabel, Labelling]] = []
-        for issue in await github.list_labelled_issues(rules.name, label, since):
-            if issue.pull_request:
-                continue
+        # All of them first: while others are looked at, one that is closed would move the next pages.
+        issues = [one async for one in github.list_labelled_issues(rules.name, label, since) if not one.pull_request]
+        for issue in issues:
             name = next((on.name for on in issue.labels if on.name.lower() == label.lower()), label)
             key, about = _name_label(rules.name, issue, name), _name_issue(rules.name, issue.number)
             if key in self._quiet or about in self._too_long:
@@ -336,10 +346,9 @@ class Recovery:
                 self._too_long[about] = None
                 continue
             if last := choose_due(labellings, since, until):
-                found.append((issue, IssueLabel(name=name), last))
+                yield issue, IssueLabel(name=name), last
             elif not labellings or labellings[-1].at <= until:
                 self._quiet[key] = None
-        return found
 
     async def _admit(
         self, this: _Pass, rules: RepositoryRules, issue: Issue, label: IssueLabel, last: Labelling
@@ -414,9 +423,14 @@ class Recovery:
         else:
             this.labels += 1
 
-    async def _take(self, this: _Pass, delivery: MissedDelivery, labeled: IssueLabeled | None) -> None:
+    async def _take(self, this: _Pass, attempt: DeliveryAttempt) -> None:
         """Put a delivery into the inbox, unless its label is no longer on, or it is older than the configuration."""
-        enabled, attempt = this.enabled.get(delivery.repository), delivery.attempt
+        labeled, delivery = this.labelled.get(attempt.guid), await self._fetch(this, attempt)
+        if delivery is None:
+            if labeled:  # The next pass looks for its label again, for this one has left that to the delivery.
+                this.seen.discard(labeled.repository.full_name.lower())
+            return
+        enabled = this.enabled.get(delivery.repository)
         is_old = enabled is not None and attempt.delivered_at < enabled.enabled_at
         if is_old or (labeled and not self._is_due(this, labeled)):
             if is_old or delivery.repository in this.seen:
@@ -476,11 +490,13 @@ def _name_issue(repository: str, number: int) -> str:
 
 
 def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled | None:
-    """A delivery as a request of a label; None for any other delivery."""
-    if (delivery.attempt.event, delivery.attempt.action) != ("issues", "labeled"):
-        return None
+    """The delivery of a label as a request; None if it requests nothing."""
     try:
         labeled = IssueLabeled.model_validate(delivery.payload)
     except ValidationError:
         return None  # The inbox will report the failure.
     return labeled if find_asked_preset(context, labeled) else None
+
+
+def _forget_text(labeled: IssueLabeled) -> IssueLabeled:
+    return labeled.model_copy(update={"issue": labeled.issue.model_copy(update={"body": None})})

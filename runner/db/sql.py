@@ -1,4 +1,4 @@
-"""What differs between SQLite and PostgreSQL: inserts of rows that may exist already, the clock, and an option.
+"""What differs between SQLite and PostgreSQL: inserts of rows that may exist already, long reads, the clock, an option.
 
 This module knows no table.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import ColumnElement, Float, Table, literal
+from sqlalchemy import ColumnElement, Float, Select, Table, literal
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
@@ -18,9 +18,17 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 from runner.db.columns import UtcDateTime
+from runner.db.sqlite_driver import LONG
+
+Row = TypeVar("Row", bound=tuple[Any, ...])
 
 ASYNC_COMMIT = "async_commit"
 """The execution option of a transaction whose commit need not wait for the disk."""
+
+
+def mark_long(query: Select[Row]) -> Select[Row]:
+    """The same query, which may return megabytes: SQLite must not read them on the event loop."""
+    return query.prefix_with(LONG)
 
 
 async def insert_new(connection: AsyncConnection, table: Table, values: Mapping[str, Any]) -> bool:

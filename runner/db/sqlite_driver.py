@@ -18,6 +18,9 @@ import aiosqlite
 MAX_STEPS = 20_000
 """Instructions of SQLite's virtual machine after which a read leaves the event loop: about a millisecond's work."""
 
+LONG = "/* long */"
+"""After its `SELECT`, it sends a read to the thread: megabytes of text are few instructions, and take long."""
+
 MAX_TURN_S = 0.002
 """Seconds for which one connection's reads may keep the event loop to themselves."""
 
@@ -95,7 +98,7 @@ class _SqliteCursor(aiosqlite.Cursor):
     async def execute(self, sql: str, parameters: Iterable[Any] | None = None) -> aiosqlite.Cursor:
         self._rows: list[Any] = []
         # `BEGIN` alone takes no lock, so it waits for nobody; `BEGIN IMMEDIATE` does.
-        if sql == "BEGIN" or sql.startswith("SELECT"):
+        if sql == "BEGIN" or (sql.startswith("SELECT") and not sql.startswith(f"SELECT {LONG}")):
             self._rows = await self._conn.read(partial(self._read, sql, parameters or ()))
         else:
             self._rows = await self._conn._execute(self._read, sql, parameters or ())

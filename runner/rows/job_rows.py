@@ -16,7 +16,7 @@ from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, sel
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, turns
-from runner.db.sql import insert_new, upsert
+from runner.db.sql import insert_new, mark_long, upsert
 from runner.model.caps import Caps, Scope, bound_self_reported
 from runner.model.fair_share import Turns
 from runner.model.job import (
@@ -308,10 +308,11 @@ async def insert_report(connection: AsyncConnection, report: Report, *, withheld
 
 async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | None:
     """A job's report; None if nothing was collected."""
-    row = (await connection.execute(select(reports).where(reports.c.job_id == job_id))).one_or_none()
+    query = mark_long(select(reports).where(reports.c.job_id == job_id))
+    row = (await connection.execute(query)).one_or_none()
     if row is None:
         return None
-    query = select(file_changes).where(file_changes.c.job_id == job_id).order_by(file_changes.c.path)
+    query = mark_long(select(file_changes).where(file_changes.c.job_id == job_id).order_by(file_changes.c.path))
     changes = tuple(
         FileChange(change.path, change.mode, change.content, change.old_mode)
         for change in await connection.execute(query)
@@ -459,6 +460,6 @@ async def fetch_log(connection: AsyncConnection, job_id: str, stage: str) -> byt
 
 async def fetch_compressed_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
     """The same, still compressed with `zlib`. Decompressing may take long, so callers can use a thread."""
-    query = select(job_logs.c.compressed).where(job_logs.c.job_id == job_id, job_logs.c.stage == stage)
+    query = mark_long(select(job_logs.c.compressed).where(job_logs.c.job_id == job_id, job_logs.c.stage == stage))
     found: bytes | None = (await connection.execute(query)).scalar_one_or_none()
     return found

@@ -12,7 +12,7 @@ import pytest
 
 from bot.github.errors import GITHUB_ERRORS
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound, TooLong
-from tests.support.scripted_github import FAST, Says, ScriptedGitHub, comment_payload, scripted_github
+from tests.support.scripted_github import FAST, Says, ScriptedGitHub, comment_payload, pull_payload, scripted_github
 
 COMMENTS = "/repos/octo/widgets/issues/1/comments"
 
@@ -32,21 +32,32 @@ async def test_all_pages_are_read_in_order(server: ScriptedGitHub) -> None:
     server.script(f"GET {COMMENTS}?per_page=100", Says([comment_payload(1)], headers=_next(server, second)))
     server.script(f"GET {second}", Says([comment_payload(2)], headers=_next(server, third)))
     server.script(f"GET {third}", Says([comment_payload(3)]))
-    assert [comment.id for comment in await server.client().list_comments("octo/widgets", 1)] == [1, 2, 3]
+    assert [comment.id async for comment in server.client().list_comments("octo/widgets", 1)] == [1, 2, 3]
+
+
+async def test_the_pull_requests_of_a_branch_come_newest_first_from_all_pages(server: ScriptedGitHub) -> None:
+    first, second = (
+        f"/repos/octo/widgets/pulls?head=octo:mine&state=all&per_page=100{more}" for more in ("", "&page=2")
+    )
+    server.script(
+        f"GET {first}", Says([pull_payload(4, "mine"), pull_payload(5, "other")], headers=_next(server, second))
+    )
+    server.script(f"GET {second}", Says([pull_payload(9, "mine")]))
+    assert [pull.number for pull in await server.client().list_pull_requests("octo/widgets", "mine")] == [9, 4]
 
 
 async def test_a_list_without_end_is_refused_rather_than_cut(server: ScriptedGitHub) -> None:
     path = f"{COMMENTS}?per_page=100"
     server.script(f"GET {path}", Says([comment_payload()], headers=_next(server, path)))
     with pytest.raises(TooLong, match="more than 3 pages"):
-        await server.client(replace(FAST, max_pages=3)).list_comments("octo/widgets", 1)
+        [one async for one in server.client(replace(FAST, max_pages=3)).list_comments("octo/widgets", 1)]
     assert len(server.calls(COMMENTS)) == 3
 
 
 async def test_since_travels_in_utc(server: ScriptedGitHub) -> None:
     server.script(f"GET {COMMENTS}?since=2026-01-02T03:04:05Z&per_page=100", Says([]))
     since = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-    assert await server.client().list_comments("octo/widgets", 1, since) == []
+    assert [one async for one in server.client().list_comments("octo/widgets", 1, since)] == []
 
 
 async def test_names_are_quoted_in_addresses(server: ScriptedGitHub) -> None:

@@ -112,7 +112,7 @@ async def test_comments_are_posted_edited_and_listed_oldest_first(place: Place) 
     theirs = await place.github.comment(NAME, place.issue, "me too", by="stranger")
     ours = await place.client.create_comment(NAME, place.issue, "on it")
     edited = await place.client.update_comment(NAME, ours.id, "done")
-    listed = await place.client.list_comments(NAME, place.issue)
+    listed = [one async for one in place.client.list_comments(NAME, place.issue)]
     assert [(comment.id, comment.author, comment.body, comment.by_bot) for comment in listed] == [
         (theirs, "stranger", "me too", False),
         (edited.id, "ptq-bot[bot]", "done", True),
@@ -140,7 +140,7 @@ async def test_a_comment_that_is_gone_or_may_not_be_folded_is_refused(place: Pla
 async def test_more_comments_than_a_page_holds_are_all_listed(place: Place) -> None:
     for number in range(101):
         await place.github.comment(NAME, place.issue, f"comment {number}", by="stranger")
-    listed = await place.client.list_comments(NAME, place.issue)
+    listed = [one async for one in place.client.list_comments(NAME, place.issue)]
     assert [comment.body for comment in listed] == [f"comment {number}" for number in range(101)]
 
 
@@ -152,7 +152,7 @@ async def test_only_comments_changed_since_are_listed(place: Place) -> None:
     place.github.clock = lambda: late
     await place.github.comment(NAME, place.issue, "late", by="stranger")
     place.github.clock = real
-    listed = await place.client.list_comments(NAME, place.issue, since=late)
+    listed = [one async for one in place.client.list_comments(NAME, place.issue, since=late)]
     assert [comment.body for comment in listed] == ["late"]
 
 
@@ -341,13 +341,13 @@ async def test_a_lost_answer_to_a_comment_is_not_asked_again(place: Place) -> No
     place.github.faults.add("POST", "*/comments", "lose_answer")
     with pytest.raises(GitHubUnavailable):
         await place.client.create_comment(NAME, place.issue, "once")
-    assert [comment.body for comment in await place.client.list_comments(NAME, place.issue)] == ["once"]
+    assert [comment.body async for comment in place.client.list_comments(NAME, place.issue)] == ["once"]
 
 
 async def test_a_shaky_github_is_read_all_the_same(place: Place) -> None:
     place.github.faults.add("GET", "*/comments", 502)
     place.github.faults.add("GET", "*/comments", "reset")
-    assert await place.client.list_comments(NAME, place.issue) == []
+    assert [one async for one in place.client.list_comments(NAME, place.issue)] == []
 
 
 async def test_revoked_tokens_are_replaced(place: Place) -> None:
@@ -369,11 +369,11 @@ async def test_what_does_not_exist_is_not_found(place: Place) -> None:
     with pytest.raises(NotFound):
         await place.client.create_comment(NAME, 99, "hello")
     with pytest.raises(NotInstalled, match="not installed"):
-        await place.client.list_comments("octo/elsewhere", 1)
+        [one async for one in place.client.list_comments("octo/elsewhere", 1)]
 
 
 async def test_a_whole_story_asks_for_one_installation_and_one_token_for_each_purpose(place: Place) -> None:
-    await place.client.list_comments(NAME, place.issue)
+    [one async for one in place.client.list_comments(NAME, place.issue)]
     await place.client.create_comment(NAME, place.issue, "hello")
     await place.publish()
     await place.client.list_pull_requests(NAME, BRANCH)

@@ -147,13 +147,13 @@ async def test_a_plain_403_is_a_no_and_no_rate_limit(server: ScriptedGitHub) -> 
 )
 async def test_a_get_is_sent_again_after_a_mishap(server: ScriptedGitHub, mishap: Says) -> None:
     server.script(LIST, mishap, mishap, Says([comment_payload()]))
-    assert [comment.id for comment in await server.client().list_comments("octo/widgets", 1)] == [1]
+    assert [comment.id async for comment in server.client().list_comments("octo/widgets", 1)] == [1]
 
 
 async def test_a_get_is_not_sent_for_ever(server: ScriptedGitHub) -> None:
     server.script(LIST, Says({}, 503))
     with pytest.raises(GitHubUnavailable, match="503"):
-        await server.client().list_comments("octo/widgets", 1)
+        [one async for one in server.client().list_comments("octo/widgets", 1)]
     assert len(server.calls(LIST)) == FAST.attempts
 
 
@@ -289,7 +289,7 @@ async def test_a_next_page_on_another_host_is_refused(server: ScriptedGitHub) ->
     async with scripted_github() as stranger:
         server.script(LIST, Says([], headers={"Link": f'<{stranger.url}/more>; rel="next"'}))
         with pytest.raises(GitHubUnavailable, match="another host"):
-            await server.client().list_comments("octo/widgets", 1)
+            [one async for one in server.client().list_comments("octo/widgets", 1)]
         assert stranger.heard == []
 
 
@@ -336,5 +336,5 @@ async def test_the_app_names_itself_with_a_string_and_for_a_few_minutes(server: 
 async def test_a_path_of_dots_never_leaves(server: ScriptedGitHub) -> None:
     assert not await server.client().fetch_role("octo/widgets", "..")
     with pytest.raises(NotInstalled):
-        await server.client().list_comments("octo/..", 1)
+        [one async for one in server.client().list_comments("octo/..", 1)]
     assert server.calls() == [INSTALLATION, MINT]

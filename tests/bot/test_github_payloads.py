@@ -13,6 +13,7 @@ from bot.github.payloads import (
     choose_remover,
     parse_attempts,
     parse_comment,
+    parse_label_changes,
     parse_person,
     parse_role,
     parse_time,
@@ -23,7 +24,7 @@ from bot.github.payloads import (
 )
 from handlers.ports import Author, Comment, DeliveryAttempt, GitHubUnavailable, TreeEntry
 from handlers.rules import Role
-from tests.support.scripted_github import comment_payload
+from tests.support.scripted_github import comment_payload, pull_payload
 
 
 def test_a_comment_is_read() -> None:
@@ -98,14 +99,14 @@ def test_every_time_that_a_label_was_put_on_is_listed() -> None:
         _labeled("PTQ", "2026-01-03T00:00:00Z"),
         _labeled("bug", "2026-01-04T00:00:00Z"),
     ]
-    found = [(labelling.by.login, labelling.at) for labelling in choose_labellings(events, "ptq")]
+    found = [(labelling.by.login, labelling.at) for labelling in choose_labellings(parse_label_changes(events, "ptq"))]
     assert found == [("alice", datetime(2026, 1, day, tzinfo=UTC)) for day in (1, 3)]
-    assert choose_labellings(events, "other") == []
+    assert parse_label_changes(events, "other") == []
 
 
 def test_a_label_of_a_deleted_account_is_a_ghosts() -> None:
-    (labelling,) = choose_labellings([_labeled("ptq", "2026-01-01T00:00:00Z") | {"actor": None}], "ptq")
-    assert (labelling.by.login, labelling.by.is_bot) == ("ghost", False)
+    (change,) = parse_label_changes([_labeled("ptq", "2026-01-01T00:00:00Z") | {"actor": None}], "ptq")
+    assert (change.by.login, change.by.is_bot) == ("ghost", False)
 
 
 @pytest.mark.parametrize(
@@ -126,25 +127,18 @@ def test_a_delivery_has_succeeded_when_it_was_accepted(status: str, status_code:
     assert attempt == DeliveryAttempt(7, "g", "ping", None, datetime(2026, 1, 1, tzinfo=UTC), succeeded)
 
 
-def _pull(number: int, branch: str = "ptq/issue-1-a", repository_id: int | None = 1) -> dict[str, Any]:
-    repository = None if repository_id is None else {"id": repository_id, "full_name": f"octo/{repository_id}"}
-    return {
-        "number": number,
-        "body": None,
-        "html_url": f"https://github.com/octo/widgets/pull/{number}",
-        "state": "closed",
-        "user": {"login": "ptq-bot[bot]"},
-        "head": {"ref": branch, "sha": "a" * 40, "repo": repository},
-        "base": {"ref": "main", "repo": {"id": 1}},
-    }
-
-
-def test_the_pull_requests_of_one_branch_are_chosen_the_newest_first() -> None:
-    pulls = [_pull(4), _pull(9), _pull(12, branch="ptq/issue-1-b"), _pull(10, repository_id=2), _pull(11, "x", None)]
-    chosen = choose_pull_requests([*pulls, _pull(13, repository_id=None)], "ptq/issue-1-a")
+def test_the_pull_requests_of_one_branch_are_chosen() -> None:
+    pulls = [
+        pull_payload(4),
+        pull_payload(9),
+        pull_payload(12, branch="ptq/issue-1-b"),
+        pull_payload(10, repository_id=2),
+        pull_payload(11, "x", None),
+    ]
+    chosen = choose_pull_requests([*pulls, pull_payload(13, repository_id=None)], "ptq/issue-1-a")
     assert [(pull.number, pull.state, pull.author, pull.base_branch) for pull in chosen] == [
-        (9, "closed", "ptq-bot[bot]", "main"),
         (4, "closed", "ptq-bot[bot]", "main"),
+        (9, "closed", "ptq-bot[bot]", "main"),
     ]
     assert choose_pull_requests([], "ptq/issue-1-a") == []
     (from_fork,) = choose_pull_requests(pulls, "ptq/issue-1-a", from_fork=True)
@@ -186,5 +180,5 @@ def labelled(event: str, second: int, login: str) -> dict[str, Any]:
 def test_the_last_of_what_happened_to_a_label_counts_also_within_one_second(
     events: list[tuple[str, int, str]], remover: str | None
 ) -> None:
-    found = choose_remover([labelled(*event) for event in events], "PTQ:pause")
+    found = choose_remover(parse_label_changes([labelled(*event) for event in events], "PTQ:pause"))
     assert (found and found.login) == remover

@@ -121,9 +121,9 @@ async def test_open_issues_are_found_by_label_and_by_their_last_change(place: Pl
         clock.forward(60)
         await github.open_issue(NAME, title, "", by="bob", labels=["PTQ:fix"] * (title != "bare"))
     await github.close_issue(NAME, 2, by="bob")
-    found = await place.client.list_labelled_issues(NAME, "ptq:fix", clock() - timedelta(seconds=60))
+    found = [one async for one in place.client.list_labelled_issues(NAME, "ptq:fix", clock() - timedelta(seconds=60))]
     assert [(issue.number, issue.title) for issue in found] == [(4, "new")]
-    found = await place.client.list_labelled_issues(NAME, "ptq:fix", clock() - timedelta(hours=1))
+    found = [one async for one in place.client.list_labelled_issues(NAME, "ptq:fix", clock() - timedelta(hours=1))]
     assert sorted(issue.number for issue in found) == [1, 4]
     assert [label.name for label in found[0].labels] == ["PTQ:fix"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -92,14 +93,16 @@ ENDS: dict[str, list[tuple[str, dict[str, Any]]]] = {
 class QuietGitHub:
     """An issue with nothing in its thread."""
 
-    async def list_comments(self, *_: object) -> list[Comment]:
-        return []
+    async def list_comments(self, *_: object) -> AsyncIterator[Comment]:
+        for comment in list[Comment]():
+            yield comment
 
     async def own_login(self) -> str:
         return "ptq-bot[bot]"
 
-    async def list_mentioning_pulls(self, *_: object) -> list[MentioningPull]:
-        return []
+    async def list_mentioning_pulls(self, *_: object) -> AsyncIterator[MentioningPull]:
+        for pull in list[MentioningPull]():
+            yield pull
 
     async def react_to_issue(self, *_: object) -> None: ...
 

@@ -41,9 +41,12 @@ class LateGitHub(ModelGitHub):
         self.sent.append((self.clock() + timedelta(seconds=self.takes_s), body))
         raise self.error
 
-    async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
+    async def list_comments(
+        self, repository: str, issue_number: int, since: datetime | None = None
+    ) -> AsyncIterator[Comment]:
         self.store()
-        return await super().list_comments(repository, issue_number, since)
+        async for comment in super().list_comments(repository, issue_number, since):
+            yield comment
 
     def store(self) -> None:
         for at, body in [*self.sent]:

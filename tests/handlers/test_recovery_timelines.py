@@ -46,8 +46,9 @@ class LabelledIssue(ModelGitHub):
     async def fetch_payload(self, attempt_id: int) -> Mapping[str, Any]:
         return render_payload(7, "stranger", self._now(), action="labeled", label={"name": "PTQ"})
 
-    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
-        return [self._show_issue(7)] if label == "ptq" else []
+    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> AsyncIterator[Issue]:
+        if label == "ptq":
+            yield self._show_issue(7)
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         self.timelines_read += 1
@@ -87,8 +88,10 @@ class LongTimeline(LabelledIssue):
         self.missed_label = Labelling(User(login="boss"), now() + timedelta(minutes=1))
         self.writers.add("boss")
 
-    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
-        return [self._show_issue(7), self._show_issue(8)] if label == "ptq" else []
+    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> AsyncIterator[Issue]:
+        if label == "ptq":
+            yield self._show_issue(7)
+            yield self._show_issue(8)
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         if issue_number == 7:

@@ -12,6 +12,7 @@ from handlers.jobs.snapshot import (
     MAX_COMMENTS,
     MAX_READ,
     MAX_TITLE,
+    NewestComments,
     Snapshot,
     freeze_issue,
 )
@@ -37,6 +38,9 @@ def freeze(
     labels: Sequence[str] = (),
     trigger_comment_id: int | None = None,
 ) -> Snapshot:
+    newest = NewestComments(FROZEN_AT, "ptq-bot[bot]", trigger_comment_id)
+    for one in comments:
+        newest.add(one)
     return freeze_issue(
         repository="octo/widgets",
         issue_number=7,
@@ -45,10 +49,7 @@ def freeze(
         body=body,
         labels=labels,
         created_at=OPENED_AT,
-        comments=comments,
-        frozen_at=FROZEN_AT,
-        own_login="ptq-bot[bot]",
-        trigger_comment_id=trigger_comment_id,
+        comments=newest,
         import_names=("widgets",),
     )
 

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -152,3 +155,18 @@ def test_characters_that_look_the_same_are_spelt_the_same(text: str, expected: s
 @given(st.text())
 def test_a_text_of_plain_letters_comes_out_of_any_spelling(text: str) -> None:
     assert unify("".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in text)) == unify(text)
+
+
+def test_a_long_text_is_written_out_like_a_short_one() -> None:
+    assert escape_invisible("a\u200b\u00a0\r\n" * 30_000) == escape_invisible("a\u200b\u00a0\r\n") * 30_000
+
+
+async def test_others_take_their_turns_while_a_long_text_is_written_out() -> None:
+    """Pages are drawn in a thread, which helps only if no single step takes long."""
+    writing = asyncio.create_task(asyncio.to_thread(escape_invisible, "\u00f6" * 8_000_000))
+    longest_s = 0.0
+    while not writing.done():
+        began = time.process_time()
+        await asyncio.sleep(0)
+        longest_s = max(longest_s, time.process_time() - began)
+    assert longest_s < 0.35

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiosqlite
 import pytest
 
-from runner.db.sqlite_driver import connect
+from runner.db.sqlite_driver import LONG, connect
+from runner.model.job import Report
+from runner.rows import job_rows
+from tests.support.jobs import make_job, open_database, store_report
 
 NUMBERS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 300000) SELECT x FROM n"
 
@@ -47,6 +51,23 @@ async def test_a_long_read_leaves_the_event_loop_and_returns_all_rows(connection
     ((count, thread),) = await reading
     assert count == 300_000
     assert thread != threading.get_ident()
+
+
+async def test_a_read_that_is_marked_as_long_leaves_the_event_loop(connection: aiosqlite.Connection) -> None:
+    assert await fetch(connection, f"SELECT {LONG} thread()") != [(threading.get_ident(),)]
+
+
+async def test_a_report_with_a_long_diff_is_not_read_on_the_event_loop(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        async with database.write() as connection:
+            await job_rows.insert_job(connection, make_job())
+            await store_report(connection, Report(make_job().id, "", "", "", "", "+a line\n" * 4_000_000, (), None))
+        async with database.read() as connection:
+            began = time.thread_time()
+            report = await job_rows.fetch_report(connection, make_job().id)
+            assert time.thread_time() - began < 0.015
+    assert report
+    assert len(report.patch) == 32_000_000
 
 
 async def test_an_error_in_a_read_is_raised(connection: aiosqlite.Connection) -> None:

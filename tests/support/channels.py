@@ -12,7 +12,7 @@ from typing import Any
 from handlers.cases.casebook import Pull
 from handlers.commands.table import COMMANDS, MAX_COMMANDS, Command, parse_commands
 from handlers.jobs.brief import render_brief
-from handlers.jobs.snapshot import Snapshot, freeze_issue
+from handlers.jobs.snapshot import NewestComments, Snapshot, freeze_issue
 from handlers.ports import Comment
 from handlers.rules import PRESETS, RepositoryRules
 from handlers.text.hidden_text import STEPS, reveal
@@ -70,6 +70,8 @@ def _freeze(case: Case) -> Snapshot:
     """An issue in which everything is the same text, but for who wrote its comment."""
     text, author = case.text, case.fields.get("author", "bob")
     at = NOON - timedelta(seconds=1) + timedelta(seconds=case.fields.get("edited_s", 0))
+    newest = NewestComments(NOON, "ptq-bot[bot]", None)
+    newest.add(Comment(1, author, text, NOON - timedelta(seconds=1), at, "", by_bot=author.endswith("[bot]")))
     return freeze_issue(
         repository="octo/widgets",
         issue_number=7,
@@ -78,10 +80,7 @@ def _freeze(case: Case) -> Snapshot:
         body=text,
         labels=[text],
         created_at=NOON - timedelta(days=1),
-        comments=[Comment(1, author, text, NOON - timedelta(seconds=1), at, "", by_bot=author.endswith("[bot]"))],
-        frozen_at=NOON,
-        own_login="ptq-bot[bot]",
-        trigger_comment_id=None,
+        comments=newest,
         import_names=("widgets",),
     )
 

@@ -7,7 +7,7 @@ a branch is made once, and a second open pull request from it is refused. It kno
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -131,7 +131,7 @@ class ModelGitHub:
         where = Repository(full_name=repository, private=self.is_private, default_branch="main", clone_url="")
         return await self._do(lambda: where)
 
-    async def list_labelled_issues(self, repository: str, label: str, since: datetime) -> list[Issue]:
+    def list_labelled_issues(self, repository: str, label: str, since: datetime) -> AsyncIterator[Issue]:
         raise NotImplementedError
 
     async def fetch_role(self, repository: str, login: str) -> Role:
@@ -147,11 +147,15 @@ class ModelGitHub:
         state = "closed" if issue_number in self.closed else "open"
         return Issue(number=issue_number, title="It breaks", labels=labels, created_at=now, updated_at=now, state=state)
 
-    async def list_mentioning_pulls(self, repository: str, issue_number: int) -> list[MentioningPull]:
-        return await self._do(list)
+    async def list_mentioning_pulls(self, repository: str, issue_number: int) -> AsyncIterator[MentioningPull]:
+        for pull in await self._do(list[MentioningPull]):
+            yield pull
 
-    async def list_comments(self, repository: str, issue_number: int, since: datetime | None = None) -> list[Comment]:
-        return await self._do(lambda: [*self._thread(issue_number)])
+    async def list_comments(
+        self, repository: str, issue_number: int, since: datetime | None = None
+    ) -> AsyncIterator[Comment]:
+        for comment in await self._do(lambda: [*self._thread(issue_number)]):
+            yield comment
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
         return await self._do(lambda: [*self.labellings.get(issue_number, [])])

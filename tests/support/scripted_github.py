@@ -163,3 +163,17 @@ def comment_payload(number: int = 1, **changes: Any) -> dict[str, Any]:
         "html_url": f"https://github.com/octo/widgets/issues/1#issuecomment-{number}",
         **changes,
     }
+
+
+def pull_payload(number: int, branch: str = "ptq/issue-1-a", repository_id: int | None = 1) -> dict[str, Any]:
+    """As much of GitHub's pull request as the client reads; without a `repository_id` its branch's one is gone."""
+    repository = None if repository_id is None else {"id": repository_id, "full_name": f"octo/{repository_id}"}
+    return {
+        "number": number,
+        "body": None,
+        "html_url": f"https://github.com/octo/widgets/pull/{number}",
+        "state": "closed",
+        "user": {"login": "ptq-bot[bot]"},
+        "head": {"ref": branch, "sha": "a" * 40, "repo": repository},
+        "base": {"ref": "main", "repo": {"id": 1}},
+    }

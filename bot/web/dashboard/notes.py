@@ -174,8 +174,8 @@ class NotePages:
 
     async def _is_there(self, login: str, job: Job, body: str) -> bool:
         since = self._deps.context.now() - LATELY
-        lately = await self._deps.context.github.list_comments(job.repository, job.issue_number, since)
-        return any(comment.author == login and comment.body.strip() == body for comment in lately)
+        lately = self._deps.context.github.list_comments(job.repository, job.issue_number, since)
+        return bool([one.id async for one in lately if one.author == login and one.body.strip() == body])
 
     def _find_token(self, request: web.Request, visitor: Visitor, job: Job) -> str:
         pen = self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)
