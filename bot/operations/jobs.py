@@ -38,7 +38,7 @@ from runner.db.schema import jobs, pulls, reports
 from runner.model.job import ACTIVE, Job, JobKind, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
-from runner.rows.check_rows import fetch_checks
+from runner.rows.check_rows import fetch_checks_of
 from runner.rows.holds import Hold, fetch_hold
 from runner.steps.spool import GROWING, STAGES, Spool
 
@@ -105,7 +105,7 @@ async def _fetch_results(connection: AsyncConnection, found: Sequence[Job]) -> M
     )
     rows = {row.id: row for row in await connection.execute(query)}
     meters = {job_id: await job_rows.fetch_meter(connection, job_id) for job_id in ids}
-    checks = {job.id: await fetch_checks(connection, job.id) for job in found if job.kind is JobKind.VERIFY}
+    checks = await fetch_checks_of(connection, [job.id for job in found if job.kind is JobKind.VERIFY])
     return {
         job.id: JobResult(
             _find_outcome(job, rows[job.id].body, checks.get(job.id, ())),
@@ -119,7 +119,7 @@ async def _fetch_results(connection: AsyncConnection, found: Sequence[Job]) -> M
 
 def _find_outcome(job: Job, report: str | None, checks: Sequence[Check]) -> str | None:
     if job.kind is JobKind.VERIFY:
-        return None if job.active else str(find_outcome(job, checks))
+        return None if job.active else str(find_outcome(job.state, checks))
     return read_outcome(report) if report else None
 
 

@@ -228,7 +228,7 @@ class _Sweep:
         title = next(issue.title for issue in self._issues if issue.number == job.thread)
         checks, page = await fetch_checks(connection, job.id), self._context.find_page(job)
         why = explain_outcome(job, checks, self._context.secrets)
-        return Row(job.issue_number, title, find_outcome(job, checks), why, job.base_commit, job.id, page)
+        return Row(job.issue_number, title, find_outcome(job.state, checks), why, job.base_commit, job.id, page)
 
     def _list_waiting(self) -> list[Issue]:
         """The issues without a result and without an active job."""

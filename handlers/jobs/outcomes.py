@@ -156,7 +156,7 @@ async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
         return False
     if job.posts is not Posts.FINDING:
         return job.posts is Posts.ALL
-    return find_outcome(job, ended.checks).is_definite
+    return find_outcome(job.state, ended.checks).is_definite
 
 
 async def _follow_up(connection: AsyncConnection, context: Context, ended: _Ended, draft: Draft) -> str | None:

@@ -363,7 +363,7 @@ def _choose_next_step(
             how = f"[Write your note]({page}), and a draft pull request opens with it. Or reply"
         return f"{how} with this line, followed by a note: {NOTE_PLACEHOLDER}.\n\n{fence(command, 'text')}"
     if job.state is JobState.SUCCEEDED and job.kind is JobKind.VERIFY:
-        return _AFTER_A_LOOK[find_outcome(job, checks)]
+        return _AFTER_A_LOOK[find_outcome(job.state, checks)]
     if job.state is JobState.SUCCEEDED and not job.may_change:
         return "`/ptq fix` asks an agent for a change. You can add advice after it."
     if job.kind is JobKind.REBASE and job.state is JobState.SUCCEEDED and report and not report.changes:

@@ -94,9 +94,9 @@ def render_checks(
     return "\n".join([f"{Label.SEEN.bold}, in clean environments:\n", *lines])
 
 
-def find_outcome(job: Job, checks: Sequence[Check]) -> Outcome:
-    """The outcome of an ended job without an agent."""
-    if job.state is not JobState.SUCCEEDED:
+def find_outcome(state: JobState, checks: Sequence[Check]) -> Outcome:
+    """The outcome of a job without an agent that ended in this state."""
+    if state is not JobState.SUCCEEDED:
         return Outcome.NOT_VERIFIED
     found = {judge(check, has_change=False).verdict for check in checks}
     if CheckVerdict.REPRODUCED in found:
@@ -106,14 +106,14 @@ def find_outcome(job: Job, checks: Sequence[Check]) -> Outcome:
 
 def name_outcome(job: Job, checks: Sequence[Check]) -> str:
     """The outcome as a headline."""
-    outcome = find_outcome(job, checks)
+    outcome = find_outcome(job.state, checks)
     more = f": {job.state}" if outcome is Outcome.NOT_VERIFIED else f" at `{(job.base_commit or '')[:10]}`"
     return f"{_HEADLINES[outcome]}{more}"
 
 
 def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str]) -> str:
     """Why it is unknown whether an issue still reproduces, as a clause; empty if it is known."""
-    outcome = find_outcome(job, checks)
+    outcome = find_outcome(job.state, checks)
     if outcome is Outcome.NOT_VERIFIED:
         return redact(job.failure or str(job.state), secrets)
     if outcome is not Outcome.UNSETTLED:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import func, insert, select, update
@@ -11,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.checks.verification import Check, CheckKind, CheckRun, Side
 from runner.db.schema import checks
+from runner.db.sql import mark_long
 
 
 async def add_checks(connection: AsyncConnection, job_id: str, found: Sequence[tuple[CheckKind, str, str]]) -> None:
@@ -39,6 +41,15 @@ async def fetch_checks(connection: AsyncConnection, job_id: str) -> list[Check]:
     """A job's checks, in order."""
     query = select(checks).where(checks.c.job_id == job_id).order_by(checks.c.number)
     return [_read(row._asdict()) for row in await connection.execute(query)]
+
+
+async def fetch_checks_of(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, list[Check]]:
+    """Job -> its checks, in order; jobs without checks are missing."""
+    if not job_ids:
+        return {}
+    query = mark_long(select(checks).where(checks.c.job_id.in_(job_ids)).order_by(checks.c.job_id, checks.c.number))
+    found = [_read(row._asdict()) for row in await connection.execute(query)]
+    return {job_id: [*of_job] for job_id, of_job in groupby(found, lambda check: check.job_id)}
 
 
 async def save_runs(connection: AsyncConnection, check: Check) -> None:

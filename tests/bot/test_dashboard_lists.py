@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +16,14 @@ from bot.web.dashboard.diffs import fold_diff
 from bot.web.dashboard.job_page import list_phases
 from bot.web.dashboard.listing import PAGE, PageFilter, name_worker, read_filter
 from bot.web.dashboard.spend import SpendRow, sum_all
+from handlers.text.repros import THE_ISSUE
 from runner.changes.patch import list_lines
+from runner.checks.verification import CheckKind, CheckRun, Side
 from runner.db.schema import deliveries, pulls
 from runner.model.job import JobKind, JobState
 from runner.model.machines import Lease
 from runner.rows import job_rows
+from runner.rows.check_rows import add_checks, fetch_checks, save_runs
 from runner.rows.holds import Hold, save_hold
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON, SPELLED, make_job
@@ -264,10 +268,17 @@ async def test_only_whoever_holds_an_environment_reads_the_way_in(dashboard: Das
 
 
 async def test_a_list_says_what_came_out_for_those_who_may_know_it(dashboard: Dashboard) -> None:
-    spent = {"started_at": NOON, "ended_at": NOON + timedelta(seconds=200), "state": JobState.SUCCEEDED}
+    spent: dict[str, Any] = {"started_at": NOON, "ended_at": NOON + timedelta(seconds=200), "state": JobState.SUCCEEDED}
     await dashboard.add(make_report(job_id="open000001", body="**Outcome:** fix staged"), id="open000001", **spent)
     await dashboard.add(make_report(job_id="hidden0001", body=CONFIDENTIAL), id="hidden0001", thread=8, **spent)
+    await dashboard.add(id="verified01", thread=9, preset="verify", **spent)
+    await dashboard.add(id="checking01", thread=10, preset="verify", state=JobState.VERIFYING)
+    fails = CheckRun(1, False, "AssertionError\n")
     async with dashboard.database.write() as connection:
+        for job_id in ("verified01", "checking01"):
+            await add_checks(connection, job_id, [(CheckKind.ISSUE, THE_ISSUE, "import chunks\n")])
+            (check,) = await fetch_checks(connection, job_id)
+            await save_runs(connection, replace(check, runs={Side.BASE: (fails,) * 3}))
         for job_id in ("open000001", "hidden0001"):
             await connection.execute(pulls.insert().values(job_id=job_id, number=12, **PULL))
     dashboard.clock.forward(3 * 60 + 5)
@@ -276,8 +287,11 @@ async def test_a_list_says_what_came_out_for_those_who_may_know_it(dashboard: Da
             rows = (await browser.visit(path)).html.split("<tr>")
             (opened,) = (row for row in rows if "/jobs/open000001" in row)
             (hidden,) = (row for row in rows if "/jobs/hidden0001" in row)
+            (verified,) = (row for row in rows if "/jobs/verified01" in row)
+            assert "still reproduces" in verified
             for part in ("fix staged", "/widgets/pull/12", ">3 min ago<", "2026-03-01 12:00:00 UTC", "3 min 20 s"):
                 assert part in opened, part
+            assert [row for row in rows if "/jobs/checking01" in row and "reproduce" in row] == []
             for part in ("concern", "/pull/", "3 min 20 s", "succeeded"):
                 assert part not in hidden, part
 

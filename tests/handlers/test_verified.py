@@ -83,7 +83,7 @@ def test_a_script_that_could_not_run_is_open_and_says_what_to_do() -> None:
         "**not verified**: `widgets` is not installed on the machine, so this does not count as the bug. The operator"
     )
     ended = replace(JOB, state=JobState.SUCCEEDED)
-    assert find_outcome(ended, [missing]) is Outcome.UNSETTLED
+    assert find_outcome(ended.state, [missing]) is Outcome.UNSETTLED
     assert "`setup`" in explain_outcome(ended, [missing], ())
 
 

@@ -6,7 +6,7 @@ as much as the first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -18,12 +18,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.web.auth.visibility import VisibleJobs
 from handlers.words.costs import describe_cost
 from handlers.words.report_comment import render_duration
+from handlers.words.verified import find_outcome
 from runner.changes.concerns import OUTCOME_READ, read_outcome
 from runner.characters import make_storable
+from runner.checks.verification import Check
 from runner.db.schema import cases, jobs, meters, pulls, reports
 from runner.model.job import ACTIVE, FINAL, KINDS, JobKind, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
+from runner.rows.check_rows import fetch_checks_of
 
 PAGE = 50
 
@@ -191,7 +194,10 @@ async def fetch_page(
     rows = [dict(row._mapping) for row in await connection.execute(query)]
     hidden = await job_rows.fetch_withheld_among(connection, ids[:size])
     cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > size else ""
-    listed = [_list(row, now, is_hidden=row["id"] in hidden and not scope.everything) for row in rows]
+    hidden = set() if scope.everything else hidden
+    verified = [row["id"] for row in rows if row["kind"] == JobKind.VERIFY and row["state"] in FINAL]
+    checks = await fetch_checks_of(connection, [job_id for job_id in verified if job_id not in hidden])
+    listed = [_list(row, now, checks.get(row["id"]), is_hidden=row["id"] in hidden) for row in rows]
     return JobPage(tuple(listed), cursor)
 
 
@@ -211,12 +217,17 @@ def name_worker(kind: JobKind, agent: str) -> str:
     return agent if KINDS[kind].has_agent else "a person" if KINDS[kind].by_hand else "ptq-bot itself"
 
 
-def _list(row: Mapping[str, Any], now: datetime, *, is_hidden: bool) -> ListedJob:
-    """A job as the reader may see it: of a withheld job, people learn only that it has ended."""
+def _list(row: Mapping[str, Any], now: datetime, checks: Sequence[Check] | None, *, is_hidden: bool) -> ListedJob:
+    """A job as the reader may see it: of a withheld job, people learn only that it has ended.
+
+    `checks` are those of an ended job without an agent.
+    """
     values = dict(row)
     report, started_at, ended_at = values.pop("report"), values.pop("started_at"), values.pop("ended_at")
     took = render_duration((ended_at or now) - started_at) if started_at and not is_hidden else ""
     outcome = read_outcome(report) if report and not is_hidden else None
+    if checks is not None:
+        outcome = str(find_outcome(JobState(str(values["state"])), checks))
     values["pull_number"] = None if is_hidden else values["pull_number"]
     meter = _read_meter(values)
     values["agent"] = name_worker(JobKind(str(values.pop("kind"))), str(values["agent"]))
