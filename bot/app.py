@@ -148,7 +148,7 @@ class Service:
         await database.open()
         stack.enter_context(database.hold())
         stack.push_async_callback(self._roster.close)
-        session = await stack.enter_async_context(open_session(settings.way_out()))
+        session = await stack.enter_async_context(open_session(settings.outbound()))
         github = self._build_github(session, database)
         self.context = self._build_context(github, database)
         inbox = Inbox(database, ROUTER, now, self._intake.notify_here, settings.server.max_pending_deliveries)
@@ -285,7 +285,7 @@ class Service:
 
     async def _build_gateway(self, stack: AsyncExitStack, database: Database, github: AppGitHub) -> ModelGateway:
         settings = self._settings
-        session = await stack.enter_async_context(open_session(settings.way_out(), limit=0, auto_decompress=False))
+        session = await stack.enter_async_context(open_session(settings.outbound(), limit=0, auto_decompress=False))
         url = settings.gateway.url or ""
         git = GitProxy(session, find_web_url(settings.github.api_url), github, self._roster.profiles)
         packages = PackageProxy(self._roster.profiles)

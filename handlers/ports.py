@@ -66,7 +66,7 @@ class OverBudget(GitHubUnavailable):
         super().__init__(f"our write budget is used up: wait {wait_s:.0f} s", wait_s)
 
 
-class Worth(Enum):
+class WritePriority(Enum):
     """The priority of a write, the highest first.
 
     `percent` is the share of the installation's write budget that may be used up when such a write is still allowed.
@@ -211,14 +211,16 @@ class GitHub(Protocol):
         """Remove a label from an issue. Does nothing if the label or the issue is gone."""
 
     async def create_comment(
-        self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
+        self, repository: str, issue_number: int, body: str, priority: WritePriority = WritePriority.REPLY
     ) -> Comment:
         """Post a comment. Never retried inside: look for our marker before calling it again."""
 
     async def fetch_comment(self, repository: str, comment_id: int) -> Comment:
         """The current comment. Raises `NotFound` if it was deleted."""
 
-    async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
+    async def update_comment(
+        self, repository: str, comment_id: int, body: str, priority: WritePriority = WritePriority.REPLY
+    ) -> Comment:
         """Replace a comment's body."""
 
     async def minimize_comment(self, repository: str, comment_id: int) -> None:

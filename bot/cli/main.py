@@ -156,21 +156,21 @@ def sweep(
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON, and progress on stderr.")] = False,
 ) -> None:
     """Check which issues still reproduce, without agents or comments."""
-    from bot.operations.sweep import Wish, name_sweep
+    from bot.operations.sweep import SweepRequest, name_sweep
     from bot.operations.sweep import sweep as sweep_issues
     from bot.operations.sweep_summary import render_json, render_text
     from handlers.text.sanitize import redact
 
     settings = load(config)
-    wish = Wish(repo, label, limit, at_once, name or name_sweep(label), comment)
+    request = SweepRequest(repo, label, limit, at_once, name or name_sweep(label), comment)
     show = partial(_write, err=as_json)
     summary = _wait_for(
-        sweep_issues(settings, wish, show, dry=dry_run),
-        f"What is under way goes on. To go on with the rest: the same command, with --name {shlex.quote(wish.name)}",
+        sweep_issues(settings, request, show, dry=dry_run),
+        f"What is under way goes on. To go on with the rest: the same command, with --name {shlex.quote(request.name)}",
     )
     _write(redact((render_json if as_json else render_text)(summary), settings.secret_values()))
     if not (dry_run or summary.is_complete):
-        give_up(f"To go on: the same command, with --name {shlex.quote(wish.name)}")
+        give_up(f"To go on: the same command, with --name {shlex.quote(request.name)}")
 
 
 @app.command()
@@ -187,15 +187,15 @@ def run(
     follow: Annotated[bool, typer.Option("--follow", help="Wait for the end, and print the report.")] = False,
 ) -> None:
     """Give an agent a task without an issue. The result is on the job's page."""
-    from bot.operations.tasks import describe_order, give_order
+    from bot.operations.tasks import describe_task, start_task
     from bot.operations.tasks import follow as follow_job
     from handlers.commands.options import Options
     from handlers.jobs.tasks import TaskRequest
 
     settings, words = load(config), sys.stdin.read() if task == "-" else task
     order = TaskRequest(words, preset, ref, Options(agent=agent, model=model, machine=machine))
-    job = _wait_for(give_order(settings, repo, order, by), "It may have been given.")
-    _write(describe_order(settings, job))
+    job = _wait_for(start_task(settings, repo, order, by), "It may have been given.")
+    _write(describe_task(settings, job))
     if follow:
         show = partial(_write, err=True)
         text, succeeded = _wait_for(follow_job(settings, job, show), "The job goes on.")

@@ -37,7 +37,7 @@ from bot.config.policy_tables import (
 )
 from bot.config.tables import SQLITE, AgentTable, GitHubTable, MachineTable, ProxyTable, ServerTable, Table
 from bot.gateway.proxy import Upstream
-from bot.github.session import WayOut
+from bot.github.session import OutboundSettings
 from handlers.addresses import find_page
 from handlers.rules import PRESETS, Preset, RepositoryRules
 from runner.agents import AgentSpec
@@ -174,9 +174,9 @@ class Settings(Table):
         """Name -> preset, built-in or the operator's."""
         return {**PRESETS, **{name: table.as_preset(name) for name, table in self.presets.items()}}
 
-    def way_out(self) -> WayOut:
+    def outbound(self) -> OutboundSettings:
         """The certificates and the proxy for our requests."""
-        return WayOut(self.github.ca_file, self.proxy.as_proxy(self.server.host))
+        return OutboundSettings(self.github.ca_file, self.proxy.as_proxy(self.server.host))
 
     def private_key(self) -> str:
         """The App's key, as PEM."""

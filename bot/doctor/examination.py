@@ -46,7 +46,7 @@ async def examine(config: Path) -> list[Finding]:
 
 
 async def _look(settings: Settings) -> list[Finding]:
-    async with open_session(settings.way_out()) as session:
+    async with open_session(settings.outbound()) as session:
         known = await read_known_repositories(settings)
         looking = [look_at(about, checks) for about, checks in _list_parts(settings, session, known)]
         return [finding for found in await asyncio.gather(*looking) for finding in found]

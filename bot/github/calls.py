@@ -21,7 +21,7 @@ from bot.github.tokens import Access, Grant, Tokens
 from bot.github.transport import Line, Unauthorized
 from handlers.cases.known_repositories import KnownRepositories
 from handlers.effects.rate_limit import WriteBudget
-from handlers.ports import NotFound, TooLong, Worth
+from handlers.ports import NotFound, TooLong, WritePriority
 
 PAGE_SIZE = 100
 BELOW = "/repos/{owner}/{repo}"
@@ -120,21 +120,21 @@ class Calls:
         method: str,
         path: str,
         data: Any,
-        worth: Worth = Worth.REPORT,
+        priority: WritePriority = WritePriority.REPORT,
         **url_vars: Any,
     ) -> Any:
         """Send a write. It is repeated only if GitHub certainly did not act on it."""
-        answer, _ = await self._ask(access, repository, method, BELOW + path, url_vars, data, worth)
+        answer, _ = await self._ask(access, repository, method, BELOW + path, url_vars, data, priority)
         return answer
 
     async def query(
-        self, access: Access, repository: str, query: str, variables: Mapping[str, str], worth: Worth
+        self, access: Access, repository: str, query: str, variables: Mapping[str, str], priority: WritePriority
     ) -> Any:
         """Send a GraphQL request that does no harm if it is sent twice. Returns its `data`."""
         # An Enterprise Server has its REST API at /api/v3, and GraphQL beside it.
         root = self._api_url.removesuffix("/v3") + "/graphql"
         body = {"query": query, "variables": dict(variables)}
-        answer, _ = await self._ask(access, repository, "POST", root, {}, body, worth)
+        answer, _ = await self._ask(access, repository, "POST", root, {}, body, priority)
         if refusal := read_answer(find_refusal, answer):
             raise refusal
         return read_answer(lambda told: told["data"], answer)
@@ -160,16 +160,16 @@ class Calls:
         url: str,
         filling: dict[str, Any],
         data: Any = b"",
-        worth: Worth = Worth.REPORT,
+        priority: WritePriority = WritePriority.REPORT,
     ) -> tuple[Any, str | None]:
         grant = await self._tokens.fetch(repository, access)
         try:
-            return await self._line(grant).ask(method, url, _name(grant) | filling, grant.bearer, data, worth)
+            return await self._line(grant).ask(method, url, _name(grant) | filling, grant.bearer, data, priority)
         except Unauthorized:
             # GitHub has revoked the token early. Try once more, with a new one.
             self._tokens.forget(grant)
         grant = await self._tokens.fetch(repository, access)
-        return await self._line(grant).ask(method, url, _name(grant) | filling, grant.bearer, data, worth)
+        return await self._line(grant).ask(method, url, _name(grant) | filling, grant.bearer, data, priority)
 
     def _line(self, grant: Grant) -> Line:
         if grant.installation_id not in self._lines:

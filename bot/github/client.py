@@ -65,7 +65,7 @@ from handlers.ports import (
     NotFound,
     PullRequest,
     TreeEntry,
-    Worth,
+    WritePriority,
 )
 from handlers.rules import Role
 from runner.changes.base_files import FOLDER, BaseFile, list_folders
@@ -222,21 +222,23 @@ class AppGitHub:
     async def add_label(self, repository: str, issue_number: int, label: str) -> None:
         """Add a label. The others stay."""
         path, data = "/issues/{number}/labels", {"labels": [label]}
-        worth = Worth.LIVE
-        await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, worth, number=issue_number)
+        priority = WritePriority.LIVE
+        await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, priority, number=issue_number)
 
     async def remove_label(self, repository: str, issue_number: int, label: str) -> None:
         """Remove one label. If the issue does not have it, GitHub answers 404, which is ignored."""
         path, url_vars = "/issues/{number}/labels/{label}", {"number": issue_number, "label": label}
         with suppress(NotFound):
-            await self._calls.send(Access.WRITE_ISSUES, repository, "DELETE", path, b"", Worth.LIVE, **url_vars)
+            await self._calls.send(Access.WRITE_ISSUES, repository, "DELETE", path, b"", WritePriority.LIVE, **url_vars)
 
     async def create_comment(
-        self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
+        self, repository: str, issue_number: int, body: str, priority: WritePriority = WritePriority.REPLY
     ) -> Comment:
         """Post a comment. The request is repeated only if GitHub certainly did not act on it."""
         path, data = "/issues/{number}/comments", {"body": body}
-        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, worth, number=issue_number)
+        answer = await self._calls.send(
+            Access.WRITE_ISSUES, repository, "POST", path, data, priority, number=issue_number
+        )
         return read_answer(parse_comment, answer)
 
     async def fetch_comment(self, repository: str, comment_id: int) -> Comment:
@@ -245,10 +247,12 @@ class AppGitHub:
         answer = await self._calls.fetch(Access.READ_ISSUES, repository, path, id=comment_id)
         return read_answer(parse_comment, answer)
 
-    async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
+    async def update_comment(
+        self, repository: str, comment_id: int, body: str, priority: WritePriority = WritePriority.REPLY
+    ) -> Comment:
         """Replace a comment's body."""
         path, data = "/issues/comments/{id}", {"body": body}
-        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "PATCH", path, data, worth, id=comment_id)
+        answer = await self._calls.send(Access.WRITE_ISSUES, repository, "PATCH", path, data, priority, id=comment_id)
         return read_answer(parse_comment, answer)
 
     async def minimize_comment(self, repository: str, comment_id: int) -> None:
@@ -256,7 +260,7 @@ class AppGitHub:
         path = "/issues/comments/{id}"
         comment = await self._calls.fetch(Access.READ_ISSUES, repository, path, id=comment_id)
         variables = {"id": read_answer(parse_node_id, comment)}
-        await self._calls.query(Access.WRITE_ISSUES, repository, MINIMIZE, variables, Worth.LIVE)
+        await self._calls.query(Access.WRITE_ISSUES, repository, MINIMIZE, variables, WritePriority.LIVE)
 
     async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:
         """Add a reaction. Best effort: never raises."""
@@ -269,7 +273,7 @@ class AppGitHub:
     async def _react(self, repository: str, path: str, target: int, content: str) -> None:
         try:
             data = {"content": content}
-            await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, Worth.LIVE, id=target)
+            await self._calls.send(Access.WRITE_ISSUES, repository, "POST", path, data, WritePriority.LIVE, id=target)
         except (GitHubError, GitHubUnavailable) as error:
             log.debug("github.reaction_lost", repository=repository, target=target, reason=str(error))
 

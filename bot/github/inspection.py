@@ -24,7 +24,7 @@ from bot.github.timings import Timings
 from bot.github.tokens import Access
 from bot.github.transport import USER_AGENT
 from handlers.cases.known_repositories import KnownRepositories
-from handlers.ports import NotFound, Worth
+from handlers.ports import NotFound, WritePriority
 
 QUICK = Timings(attempts=2, max_wait_s=5.0)
 """Short waits, because a person waits at a terminal."""
@@ -166,7 +166,7 @@ class Inspection:
 
     async def ask_graphql(self, repository: str) -> None:
         """Ask the GraphQL API for nothing."""
-        await self._calls.query(Access.READ_ISSUES, repository, "query { __typename }", {}, Worth.LIVE)
+        await self._calls.query(Access.READ_ISSUES, repository, "query { __typename }", {}, WritePriority.LIVE)
 
     def list_left(self, repository: str) -> list[Left]:
         """What is left of the rate limits of the repository's account, according to the latest answers."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import count
 
 from handlers.effects.rate_limit import HOUR_S, Budget, Turn, WriteBudget, plan_write
-from handlers.ports import OverBudget, Worth
+from handlers.ports import OverBudget, WritePriority
 
 
 class OwnBudget:
@@ -21,12 +21,12 @@ class OwnBudget:
         self._numbers = count()
         self._counts_at: dict[Turn, float] = {}
 
-    async def reserve(self, account: str, worth: Worth) -> Turn:
+    async def reserve(self, account: str, priority: WritePriority) -> Turn:
         """Reserve a turn within the budget. Raises `OverBudget`."""
         now = self._now().timestamp()
         self._counts_at = {turn: at for turn, at in self._counts_at.items() if at > now - HOUR_S}
         ages_s = [now - at for turn, at in self._counts_at.items() if turn.account == account]
-        plan = plan_write(ages_s, worth, self._budget)
+        plan = plan_write(ages_s, priority, self._budget)
         if plan.dropped:
             raise OverBudget(plan.wait_s)
         turn = Turn(account, next(self._numbers), plan.wait_s)
@@ -49,11 +49,11 @@ class WritePace:
         self._free_at = 0.0
 
     @asynccontextmanager
-    async def turn(self, worth: Worth) -> AsyncIterator[None]:
+    async def turn(self, priority: WritePriority) -> AsyncIterator[None]:
         """Wait for a turn. The block is the write. Raises `OverBudget` if the wait would be too long."""
         clock = asyncio.get_running_loop().time
         async with self._lock:
-            turn = await self._budget.reserve(self._account, worth)
+            turn = await self._budget.reserve(self._account, priority)
             try:
                 await asyncio.sleep(max(turn.wait_s, self._free_at - clock()))
                 yield

@@ -36,7 +36,7 @@ class Proxy:
 
 
 @dataclass(frozen=True, slots=True)
-class WayOut:
+class OutboundSettings:
     """The settings of outgoing connections."""
 
     ca_file: Path | None = None
@@ -63,7 +63,7 @@ def check_authorities(path: Path) -> Path:
     return path
 
 
-def open_session(way: WayOut, *, limit: int = 100, **options: Any) -> aiohttp.ClientSession:
+def open_session(way: OutboundSettings, *, limit: int = 100, **options: Any) -> aiohttp.ClientSession:
     """Open a session with these settings and at most `limit` connections (0: no limit).
 
     It keeps no cookies, because GitHub's sign-in sets cookies, and those of one person must not be sent for another.

@@ -27,7 +27,7 @@ from bot.github.limits import Buckets, Left, parse_exhausted, parse_left, parse_
 from bot.github.pace import WritePace
 from bot.github.session import describe_failure
 from bot.github.timings import Timings
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound, Worth
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound, WritePriority
 from runner.model.back_off import BackOff
 from runner.rows.claims import require_claim
 
@@ -124,7 +124,7 @@ class Line(GitHubAPI):
         url_vars: Mapping[str, Any],
         bearer: Bearer,
         data: Any = b"",
-        worth: Worth = Worth.REPORT,
+        priority: WritePriority = WritePriority.REPORT,
     ) -> tuple[Any, str | None]:
         """Send one request. Returns the decoded answer, and the URL of the next page (None without one).
 
@@ -133,7 +133,7 @@ class Line(GitHubAPI):
         """
         if method == "GET" or self._pace is None:
             return await self._try(method, url, url_vars, bearer, data)
-        async with self._pace.turn(worth):
+        async with self._pace.turn(priority):
             return await self._try(method, url, url_vars, bearer, data)
 
     async def _try(

@@ -59,7 +59,7 @@ def find_repository(settings: Settings, repository: str) -> str:
 async def open_context(settings: Settings) -> AsyncIterator[Context]:
     """A context for the handlers in a command. Raises `DatabaseError` if there is no database."""
     async with (
-        open_session(settings.way_out()) as session,
+        open_session(settings.outbound()) as session,
         open_existing_database(settings.server.database_url) as database,
     ):
         github = AppGitHub(

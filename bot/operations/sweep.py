@@ -51,7 +51,7 @@ ANOTHER = "another job on it is under way"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SweepRequest:
     """The options of a sweep."""
 
     repository: str
@@ -78,7 +78,7 @@ def name_sweep(label: str) -> str:
 
 async def sweep(
     settings: Settings,
-    wish: Wish,
+    request: SweepRequest,
     show: Callable[[str], None],
     *,
     dry: bool = False,
@@ -90,12 +90,12 @@ async def sweep(
     `GitHubUnavailable` and `DatabaseError`.
     """
     async with open_context(settings) as context:
-        person, repository = await ask_about(context, settings, find_operator(), wish.repository)
+        person, repository = await ask_about(context, settings, find_operator(), request.repository)
         rules = person.rules
         _require_verifiable(settings, rules)
-        listed = context.github.list_labelled_issues(rules.name, wish.label, EVER)
+        listed = context.github.list_labelled_issues(rules.name, request.label, EVER)
         issues = sorted([one async for one in listed if one.pull_request is None], key=lambda issue: issue.number)
-        swept = _Sweep(context, person, repository, issues[: wish.limit], wish, show)
+        swept = _Sweep(context, person, repository, issues[: request.limit], request, show)
         return await (swept.foresee() if dry else swept.run(look_every_s))
 
 
@@ -115,13 +115,13 @@ class _Sweep:
         person: Person,
         repository: Repository,
         issues: Sequence[Issue],
-        wish: Wish,
+        request: SweepRequest,
         show: Callable[[str], None],
     ) -> None:
         self._context, self._person, self._repository = context, person, repository
         self._rules = rules = person.rules
-        self._issues, self._wish, self._show = issues, wish, show
-        self._trigger = f"sweep {wish.name}"
+        self._issues, self._request, self._show = issues, request, show
+        self._trigger = f"sweep {request.name}"
         self._names = {issue.number: name_job(context, rules.name, issue.number, self._trigger) for issue in issues}
         self._done: dict[int, Row] = {}
         self._under_way: dict[int, Job] = {}
@@ -132,7 +132,7 @@ class _Sweep:
 
         If a pause, a used-up cap or GitHub stops the sweep, return as soon as its active jobs are only queued ones.
         """
-        self._say(f"Sweep {self._wish.name!r} of {self._rules.name}: {len(self._issues)} open issue(s)\n")
+        self._say(f"Sweep {self._request.name!r} of {self._rules.name}: {len(self._issues)} open issue(s)\n")
         while True:
             await self._look()
             await self._begin_more()
@@ -177,7 +177,7 @@ class _Sweep:
 
     async def _begin_more(self) -> None:
         for issue in self._list_waiting():
-            if self._stopped or len(self._under_way) >= self._wish.at_once:
+            if self._stopped or len(self._under_way) >= self._request.at_once:
                 return
             try:
                 self._under_way[issue.number] = await start_unheard(self._context, self._ask(issue))
@@ -205,7 +205,7 @@ class _Sweep:
         try:
             snapshot = await freeze(context, self._rules, self._ask(issue))
             async with context.db.read() as connection:
-                await check_free(connection, context, name, issue.number, self._wish.posts)
+                await check_free(connection, context, name, issue.number, self._request.posts)
                 scripts = await list_scripts(connection, snapshot, with_earlier=True, private=self._repository.private)
         except (NotStarted, GitHubError) as error:
             return _leave_out(issue, error)
@@ -220,7 +220,7 @@ class _Sweep:
             triggered_at=self._context.now(),
             by_our_clock=True,
             trigger=self._trigger,
-            posts=self._wish.posts,
+            posts=self._request.posts,
         )
 
     async def _read(self, connection: AsyncConnection, job: Job) -> Row:
@@ -243,7 +243,7 @@ class _Sweep:
 
     def _sum_up(self, foreseen: dict[int, Row] | None = None) -> Summary:
         rows = [*self._list_rows(foreseen or {})]
-        return Summary(self._wish.name, self._rules.name, self._wish.label, rows, self._stopped)
+        return Summary(self._request.name, self._rules.name, self._request.label, rows, self._stopped)
 
     def _list_rows(self, foreseen: dict[int, Row]) -> Iterator[Row]:
         known = {**foreseen, **self._done}

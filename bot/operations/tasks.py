@@ -17,7 +17,7 @@ from runner.model.job import Job, JobState
 from runner.rows import job_rows
 
 
-async def give_order(settings: Settings, repository: str, order: TaskRequest, by: str = "") -> Job:
+async def start_task(settings: Settings, repository: str, order: TaskRequest, by: str = "") -> Job:
     """Create the job of a task. Raises `Refused`, `NotStarted`, `UnknownRepository`, `GitHubError`,
     `GitHubUnavailable` and `DatabaseError`.
     """
@@ -29,7 +29,7 @@ async def give_order(settings: Settings, repository: str, order: TaskRequest, by
         return await start_off_thread(context, person, asked, order)
 
 
-def describe_order(settings: Settings, job: Job) -> str:
+def describe_task(settings: Settings, job: Job) -> str:
     """The text for a terminal after the start: the agent, the job's page, and the command that shows the result."""
     page = settings.find_page(job)
     where = f": {page}" if page else ""

@@ -20,7 +20,7 @@ from bot.config.manifest import load_manifest
 from bot.github.credentials import AppCredentials, Bearer
 from bot.github.inspection import QUICK
 from bot.github.payloads import read_answer
-from bot.github.session import Proxy, WayOut, check_authorities, describe_failure, open_session
+from bot.github.session import OutboundSettings, Proxy, check_authorities, describe_failure, open_session
 from bot.github.transport import ACCEPT, API_VERSION, USER_AGENT, Line
 from bot.setup.answers import App, Place
 from bot.web.dashboard.sign_in import CALLBACK
@@ -79,7 +79,7 @@ def connect(place: Place) -> aiohttp.ClientSession:
         raise GitHubSetupError(f"The CA bundle {error}.") from None
     timeout = aiohttp.ClientTimeout(total=QUICK.timeout_s)
     proxy = Proxy(place.proxy, place.proxy_credentials) if place.proxy else None
-    return open_session(WayOut(ca_file, proxy), timeout=timeout)
+    return open_session(OutboundSettings(ca_file, proxy), timeout=timeout)
 
 
 async def convert(place: Place, code: str) -> App:

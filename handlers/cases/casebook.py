@@ -16,7 +16,7 @@ from sqlalchemy import Row, Select, and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.case import LABELS, Case, CaseState
-from handlers.ports import Worth
+from handlers.ports import WritePriority
 from runner.db.schema import NOT_AS_WANTED, TO_MINIMIZE, case_labels, cases, jobs, outdated_comments, pulls, replies
 from runner.db.sql import insert_new, upsert
 from runner.model.job import FINAL, Job, JobKind, JobState, Posts
@@ -82,16 +82,16 @@ class Reply:
         return {"repository": self.repository, "issue": self.issue_number, "case": case, "job": self.job_id}
 
     @property
-    def worth(self) -> Worth:
+    def priority(self) -> WritePriority:
         """The priority of writing it to GitHub now."""
-        return find_worth(self.kind, is_posted=self.comment_id is not None, final=self.final)
+        return find_priority(self.kind, is_posted=self.comment_id is not None, final=self.final)
 
 
-def find_worth(kind: str, *, is_posted: bool, final: bool) -> Worth:
+def find_priority(kind: str, *, is_posted: bool, final: bool) -> WritePriority:
     """The priority of a comment's next text. `is_posted` says that the comment exists."""
     if kind == "status" and is_posted:
-        return Worth.STATUS if final else Worth.LIVE
-    return Worth.REPLY if kind == "reply" else Worth.REPORT
+        return WritePriority.STATUS if final else WritePriority.LIVE
+    return WritePriority.REPLY if kind == "reply" else WritePriority.REPORT
 
 
 @dataclass(frozen=True, slots=True)

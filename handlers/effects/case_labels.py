@@ -19,7 +19,7 @@ from handlers.cases.casebook import CaseLabel
 from handlers.context import Context
 from handlers.effects.drain import FRESH, Due, Effect
 from handlers.effects.retry_policy import Verdict, judge
-from handlers.ports import Worth
+from handlers.ports import WritePriority
 
 log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ class CaseLabels(Effect[DueLabel]):
     def judge(self, due: DueLabel, attempts: int, error: Exception) -> Verdict:
         """See `Effect`."""
         refusals, absences = due.row.refusals, due.row.absences
-        return judge(error, attempts=attempts, refusals=refusals, absences=absences, worth=Worth.LIVE)
+        return judge(error, attempts=attempts, refusals=refusals, absences=absences, priority=WritePriority.LIVE)
 
     async def give_up(self, connection: AsyncConnection, due: DueLabel, verdict: Verdict, error: Exception) -> None:
         """See `Effect`."""

@@ -25,7 +25,7 @@ FRESH: Mapping[str, object] = {"attempts": 0, "refusals": 0, "absences": 0, "tro
 """A row's columns about attempts after success."""
 
 
-class Tries(Protocol):
+class AttemptCounts(Protocol):
     """The columns about attempts in the row of any effect."""
 
     @property
@@ -41,7 +41,7 @@ class Tries(Protocol):
         """How many of the last refusals, in a row, said that something is not there."""
 
 
-Row = TypeVar("Row", bound=Tries)
+Row = TypeVar("Row", bound=AttemptCounts)
 
 
 @dataclass(frozen=True, slots=True)

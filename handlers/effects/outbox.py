@@ -174,8 +174,8 @@ class Comments(Effect[Due[Reply]]):
         if found and found.body == text:
             return found
         if comment_id := found.id if found else reply.comment_id:
-            return await github.update_comment(reply.repository, comment_id, text, reply.worth)
-        return await github.create_comment(reply.repository, reply.issue_number, text, reply.worth)
+            return await github.update_comment(reply.repository, comment_id, text, reply.priority)
+        return await github.create_comment(reply.repository, reply.issue_number, text, reply.priority)
 
     def judge(self, due: Due[Reply], attempts: int, error: Exception) -> Verdict:
         """See `Effect`."""
@@ -185,7 +185,7 @@ class Comments(Effect[Due[Reply]]):
             attempts=attempts,
             refusals=reply.refusals,
             absences=reply.absences,
-            worth=reply.worth,
+            priority=reply.priority,
             has_text=True,
             is_edit=is_edit,
         )
@@ -240,7 +240,7 @@ async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Co
         Waiting(
             row.id,
             f"{row.repository}#{row.issue_number}",
-            casebook.find_worth(row.kind, is_posted=row.comment_id is not None, final=row.final),
+            casebook.find_priority(row.kind, is_posted=row.comment_id is not None, final=row.final),
             row.created_at,
         )
         for row in found

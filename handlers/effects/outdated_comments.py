@@ -16,7 +16,7 @@ from handlers.cases import casebook
 from handlers.cases.casebook import OutdatedComment, Reply
 from handlers.effects.drain import FRESH, Due, Effect
 from handlers.effects.retry_policy import Verdict, judge
-from handlers.ports import Worth
+from handlers.ports import WritePriority
 
 log = structlog.get_logger()
 
@@ -62,7 +62,7 @@ class OutdatedComments(Effect[DueFold]):
             refusals=refusals,
             absences=absences,
             patience=PATIENCE,
-            worth=Worth.LIVE,
+            priority=WritePriority.LIVE,
             is_edit=True,
         )
 

@@ -21,7 +21,7 @@ from sqlalchemy import delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from handlers.ports import GitHubUnavailable, OverBudget, Worth
+from handlers.ports import GitHubUnavailable, OverBudget, WritePriority
 from runner.db.database import Database
 from runner.db.schema import github_accounts, github_writes
 
@@ -64,21 +64,21 @@ class Waiting:
 
     id: str
     case: str
-    worth: Worth
+    priority: WritePriority
     since: datetime
 
 
 class WriteBudget(Protocol):
     """Reserves the turns of an account's writes. Everybody who writes as the same App shares one."""
 
-    async def reserve(self, account: str, worth: Worth) -> Turn:
+    async def reserve(self, account: str, priority: WritePriority) -> Turn:
         """Reserve a turn. Raises `OverBudget` if the wait would be long."""
 
     async def settle(self, turn: Turn) -> None:
         """Record that the write has ended. Never raises: a turn that is not settled only counts for longer."""
 
 
-def plan_write(ages_s: Sequence[float], worth: Worth, budget: Budget) -> Plan:
+def plan_write(ages_s: Sequence[float], priority: WritePriority, budget: Budget) -> Plan:
     """Decide when a write of this priority is sent.
 
     `ages_s` are the seconds since each earlier write counted; negative for a write in progress, which may count later.
@@ -87,17 +87,17 @@ def plan_write(ages_s: Sequence[float], worth: Worth, budget: Budget) -> Plan:
     newest_first = sorted(ages_s)
     wait_s = 0.0
     for period_s, most in ((MINUTE_S, budget.per_minute), (HOUR_S, budget.per_hour)):
-        share = count_share(most, worth)
+        share = count_share(most, priority)
         if len(newest_first) >= share:
             wait_s = max(wait_s, period_s - newest_first[share - 1])
     # A live edit never waits, because the next one will be newer.
-    patience_s = 0.0 if worth is Worth.LIVE else budget.longest_wait_s
+    patience_s = 0.0 if priority is WritePriority.LIVE else budget.longest_wait_s
     return Plan(wait_s, dropped=wait_s > patience_s)
 
 
-def count_share(most: int, worth: Worth) -> int:
+def count_share(most: int, priority: WritePriority) -> int:
     """How many of `most` writes may be used when a write of this priority is still sent; at least 1."""
-    return max(1, -(-most * worth.percent // 100))
+    return max(1, -(-most * priority.percent // 100))
 
 
 def take_turns(waiting: Iterable[Waiting]) -> list[Waiting]:
@@ -107,10 +107,10 @@ def take_turns(waiting: Iterable[Waiting]) -> list[Waiting]:
     case delays others with many writes, and none starves.
     """
     places: list[tuple[int, int, datetime, str, Waiting]] = []
-    turns: Counter[tuple[str, Worth]] = Counter()
+    turns: Counter[tuple[str, WritePriority]] = Counter()
     for one in sorted(waiting, key=lambda one: (one.since, one.id)):
-        places.append((-one.worth.percent, turns[one.case, one.worth], one.since, one.id, one))
-        turns[one.case, one.worth] += 1
+        places.append((-one.priority.percent, turns[one.case, one.priority], one.since, one.id, one))
+        turns[one.case, one.priority] += 1
     return [place[-1] for place in sorted(places, key=lambda place: place[:-1])]
 
 
@@ -129,13 +129,13 @@ class SharedBudget:
         self._ended: dict[tuple[str, int], datetime] = {}
         """The ends of turns that are still open in the database."""
 
-    async def reserve(self, account: str, worth: Worth) -> Turn:
+    async def reserve(self, account: str, priority: WritePriority) -> Turn:
         """Reserve a turn. Raises `OverBudget`, and `GitHubUnavailable` if the database cannot be used."""
         try:
             async with self._db.write() as connection:
                 ended = dict(self._ended)
                 await _settle_all(connection, ended)
-                turn, wait_s = await self._reserve(connection, account.lower(), worth)
+                turn, wait_s = await self._reserve(connection, account.lower(), priority)
         except SQLAlchemyError as error:
             # A write that cannot be counted is not sent.
             raise GitHubUnavailable(f"no turn to write could be reserved ({type(error).__name__})") from None
@@ -150,7 +150,7 @@ class SharedBudget:
         self._ended[turn.account, turn.number] = self._now()
 
     async def _reserve(
-        self, connection: AsyncConnection, account: str, worth: Worth
+        self, connection: AsyncConnection, account: str, priority: WritePriority
     ) -> tuple[Turn, float] | tuple[None, float]:
         """A turn, or None if the wait would be long; and the wait in seconds."""
         number = await _count_up(connection, account)
@@ -159,7 +159,7 @@ class SharedBudget:
         await self._sweep(connection, account, now)
         ours = select(github_writes.c.counts_at).where(github_writes.c.account == account)
         ages_s = [(now - at).total_seconds() for at in (await connection.execute(ours)).scalars()]
-        plan = plan_write(ages_s, worth, self._budget)
+        plan = plan_write(ages_s, priority, self._budget)
         if plan.dropped:
             return None, plan.wait_s
         ends_at = now + timedelta(seconds=plan.wait_s + self._budget.longest_write_s)

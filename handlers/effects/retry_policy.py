@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled, OverBudget, Worth
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled, OverBudget, WritePriority
 from runner.model.back_off import BackOff
 
 MAX_REFUSALS = 16
@@ -104,7 +104,7 @@ def judge(
     absences: int = 0,
     patience: int = MAX_REFUSALS,
     turn_wait_s: float = TURN_WAIT_S,
-    worth: Worth = Worth.REPORT,
+    priority: WritePriority = WritePriority.REPORT,
     has_text: bool = False,
     is_edit: bool = False,
 ) -> Verdict:
@@ -120,7 +120,7 @@ def judge(
             return Verdict(str(error), None, refusals, absences)
         case OverBudget(retry_after_s=asked_s):
             # A live edit is not reported as waiting, because the next one will be newer.
-            trouble = None if worth is Worth.LIVE else "GitHub's write limit is reached"
+            trouble = None if priority is WritePriority.LIVE else "GitHub's write limit is reached"
             return Verdict(trouble, min(asked_s, turn_wait_s), refusals, absences, was_sent=False)
         case GitHubUnavailable(retry_after_s=asked_s):
             trouble = "GitHub asks us to wait" if asked_s else "GitHub does not answer properly"

@@ -16,7 +16,7 @@ from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.sign_in import NOTE_COOKIE_LASTS
 from handlers.cases import casebook
 from handlers.cases.case import end_job
-from handlers.ports import OverBudget, Worth
+from handlers.ports import OverBudget, WritePriority
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
 from runner.model.inventory import Inventory
@@ -454,7 +454,7 @@ async def test_the_token_for_a_note_that_is_not_posted_is_revoked_at_the_next_on
 async def write_much(dashboard: Dashboard, number: int) -> None:
     """More than the installation may write in a minute."""
     for _ in range(100):
-        await dashboard.context.github.create_comment(NAME, number, "So much to say.", Worth.REPORT)
+        await dashboard.context.github.create_comment(NAME, number, "So much to say.", WritePriority.REPORT)
 
 
 @pytest.mark.slow

@@ -16,8 +16,8 @@ from aiohttp import web
 from bot.gateway.endpoints import MAX_CONNECTIONS
 from bot.gateway.proxy import MAX_REFUSALS, Upstream
 from bot.gateway.requests import RequestRule
+from bot.github.session import OutboundSettings
 from bot.github.session import Proxy as ForwardingProxy
-from bot.github.session import WayOut
 from runner.line_limit import MAX_LINES
 from runner.model.caps import Caps, Scope
 from runner.model.job import Job
@@ -251,7 +251,7 @@ async def test_a_model_that_the_proxy_does_not_reach_takes_nothing_and_the_proxy
     tmp_path: Path, job: Job, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with ForwardProxy({}, "other:words") as proxy:
-        way = WayOut(proxy=ForwardingProxy(proxy.url, "robot:a-secret-word"))
+        way = OutboundSettings(proxy=ForwardingProxy(proxy.url, "robot:a-secret-word"))
         async with open_floor(tmp_path, url="https://model.invalid", way=way) as floor:
             await floor.begin(job)
             async with floor.ask(job, "/v1/messages") as answer:

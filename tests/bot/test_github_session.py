@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from bot.config.settings import describe_problems
 from bot.config.tables import ProxyTable
-from bot.github.session import Proxy, WayOut, check_authorities, describe_failure, open_session
+from bot.github.session import OutboundSettings, Proxy, check_authorities, describe_failure, open_session
 from tests.support.certificates import COMPANY, encrypt, make_certificate
 from tests.support.forward_proxy import ForwardProxy
 
@@ -41,9 +41,9 @@ async def test_a_company_s_own_authority_is_trusted_where_it_is_named(tmp_path: 
     certificate, key = make_certificate(tmp_path)
     async with serve() as port, encrypt(port, certificate, key) as encrypted:
         url = f"https://127.0.0.1:{encrypted}/"
-        async with open_session(WayOut(certificate)) as session, session.get(url) as answer:
+        async with open_session(OutboundSettings(certificate)) as session, session.get(url) as answer:
             assert answer.status == 200
-        async with open_session(WayOut()) as session:
+        async with open_session(OutboundSettings()) as session:
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
                 await session.get(url)
 
@@ -62,7 +62,7 @@ async def test_requests_go_by_the_proxy_and_nobody_behind_it_learns_its_credenti
         serve() as port,
         encrypt(port, certificate, key) as encrypted,
         ForwardProxy({COMPANY: encrypted, "models.example": port}, CREDENTIALS) as proxy,
-        open_session(WayOut(certificate, Proxy(proxy.url, CREDENTIALS))) as session,
+        open_session(OutboundSettings(certificate, Proxy(proxy.url, CREDENTIALS))) as session,
     ):
         for url in (f"https://{COMPANY}/", "http://models.example/", "http://models.example/"):
             async with session.get(url) as answer:
@@ -80,7 +80,7 @@ async def test_this_host_and_those_of_no_proxy_are_asked_directly() -> None:
     assert [host for host in led if not proxy.leads_to(host)] == []
     async with (
         serve() as port,
-        open_session(WayOut(None, proxy)) as session,
+        open_session(OutboundSettings(None, proxy)) as session,
         session.get(f"http://127.0.0.1:{port}/") as answer,
     ):
         assert answer.status == 200
@@ -95,7 +95,7 @@ async def test_why_a_proxy_leads_nowhere_is_told_without_credentials(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     async with ForwardProxy({COMPANY: 9}, CREDENTIALS) as proxy:
-        way = WayOut(None, Proxy(proxy.url, credentials))
+        way = OutboundSettings(None, Proxy(proxy.url, credentials))
         assert "s3cret" not in repr(way)
         async with open_session(way) as session:
             with pytest.raises(aiohttp.ClientHttpProxyError) as caught:
@@ -108,7 +108,7 @@ async def test_why_a_proxy_leads_nowhere_is_told_without_credentials(
 async def test_what_the_system_says_of_a_failure_is_told_and_nothing_of_the_request(
     host: str, words: str, unused_tcp_port: int
 ) -> None:
-    async with open_session(WayOut(None)) as session:
+    async with open_session(OutboundSettings(None)) as session:
         with pytest.raises(aiohttp.ClientConnectorError) as caught:
             await session.get(f"http://{host}:{unused_tcp_port}/s3cret")
     told = describe_failure(caught.value)
@@ -117,7 +117,7 @@ async def test_what_the_system_says_of_a_failure_is_told_and_nothing_of_the_requ
 
 
 async def test_a_proxy_that_is_away_is_told(unused_tcp_port: int) -> None:
-    async with open_session(WayOut(None, Proxy(f"http://127.0.0.1:{unused_tcp_port}"))) as session:
+    async with open_session(OutboundSettings(None, Proxy(f"http://127.0.0.1:{unused_tcp_port}"))) as session:
         with pytest.raises(aiohttp.ClientProxyConnectionError) as caught:
             await session.get(f"https://{COMPANY}/")
     assert describe_failure(caught.value) == "the proxy cannot be reached"
@@ -143,7 +143,7 @@ def test_a_proxy_that_cannot_be_is_named_without_its_credentials(values: dict[st
 
 async def test_the_environment_leads_nobody_astray() -> None:
     """Neither its proxies count, nor what ~/.netrc would add to a request."""
-    async with open_session(WayOut()) as session:
+    async with open_session(OutboundSettings()) as session:
         assert not session.trust_env
 
 

@@ -131,7 +131,7 @@ def test_the_credentials_of_a_proxy_are_in_a_separate_file(tmp_path: Path) -> No
     answers = steps.set_place(complete(), {**PLACE, **way})
     assert {"ptq:hush-hush", "hush-hush"} <= set(answers.secrets())
     config = write(tmp_path, answers)
-    proxy = load_settings(config).way_out().proxy
+    proxy = load_settings(config).outbound().proxy
     assert proxy
     assert (proxy.url, proxy.credentials) == ("http://proxy.example:3128", "ptq:hush-hush")
     assert "hush-hush" not in config.read_text()
@@ -140,7 +140,7 @@ def test_the_credentials_of_a_proxy_are_in_a_separate_file(tmp_path: Path) -> No
     assert kept.proxy_credentials == "ptq:hush-hush", "the page does not show it, and so it comes back empty"
     without = render_config(replace(answers, place=replace(answers.place, proxy_credentials="")))
     config.write_text(without)
-    proxy = load_settings(config, {"PTQ_PROXY__CREDENTIALS": "ptq:from-outside"}).way_out().proxy
+    proxy = load_settings(config, {"PTQ_PROXY__CREDENTIALS": "ptq:from-outside"}).outbound().proxy
     assert proxy
     assert (proxy.credentials, "from-outside" in repr(proxy)) == ("ptq:from-outside", False)
     other = steps.set_place(answers, {**PLACE, "proxy": "http://other.example:3128"}).place

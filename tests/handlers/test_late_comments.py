@@ -14,7 +14,7 @@ import pytest
 from handlers.context import Context
 from handlers.effects.drain import drain
 from handlers.effects.outbox import SETTLES, Comments, reply_once
-from handlers.ports import Comment, GitHub, GitHubError, GitHubUnavailable, Worth
+from handlers.ports import Comment, GitHub, GitHubError, GitHubUnavailable, WritePriority
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
 from tests.support.model_github import ModelGitHub
@@ -34,10 +34,10 @@ class LateGitHub(ModelGitHub):
         self.error: BaseException = GitHubUnavailable("the connection was lost")
 
     async def create_comment(
-        self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
+        self, repository: str, issue_number: int, body: str, priority: WritePriority = WritePriority.REPLY
     ) -> Comment:
         if self.takes_s is None:
-            return await super().create_comment(repository, issue_number, body, worth)
+            return await super().create_comment(repository, issue_number, body, priority)
         self.sent.append((self.clock() + timedelta(seconds=self.takes_s), body))
         raise self.error
 

@@ -13,7 +13,7 @@ from handlers.effects.retry_policy import (
     Verdict,
     judge,
 )
-from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled, OverBudget, Worth
+from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled, OverBudget, WritePriority
 
 ANSWERS = [
     NotInstalled(404, "octo/widgets"),
@@ -96,7 +96,7 @@ def test_silence_is_waited_out_and_never_counts_as_a_refusal(attempts: int, aske
 
 def test_a_live_edit_without_a_turn_waits_without_a_word() -> None:
     over = OverBudget(900)
-    assert judge(over, attempts=1, refusals=0, worth=Worth.LIVE) == Verdict(None, 60, 0, was_sent=False)
+    assert judge(over, attempts=1, refusals=0, priority=WritePriority.LIVE) == Verdict(None, 60, 0, was_sent=False)
     assert judge(over, attempts=1, refusals=0).trouble == "GitHub's write limit is reached"
     assert judge(over, attempts=1, refusals=0, turn_wait_s=MAX_WAIT_S).wait_s == 900
 

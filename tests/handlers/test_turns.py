@@ -9,7 +9,7 @@ from datetime import timedelta
 from handlers.cases import casebook
 from handlers.cases.casebook import Reply
 from handlers.effects import outbox
-from handlers.ports import Worth
+from handlers.ports import WritePriority
 from runner.db.database import Database
 from runner.rows import job_rows
 from tests.support.jobs import NOON, make_job, open_database
@@ -61,7 +61,7 @@ async def test_what_is_not_due_has_no_turn(database_url: str) -> None:
 
 
 def test_the_first_word_on_a_job_is_worth_as_much_as_its_report() -> None:
-    assert draft(1, "status", 0).worth is draft(1, "report", 0).worth is Worth.REPORT
-    assert draft(1, "status", 0, comment_id=1).worth is Worth.LIVE
-    assert draft(1, "status", 0, comment_id=1, final=True).worth is Worth.STATUS
-    assert draft(1, "reply", 0).worth is Worth.REPLY
+    assert draft(1, "status", 0).priority is draft(1, "report", 0).priority is WritePriority.REPORT
+    assert draft(1, "status", 0, comment_id=1).priority is WritePriority.LIVE
+    assert draft(1, "status", 0, comment_id=1, final=True).priority is WritePriority.STATUS
+    assert draft(1, "reply", 0).priority is WritePriority.REPLY

@@ -16,7 +16,7 @@ from bot.demo.repository import NAME
 from bot.operations.context import UnknownRepository
 from bot.operations.reports import read_costs, read_report
 from bot.operations.repositories import pause
-from bot.operations.tasks import give_order
+from bot.operations.tasks import start_task
 from handlers.commands.options import Options
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.tasks import Refused, TaskRequest
@@ -43,7 +43,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def order(world: World, wanted: TaskRequest = ORDER, *, repository: str = NAME, by: str = "casey") -> str:
-    return (await give_order(load_settings(world.playground.config), repository, wanted, by)).id
+    return (await start_task(load_settings(world.playground.config), repository, wanted, by)).id
 
 
 async def test_what_comes_of_a_task_without_an_issue_is_on_its_page(world: World) -> None:

@@ -19,7 +19,7 @@ from bot.operations.context import UnknownRepository, open_context
 from bot.operations.machines import drain_machine, resume_machine
 from bot.operations.reports import read_report
 from bot.operations.repositories import pause, resume
-from bot.operations.sweep import Wish, sweep
+from bot.operations.sweep import SweepRequest, sweep
 from bot.operations.sweep_summary import Summary, render_json, render_text
 from handlers.context import Context
 from handlers.jobs.tasks import Refused
@@ -32,7 +32,7 @@ AGENT = "raise SystemExit('no agent is to run')\n"
 LABEL = "old"
 FINE = "```python\nimport widgets\n```"
 SLOW = "```python\nimport time, widgets\ntime.sleep({seconds})\nassert False\n```"
-WISH = Wish(NAME, LABEL, limit=10, at_once=2, name="spring", comments=False)
+WISH = SweepRequest(NAME, LABEL, limit=10, at_once=2, name="spring", comments=False)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def file(world: World, *bodies: str, label: str = LABEL, title: str = "It 
 
 
 async def run(
-    world: World, wish: Wish = WISH, *, dry: bool = False, show: Callable[[str], None] = lambda _: None
+    world: World, wish: SweepRequest = WISH, *, dry: bool = False, show: Callable[[str], None] = lambda _: None
 ) -> Summary:
     settings = load_settings(world.playground.config)
     return await sweep(settings, wish, show, dry=dry, look_every_s=0.1)

@@ -21,7 +21,7 @@ from handlers.context import Context
 from handlers.effects.drain import drain
 from handlers.effects.outbox import Comments
 from handlers.effects.rate_limit import Budget, SharedBudget
-from handlers.ports import GitHubUnavailable, OverBudget, Worth
+from handlers.ports import GitHubUnavailable, OverBudget, WritePriority
 from runner.db.database import Database
 from runner.rows import job_rows
 from tests.support.jobs import make_job, open_database
@@ -165,9 +165,9 @@ async def test_two_replicas_that_write_all_they_can_never_overspend_together(tmp
         async def write(desk: Context) -> int:
             dropped = 0
             for number in range(120):
-                worth = list(Worth)[number % len(Worth)]
+                priority = list(WritePriority)[number % len(WritePriority)]
                 try:
-                    await desk.github.create_comment(NAME, number % JOBS + 1, "a reply", worth)
+                    await desk.github.create_comment(NAME, number % JOBS + 1, "a reply", priority)
                 except OverBudget:
                     dropped += 1
                     await asyncio.sleep(0.04)

@@ -18,7 +18,7 @@ from bot.gateway.endpoints import ModelGateway
 from bot.gateway.proxy import Reads, Upstream
 from bot.gateway.requests import RequestRule, read_request
 from bot.gateway.room import Room
-from bot.github.session import WayOut, open_session
+from bot.github.session import OutboundSettings, open_session
 from runner.agents.prices import Price
 from runner.db.database import Database
 from runner.model.caps import Caps, Scope
@@ -34,7 +34,7 @@ from tests.support.jobs import NOON, open_database
 from tests.support.model_endpoint import ModelEndpoint, Step
 from tests.support.world import World
 
-DIRECT = WayOut()
+DIRECT = OutboundSettings()
 KEY = "sk-the-operators-own-key-1234567890"
 BODIES: dict[str, dict[str, Any]] = {
     "/v1/messages": {"model": "m", "max_tokens": 500, "messages": [{"role": "user", "content": "private words"}]},
@@ -130,7 +130,7 @@ async def open_floor(
     url: str = "",
     rule: RequestRule | None = None,
     own_url: str = "",
-    way: WayOut = DIRECT,
+    way: OutboundSettings = DIRECT,
     read: Reads = read_request,
     room: Room | None = None,
 ) -> AsyncIterator[Floor]:

@@ -24,7 +24,7 @@ from handlers.ports import (
     NotFound,
     PullRequest,
     TreeEntry,
-    Worth,
+    WritePriority,
 )
 from handlers.rules import Role
 from runner.changes.base_files import BaseFile
@@ -170,7 +170,7 @@ class ModelGitHub:
         await self._do(lambda: self.labels.setdefault(issue_number, set()).discard(label))
 
     async def create_comment(
-        self, repository: str, issue_number: int, body: str, worth: Worth = Worth.REPLY
+        self, repository: str, issue_number: int, body: str, priority: WritePriority = WritePriority.REPLY
     ) -> Comment:
         return await self._do(lambda: self._post(issue_number, body))
 
@@ -199,7 +199,9 @@ class ModelGitHub:
                     return comment
         raise NotFound(404, "Not Found")
 
-    async def update_comment(self, repository: str, comment_id: int, body: str, worth: Worth = Worth.REPLY) -> Comment:
+    async def update_comment(
+        self, repository: str, comment_id: int, body: str, priority: WritePriority = WritePriority.REPLY
+    ) -> Comment:
         return await self._do(lambda: self._edit(comment_id, body))
 
     def _require(self, comment_id: int) -> None:

@@ -50,7 +50,7 @@ class OpenSshServer:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        """Listen. Tries another port when somebody was quicker to take the one that was free."""
+        """Listen. AttemptCounts another port when somebody was quicker to take the one that was free."""
         host_key = write_keys(self._folder)
         if os.geteuid() == 0:
             Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # Debian's unit file makes it elsewhere.
