@@ -70,7 +70,7 @@ def read_log_(
     job_id: Job,
     config: Config,
     stage: Annotated[str, typer.Option(help="prepare, agent, collect or check.")] = "agent",
-    raw: Annotated[bool, typer.Option("--raw", help="Without formatting, as the agent printed it.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Without formatting, as it was printed.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Print what is added, until the stage ends.")] = False,
 ) -> None:
     """Print the log of a job, also while it runs."""

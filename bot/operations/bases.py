@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.config.settings import Settings
 from bot.operations.machines import UnknownMachine, find_machine
 from handlers.text.sanitize import redact
+from handlers.text.stage_log import drop_marks
 from runner.characters import show_for_terminal
 from runner.db.database import open_existing_database
 from runner.db.errors import NoDatabase
@@ -118,7 +119,7 @@ async def _follow(client: JobdClient, job_id: str, show: Callable[[str], None]) 
     while True:
         poll = await client.poll(job_id, "base", log_offset=offset)
         offset += len(poll.log)
-        show(poll.log.decode(errors="replace"))
+        show(drop_marks(poll.log.decode(errors="replace")))
         if poll.state is StageState.RUNNING or poll.log:
             await asyncio.sleep(0 if poll.log else POLL_S)
         elif poll.state is StageState.DONE:

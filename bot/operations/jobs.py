@@ -24,8 +24,9 @@ from handlers.cases.retention import delete_logs
 from handlers.commands.rights import Operation, Person
 from handlers.jobs.cancel import cancel
 from handlers.text.live_transcript import LiveTranscript, join_plain, read_transcript
-from handlers.text.log_redactor import LogRedactor
+from handlers.text.log_redactor import Clean, LogRedactor
 from handlers.text.sanitize import one_line, redact
+from handlers.text.stage_log import drop_marks, fold_runs
 from handlers.text.transcript import Entry, EntryKind
 from handlers.words.costs import describe_cost, describe_meter
 from handlers.words.verified import find_outcome
@@ -40,7 +41,7 @@ from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks_of
 from runner.rows.holds import Hold, fetch_hold
-from runner.steps.spool import GROWING, STAGES, Spool
+from runner.steps.spool import AGENT, GROWING, STAGES, Spool
 
 MAX_TROUBLE = 100
 """The most characters of a job's `trouble` in a list."""
@@ -304,7 +305,7 @@ def render_job(
 
 
 async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = False) -> str:
-    """The log of a stage, without secrets. An agent's log becomes a readable transcript, except with `raw`.
+    """The log of a stage, without secrets. Except with `raw`, it becomes a readable transcript, if possible.
 
     Raises `UnknownJob`, also for an unknown stage, and `DatabaseError`.
     """
@@ -315,9 +316,11 @@ async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = F
     log = kept if kept is not None else _open_spool(settings).read(job.id, stage)
     if not log:
         return NO_LOG
-    agent = None if raw else _find_agent(settings, job, stage)
-    if agent:
-        return "".join(map(_render_entry, read_transcript(log, agent, settings.secret_values())))
+    agent, is_jobds = _find_agent(settings, job, stage), stage != AGENT
+    if not raw and (agent or is_jobds):
+        entries = read_transcript(log, agent, settings.secret_values(), is_jobds=is_jobds)
+        grows = job.active and GROWING[job.state] == stage
+        return "".join(map(_render_entry, entries if grows else fold_runs(entries)))
     reader = _RawLog(settings.secret_values())
     return (reader.feed(log) + reader.finish()).rstrip("\n") + "\n"
 
@@ -340,8 +343,9 @@ async def follow_log(
             # The job is read before the log, so nothing is added after a look at a stage that has ended.
             grows = job.active and STAGES.index(GROWING[job.state]) <= STAGES.index(stage)
             if reader is None:
-                agent = None if raw else _find_agent(settings, job, stage)
-                reader = _Transcript(agent, secrets) if agent else _RawLog(secrets)
+                agent, is_jobds = _find_agent(settings, job, stage), stage != AGENT
+                can_tell = not raw and (agent or is_jobds)
+                reader = _Transcript(agent, secrets, is_jobds=is_jobds) if can_tell else _RawLog(secrets)
             line = f"{job.state}{f': {job.trouble}' if job.trouble else ''}\n"
             if line != said:
                 tell(show_for_terminal(redact(line, secrets)))
@@ -372,7 +376,7 @@ def _open_spool(settings: Settings) -> Spool:
 def _find_agent(settings: Settings, job: Job, stage: str) -> Agent | None:
     """The agent that wrote the log, if it prints events."""
     spec = next((spec for spec in settings.agent_specs() if spec.name == job.agent), None)
-    agent = build_agent(spec) if spec and stage == "agent" else None
+    agent = build_agent(spec) if spec and stage == AGENT else None
     return agent if agent and agent.speaks else None
 
 
@@ -383,17 +387,20 @@ class _RawLog:
         self._redactor = LogRedactor(secrets)
 
     def feed(self, chunk: bytes) -> str:
-        return show_for_terminal("".join(one.text for one in self._redactor.feed(chunk)))
+        return self._show(self._redactor.feed(chunk))
 
     def finish(self) -> str:
-        return show_for_terminal("".join(one.text for one in self._redactor.finish()))
+        return self._show(self._redactor.finish())
+
+    def _show(self, found: Sequence[Clean]) -> str:
+        return show_for_terminal(drop_marks("".join(one.text for one in found)))
 
 
 class _Transcript:
-    """An agent's log as people read it in a terminal."""
+    """The log of an agent, or of a stage of jobd's, as people read it in a terminal."""
 
-    def __init__(self, agent: Agent, secrets: Collection[str]) -> None:
-        self._transcript = LiveTranscript(agent, secrets)
+    def __init__(self, agent: Agent | None, secrets: Collection[str], *, is_jobds: bool) -> None:
+        self._transcript = LiveTranscript(agent, secrets, is_jobds=is_jobds)
 
     def feed(self, chunk: bytes) -> str:
         return "".join(map(_render_entry, join_plain(self._transcript.feed(chunk))))
@@ -407,6 +414,7 @@ _HEADS = {
     EntryKind.RESULT: "  ",
     EntryKind.FAILED: "! ",
     EntryKind.NOTE: "-- ",
+    EntryKind.RUN: "== ",
 }
 
 

@@ -1,4 +1,4 @@
-"""The logs of jobs on pages: the end of each log, redacted, and as events if the agent prints events.
+"""The logs of jobs on pages: the end of each log, redacted, and as entries if its program is known to print any.
 
 Redacting a whole log takes about a second of CPU, and anybody can request one. So only one is redacted at a time, and
 the result is cached.
@@ -18,13 +18,14 @@ from functools import lru_cache
 from bot.web.auth.page_queue import run_for_page
 from handlers.text.live_transcript import LiveTranscript, join_plain
 from handlers.text.log_redactor import MAX_HELD, LogRedactor
+from handlers.text.stage_log import drop_marks, fold_runs
 from handlers.text.transcript import Entry, EntryKind
 from runner.agents import Agent
 from runner.characters import show_invisible
 from runner.db.database import Database
 from runner.model.job import Job
 from runner.rows import job_rows
-from runner.steps.spool import GROWING, Spool
+from runner.steps.spool import AGENT, GROWING, Spool
 
 SHOWN_LOG = 200_000
 """The bytes that the page shows of each log, from its end."""
@@ -93,11 +94,15 @@ class JobLogs:
 
     def draw(self, job: Job, stage: str, log: LogTail) -> RenderedLog:
         """Render a log, redacted. A growing log is shown up to the point where a secret could begin."""
-        return self._draw(self._name_agent(job, stage), log, stage == GROWING.get(job.state))
+        return self._draw(job.agent, stage, log, stage == GROWING.get(job.state))
 
     def open_transcript(self, job: Job, stage: str, start: int) -> LiveTranscript:
         """Open a growing log at an offset."""
-        return LiveTranscript(self._agents.get(self._name_agent(job, stage)), self._secrets, start)
+        return self._open(job.agent, stage, start)
+
+    def _open(self, agent_name: str, stage: str, start: int) -> LiveTranscript:
+        agent = self._agents.get(agent_name) if stage == AGENT else None
+        return LiveTranscript(agent, self._secrets, start, is_jobds=stage != AGENT)
 
     def clean(self, log: LogTail) -> str:
         """The raw log without secrets, colours and invisible characters."""
@@ -105,22 +110,20 @@ class JobLogs:
 
     def _clean(self, log: LogTail, redactor: LogRedactor, *, grows: bool) -> str:
         found = redactor.feed(log.data) + ([] if grows else redactor.finish())
-        text = "".join(show_invisible(one.text) for one in found)
+        text = "".join(show_invisible(drop_marks(one.text)) for one in found)
         return LEFT_OUT + text[MARGIN:] if log.start else text
 
-    def _name_agent(self, job: Job, stage: str) -> str:
-        """The agent whose log this is; empty if it is not an agent's."""
-        return job.agent if stage == "agent" else ""
-
-    def _render(self, agent_name: str, log: LogTail, grows: bool) -> RenderedLog:
-        """The events of the log, or its text if the agent has no events."""
+    def _render(self, agent_name: str, stage: str, log: LogTail, grows: bool) -> RenderedLog:
+        """The entries of the log, or its text if the agent has no events."""
         agent = self._agents.get(agent_name)
-        if agent is None or not agent.speaks:
+        if stage == AGENT and (agent is None or not agent.speaks):
             redactor = LogRedactor(self._secrets, start=log.start)
             text = self._clean(log, redactor, grows=grows)
             return RenderedLog([Entry(EntryKind.PLAIN, text)] if text else [], redactor.offset if grows else None)
-        transcript = LiveTranscript(agent, self._secrets, log.start)
+        transcript = self._open(agent_name, stage, log.start)
         entries = join_plain(transcript.feed(log.data) + ([] if grows else transcript.finish()))
+        if not grows:
+            entries = [*fold_runs(entries)]
         cut = [Entry(EntryKind.PLAIN, LEFT_OUT)] if log.start else []
         return RenderedLog([*cut, *entries], transcript.offset if grows else None)
 

@@ -250,7 +250,8 @@ class Channel:
         for stage in after if view.job.active else ():
             if stage == GROWING[view.job.state] or self._spool.offset(self._job.id, stage):
                 shown = may_read(stage, reads_log=reads_log)
-                values = {"job": view.job, "stage": stage, "entries": (), "live_from": 0, "is_shown": shown}
+                values = {"job": view.job, "stage": stage, "entries": (), "live_from": 0}
+                values |= {"is_shown": shown, "is_open": True}
                 section = self._draw("log_section.html", **values)
                 return encode("next", section) + over
         return encode("end", self._draw("ended.html", job=view.job)) + over

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from handlers.text.log_redactor import MAX_HELD, Clean, LogRedactor
 from handlers.text.sanitize import redact
+from handlers.text.stage_log import tell_lines
 from handlers.text.transcript import (
     Entry,
     EntryKind,
@@ -44,13 +45,17 @@ class Told:
 class LiveTranscript:
     """One log, fed in pieces. Its entries have no secrets, colours or invisible characters, but HTML is not escaped."""
 
-    def __init__(self, agent: Agent | None, secrets: Collection[str], start: int = 0) -> None:
-        """`agent` wrote the log; None for any other log. `start` is the offset of the first byte.
+    def __init__(
+        self, agent: Agent | None, secrets: Collection[str], start: int = 0, *, is_jobds: bool = False
+    ) -> None:
+        """`agent` wrote the log; None for any other log. `start` is the offset of the first byte. `is_jobds` says that
+        the log is of a stage of jobd's own, in which marked lines are jobd's (`stage_log`).
 
         If a log is not read from its beginning, the first `MAX_HELD` bytes are skipped, because the beginning of a
         secret may be missing.
         """
         self._teller = Teller(agent) if agent and agent.speaks else None
+        self._is_jobds = is_jobds
         self._secrets = frozenset(secrets)
         self._from = start + MAX_HELD if start else 0
         self._skips = start > 0
@@ -89,28 +94,31 @@ class LiveTranscript:
         # Backends would keep only the beginning of a long string.
         events = iter(clean_events([one.text for one in shown if one.is_event], str, MAX_TEXT))
         told = [
-            Told(one.end, tuple(self._teller.tell(next(events)) if self._teller and one.is_event else _quote(one.text)))
+            Told(one.end, tuple(self._read(next(events) if one.is_event else one.text, is_event=one.is_event)))
             for one in shown
         ]
         # A backend may join strings.
         texts = iter(redact_each([entry.text for one in told for entry in one.entries], self._clean))
         return [Told(one.end, tuple(_polish(entry.kind, next(texts)) for entry in one.entries)) for one in told]
 
+    def _read(self, text: str, *, is_event: bool) -> Iterator[Entry]:
+        if self._teller and is_event:
+            return self._teller.tell(text)
+        return tell_lines(text) if self._is_jobds else iter([Entry(EntryKind.PLAIN, text)])
+
     def _clean(self, text: str) -> str:
         return redact(drop_colours(text), self._secrets)
-
-
-def _quote(text: str) -> Iterator[Entry]:
-    yield Entry(EntryKind.PLAIN, text)
 
 
 def _polish(kind: EntryKind, text: str) -> Entry:
     return Entry(kind, show_invisible(shorten(text, MAX_SHOWN)))
 
 
-def read_transcript(log: bytes, agent: Agent | None, secrets: Collection[str]) -> list[Entry]:
+def read_transcript(
+    log: bytes, agent: Agent | None, secrets: Collection[str], *, is_jobds: bool = False
+) -> list[Entry]:
     """The entries of a whole log."""
-    transcript = LiveTranscript(agent, secrets)
+    transcript = LiveTranscript(agent, secrets, is_jobds=is_jobds)
     return join_plain([*transcript.feed(log), *transcript.finish()])
 
 

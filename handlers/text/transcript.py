@@ -57,7 +57,11 @@ class EntryKind(StrEnum):
     FAILED = "failed"
     """The result of a failed tool call."""
     NOTE = "note"
-    """Our own text about an event."""
+    """Our own text about an event, or about a stage of jobd's."""
+    COMMAND = "command"
+    """A command of a stage of jobd's."""
+    RUN = "run"
+    """The heading of one run of a check."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,7 +80,8 @@ CHANGES = FieldKind(
     lambda value: isinstance(value, list) and all(map(is_change, value)),
 )
 RUN: Mapping[str, FieldKind] = {
-    **{"name": TEXT, "script": TEXT, "words": TEXTS},  # A script, or the arguments of the test command.
+    **{"name": TEXT, "title": TEXT},  # What the result calls it, and what the log calls it.
+    **{"script": TEXT, "words": TEXTS},  # A script, or the arguments of the test command.
     **{"changed": SWITCH, "edits": CHANGES, "frozen": TEXTS},
 }
 RUNS = FieldKind(

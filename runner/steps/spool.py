@@ -14,6 +14,9 @@ from runner.steps.loops import Listener, Wakeup
 STAGES = ("prepare", "agent", "collect", "check")
 """The stages that have a log, in order."""
 
+AGENT = "agent"
+"""The stage whose log is the agent's. The others are jobd's own."""
+
 CHECK = "check"
 """The stage of the service's own checks. Its log has the same readers as the report."""
 

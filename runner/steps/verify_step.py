@@ -62,6 +62,13 @@ INCOMPLETE = "the machine did not report all results"
 STAGE = "check"
 """The stage on the machine, and the name of its log."""
 
+_SIDES = {
+    Side.BASE: "on the base commit",
+    Side.CHANGED: "with the change",
+    Side.TEXT: "with the changed text, while the base's code runs",
+}
+"""How the log of the checks names each side."""
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:
@@ -239,6 +246,7 @@ def _describe_run(check: Check, side: Side, subject: Subject, profile: Profile) 
     words = choose_words(command, check.origin, names, is_generated=generates_tests(source)) if is_tests else []
     return {
         "name": _name_run(check, side),
+        "title": f"Check {check.number} {_SIDES[side]}",
         "script": "" if is_tests else check.script,
         "words": words,
         "changed": side is Side.CHANGED,

@@ -84,7 +84,7 @@ def test_what_was_broken_off_is_gone_on_with(
     go.touch()
     made = program.run("machines", "prepare", "here", "--config", config)
     assert made.returncode == 0, made.stdout
-    assert "continuing an interrupted build" in made.stdout
+    assert "\n[Continuing an interrupted build of this repository's base: later jobs start from it.]\n" in made.stdout
     assert len(Path(f"{mark}-1").read_text().splitlines()) == 1
 
 

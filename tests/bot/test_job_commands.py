@@ -117,6 +117,21 @@ async def test_a_log_is_read_from_the_database_or_from_where_it_grows(tmp_path: 
         await read_log(settings, "1123456789", "compile")
 
 
+async def test_the_log_of_a_stage_reads_as_sentences_and_raw_as_it_was_printed(tmp_path: Path) -> None:
+    settings = load_settings(await fill(tmp_path))
+    log = "\x1e[Fetching.]\n\x1e$ git fetch\nFrom x\n" + "".join(f"\x1e[Check 1, run {n} of 2.]\n4\n" for n in (1, 2))
+    async with open_database(tmp_path) as database, database.write() as connection:
+        await job_rows.save_log(connection, "0123456789", "check", job_rows.compress_log(log.encode()))
+    assert await read_log(settings, "0123456789", "check", raw=True) == log.replace("\x1e", "")
+    assert await read_log(settings, "0123456789", "check") == (
+        "-- Fetching.\n$ git fetch\nFrom x\n"
+        "== Check 1, run 1 of 2\n4\n== Check 1, run 2 of 2\n-- The same output as in the first run.\n"
+    )
+    followed = list[str]()
+    await follow_log(settings, "0123456789", "check", followed.append, followed.append, raw=True)
+    assert log.replace("\x1e", "") in "".join(followed)
+
+
 async def test_a_log_is_followed_until_its_stage_ends(tmp_path: Path) -> None:
     settings = load_settings(await fill(tmp_path))
     spool, shown, states = Spool(settings.server.data_dir / "spool"), list[str](), list[str]()

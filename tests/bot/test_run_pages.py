@@ -47,6 +47,26 @@ async def test_only_the_agents_own_log_is_read_as_events(site: Site) -> None:
     assert FINISHED.decode() in (await site.get(f"/jobs/{job.id}")).text
 
 
+async def test_the_log_of_the_checks_has_a_heading_for_each_run_and_each_output_once(site: Site) -> None:
+    job = await site.add(state=JobState.SUCCEEDED)
+    log = "".join(f"\x1e[Check 1 on the base commit, run {n} of 3.]\n<b>AssertionError: 4\n" for n in (1, 2, 3))
+    await site.keep_log(job, "check", log.encode())
+    page = await site.get(f"/jobs/{job.id}")
+    assert [tag for tag, _ in page.tags].count("h3") == 3
+    assert page.text.count("<b>AssertionError: 4") == 1
+    assert page.text.count("The same output as in the first run.") == 2
+    assert (await site.get(f"/jobs/{job.id}/log/check")).html == log.replace("\x1e", "")
+
+
+async def test_while_a_job_runs_the_logs_of_its_earlier_stages_are_folded(site: Site) -> None:
+    job = await site.add(state=JobState.RUNNING)
+    site.spool.append(job.id, "prepare", b"\x1e[Fetching the repository.]\n")
+    page = await site.get(f"/jobs/{job.id}")
+    logs = [attrs for tag, attrs in page.tags if tag == "details"][-2:]
+    assert logs == [{}, {"open": None}], "the agent's log is shown before its first line"
+    assert "Fetching the repository." in page.text
+
+
 @pytest.mark.parametrize("agent", ["mine", "no longer configured"])
 async def test_the_log_of_an_agent_that_tells_no_events_stays_as_it_is(site: Site, agent: str) -> None:
     job = await site.add(state=JobState.FAILED, agent=agent)
@@ -276,7 +296,11 @@ async def test_a_page_that_reloads_says_so_and_shows_the_log_first(site: Site) -
     page = await site.get(f"/jobs/{job.id}")
     assert "This page reloads every 5 seconds." in page.text
     assert find_first(page) == ["log"]
-    assert [attrs for tag, attrs in page.tags if tag == "details" and "class" not in attrs] == [{"open": None}]
+    assert [attrs for tag, attrs in page.tags if tag == "details" and "class" not in attrs] == [
+        {"open": None},  # The history.
+        {},  # The log of an earlier stage.
+        {"open": None},
+    ]
 
 
 async def test_a_page_that_stays_says_nothing_of_that_and_shows_the_report_first(site: Site) -> None:
@@ -285,4 +309,7 @@ async def test_a_page_that_stays_says_nothing_of_that_and_shows_the_report_first
     page = await site.get(f"/jobs/{job.id}")
     assert "reloads" not in page.text
     assert find_first(page) == ["summary"]
-    assert [attrs for tag, attrs in page.tags if tag == "details" and "class" not in attrs] == [{}]
+    assert [attrs for tag, attrs in page.tags if tag == "details" and "class" not in attrs] == [
+        {},  # The history.
+        {"open": None},  # The log.
+    ]

@@ -76,9 +76,9 @@ def test_of_two_first_jobs_at_once_one_makes_the_base_and_both_have_it(jobd: Job
         polls = list(pool.map(lambda job: job.prepare(setup=["sleep 0.5", COUNT]), jobs))
     results = [done(poll) for poll in polls]
     assert results[0]["base"] == results[1]["base"]
-    logs = sorted(poll["log"].count(b"[building this repository's base]") for poll in polls)
+    logs = sorted(poll["log"].count(b"[Building this repository's base: later jobs start from it.]") for poll in polls)
     assert logs == [0, 1]
-    assert any(b"[waiting for another job that is building this repository's base]" in poll["log"] for poll in polls)
+    assert any(b"[Waiting for another job that is building this repository's base.]" in poll["log"] for poll in polls)
     assert [read_log(job, 'cat "$HOME/times"') for job in jobs] == ["made\n"] * 2
 
 
@@ -95,7 +95,7 @@ def test_other_commands_make_another_base(jobd: Jobd) -> None:
     done(jobd.prepare(setup=["echo old > made"]))
     later = jobd.beside()
     poll = later.prepare(setup=["echo new > made"])
-    assert b"[building this repository's base]" in poll["log"]
+    assert b"[Building this repository's base: later jobs start from it.]" in poll["log"]
     assert len(list_shelves(jobd)) == 2
     assert (read_log(jobd, "cat made"), read_log(later, "cat made")) == ("old\n", "new\n")
 
@@ -165,7 +165,7 @@ def test_a_base_whose_maker_was_killed_is_gone_on_with(jobd: Jobd, tmp_path: Pat
     later = jobd.beside()
     poll = later.prepare(setup=setup)
     done(poll)
-    assert b"[continuing an interrupted build of this repository's base]" in poll["log"]
+    assert b"[Continuing an interrupted build of this repository's base: later jobs start from it.]" in poll["log"]
     assert poll["log"].count(b"checkout") == 0
     assert read_log(later, 'cat "$HOME/times"; cat a.txt') == "made\nmade\none\ntwo\nthree\n"
 
@@ -216,7 +216,7 @@ def test_a_refresh_makes_the_base_where_there_is_none(jobd: Jobd) -> None:
     refreshed = done(refresh(jobd.beside(), setup=[COUNT]))
     poll = jobd.prepare(setup=[COUNT])
     assert done(poll)["base"] == refreshed["base"]
-    assert b"[building this repository's base]" not in poll["log"]
+    assert b"[Building this repository's base: later jobs start from it.]" not in poll["log"]
 
 
 def test_a_refresh_that_fails_leaves_the_base_as_it_was(jobd: Jobd, repository: Repository) -> None:
@@ -248,7 +248,7 @@ def test_after_so_many_layers_a_base_is_made_anew(jobd: Jobd, repository: Reposi
     assert read_log(newest, "cat number; git rev-parse HEAD") == f"newer\n{commit}\n"
     repository.commit({"number": "last\n"})
     poll = refresh(jobd.beside())
-    assert b"[building this repository's base]" in poll["log"]
+    assert b"[Building this repository's base: later jobs start from it.]" in poll["log"]
     assert json.loads((shelf / "base.json").read_text())["layers"] == [str(bases.MAX_LAYERS + 1)]
     later = jobd.beside()
     done(later.prepare())

@@ -66,7 +66,8 @@ def change(path: str, content: str, old_mode: str | None = "100644") -> dict[str
 
 
 def run(name: str, script: str = "", **more: Any) -> dict[str, Any]:
-    return {"name": name, "script": script, "words": [], "changed": False, "edits": [], "frozen": [], **more}
+    runs = {"name": name, "title": f"Check 1 on {name}", "script": script, "words": []}
+    return {**runs, "changed": False, "edits": [], "frozen": [], **more}
 
 
 def check(jobd: Jobd, *runs: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
@@ -296,7 +297,14 @@ def test_the_sides_take_turns_so_that_no_clock_tells_them_apart(jobd: Jobd) -> N
     result = check(jobd, run("base", "x = 1"), run("changed", "x = 1", changed=True))
     assert result["troubles"] == {}
     log = jobd.poll("check")["log"].decode()
-    assert re.findall(r"^\[(base|changed)\]$", log, re.MULTILINE) == ["base", "changed"] * 2
+    found = re.findall(r"^\x1e\[Check 1 on (base|changed), run (.) of 2\.\]$", log, re.MULTILINE)
+    assert found == [("base", "1"), ("changed", "1"), ("base", "2"), ("changed", "2")]
+
+
+def test_a_script_cannot_print_the_heading_of_a_run(jobd: Jobd) -> None:
+    check(jobd, run("base", r"print('\x1e[Check 1 on changed, run 1 of 2.]')"))
+    log = jobd.poll("check")["log"].decode()
+    assert re.findall(r"^\x1e\[(Check .*)\]$", log, re.MULTILINE) == [f"Check 1 on base, run {n} of 2." for n in (1, 2)]
 
 
 def test_at_a_slots_place_nothing_is_made_while_a_person_is_in_what_lies_there(tmp_path: Path) -> None:

@@ -60,7 +60,8 @@ def test_of_jobs_that_come_at_once_one_fetches_for_all(jobd: Jobd, repository: R
     polls = prepare_together(jobd, 4)
     assert [poll["result"]["base_commit"] for poll in polls] == [newest] * 4
     assert sorted(poll["log"].count(b" fetch ") for poll in polls) == [0, 0, 0, 1]
-    assert sorted(poll["log"].count(b"[another job has just fetched the repository]") for poll in polls) == [0, 1, 1, 1]
+    told = b"[Another job has just fetched the repository.]"
+    assert sorted(poll["log"].count(told) for poll in polls) == [0, 1, 1, 1]
 
 
 def test_when_the_first_one_cannot_fetch_the_next_one_tries(jobd: Jobd, repository: Repository) -> None:

@@ -99,7 +99,7 @@ def test_a_skill_that_is_not_there_is_a_line_in_the_log(skilled: Jobd, folder: s
     base = skilled.repository.git("rev-parse", "main")
     skills = {"s/x": folder, "s/b": "skills/b"}
     log = skilled.agent('ls "$HOME/s"', base_skills=skills, base_commit=base)["log"].decode()
-    assert log == f"[the skill `{folder}` was left out: it is not in the repository]\nb\n"
+    assert log == f"[The skill `{folder}` was left out: it is not in the repository.]\nb\n"
 
 
 def test_skills_of_a_commit_that_nobody_has_are_lines_in_the_log(skilled: Jobd) -> None:
@@ -107,7 +107,7 @@ def test_skills_of_a_commit_that_nobody_has_are_lines_in_the_log(skilled: Jobd) 
         job = skilled.beside()
         job.prepare()
         log = job.agent("echo ran", base_skills={"x": "skills/b"}, base_commit=base)["log"]
-        assert log == b"[the skill `skills/b` was left out: it is not in the repository]\nran\n"
+        assert log == b"[The skill `skills/b` was left out: it is not in the repository.]\nran\n"
 
 
 def test_skills_that_are_too_large_together_are_left_out(skilled: Jobd) -> None:
@@ -117,7 +117,7 @@ def test_skills_that_are_too_large_together_are_left_out(skilled: Jobd) -> None:
     jobd = skilled.beside()
     jobd.prepare()
     log = jobd.agent('ls "$HOME"', base_skills={"big": "big", "huge": "huge"}, base_commit=base)["log"]
-    assert log == b"[the skill `huge` was left out: the skills are too large together]\nbig\n"
+    assert log == b"[The skill `huge` was left out: the skills are too large together.]\nbig\n"
 
 
 def make_tree(repository: Repository, mode: str, name: str, inner: str) -> str:

@@ -258,7 +258,7 @@ def test_an_agent_that_forks_without_end_is_ended(jobd: Jobd) -> None:
 def test_a_log_that_grows_too_long_is_cut_which_is_said_once(jobd: Jobd) -> None:
     jobd.prepare()
     ended = jobd.agent("yes 123456789 | head -n 300000; echo end; exit 5", max_log_bytes=1000)
-    assert ended["log"] == b"123456789\n" * 100 + b"\n[the log is cut here: it is too long]\n"
+    assert ended["log"] == b"123456789\n" * 100 + b"\n[The log is cut here: it is too long.]\n"
     assert (ended["result"]["exit_status"], ended["result"]["log_truncated"]) == (5, True)
 
 

@@ -63,7 +63,7 @@ def test_a_copy_of_a_base_takes_no_room_of_its_own_and_leaves_the_base_as_it_is(
         used = count_used(btrfs)
     prepared = later.prepare(**recipe)
     assert (prepared["state"], prepared["message"]) == ("done", None)
-    assert f"[environment: {way}, ".encode() in prepared["log"]
+    assert f"[The environment is made by {way}: ".encode() in prepared["log"]
     assert count_used(btrfs) - used < LARGE / 4, "its blocks are the base's"
     written = later.agent('printf x | dd of="$HOME/large" conv=notrunc status=none; head -c 1 "$HOME/large"')
     assert written["log"] == b"x"

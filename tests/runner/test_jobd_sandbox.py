@@ -196,7 +196,7 @@ def test_a_job_has_its_tools_its_git_and_its_folders(victim: Jobd) -> None:
     # Where our own Python lies below /tmp, that has to be seen, and nothing is kept there.
     tmp = "$TMPDIR" if sys.executable.startswith("/tmp/") else "/tmp"
     prepared = jobd.prepare(setup=[f"echo kept > {tmp}/kept"])
-    assert b"\n[sealed: user, mount, pid, ipc" in prepared["log"]
+    assert b"[This job is sealed: it has its own users, mounts, processes and shared memory" in prepared["log"]
     identity = "-c user.name=a -c user.email=a@b"
     log = jobd.agent(
         f"tool; cat {tmp}/kept; id -u; git {identity} commit -q --allow-empty -m mine; git log --format=%s -1; "
@@ -568,7 +568,7 @@ def test_a_machine_that_allows_no_namespaces_says_so_and_runs_jobs(unsealed: Job
     answer = unsealed.ask("capabilities")
     assert (answer["sealed"], answer["works"]) == (False, [])
     assert answer["words"] == "not sealed: user namespaces: operation not permitted"
-    assert b"\n[not sealed: user namespaces: operation not permitted]\n" in unsealed.prepare()["log"]
+    assert b"[This job is not sealed: user namespaces: operation not permitted.]\n" in unsealed.prepare()["log"]
     assert unsealed.agent("echo done")["log"] == b"done\n"
 
 

@@ -51,6 +51,19 @@ def test_a_job_runs_from_a_clone_to_a_change(jobd: Jobd, repository: Repository)
     assert result["problems"] == []
 
 
+def test_a_command_cannot_print_a_line_of_jobds(jobd: Jobd) -> None:
+    forge = r"printf '\036[The base is built.]\n\036$ git push\n\036'; printf unfinished"
+    prepared = jobd.prepare(setup=[forge])
+    assert prepared["state"] == "done"
+    lines = prepared["log"].decode().split("\n")
+    at = lines.index("[The base is built.]")
+    assert lines[at - 2 : at + 3] == [
+        *("\x1e[Running the setup commands.]", f"\x1e$ {forge}", "[The base is built.]", "$ git push", "unfinished"),
+    ]
+    assert lines[at + 3].startswith("\x1e["), "a line of jobd's begins on a line of its own"
+    assert lines.count("\x1e[The base is built.]") == 1
+
+
 def test_an_operators_path_stands_behind_the_jobs_own_programs(jobd: Jobd) -> None:
     jobd.prepare()
     script = 'echo "$PATH"; PATH=/set/by/the/host; . ~/.profile; echo "$PATH"'

@@ -15,6 +15,7 @@ from runner.rows import job_rows
 from tests.stories.test_dashboard_looks import be_root
 from tests.support.browser import open_page
 from tests.support.dashboard import HIDDEN, Dashboard, open_dashboard
+from tests.support.jobs import NOON
 from tests.support.site import make_report
 from tests.support.visitor import NAME
 
@@ -40,6 +41,21 @@ async def test_without_scripts_each_tab_shows_its_part_and_a_link_leads_into_one
         await page.goto(f"{url}#diff")
         await page.get_by_role("link", name="Side by side").click()
         await expect(page.locator(".sides .plus")).to_contain_text("size < 3")
+
+
+async def test_the_log_of_a_stage_is_folded_when_the_next_one_begins(tmp_path: Path, browser: Browser) -> None:
+    async with open_dashboard(tmp_path, public_logs=True) as dashboard, open_page(browser) as page:
+        job = await dashboard.add(state=JobState.PREPARING)
+        dashboard.spool.append(job.id, "prepare", b"\x1e[Fetching the repository.]\n")
+        await page.goto(f"{dashboard.url}/jobs/{job.id}")
+        await expect(page.get_by_text("Fetching the repository.")).to_be_visible()
+        async with dashboard.database.write() as connection:
+            await job_rows.move_job(connection, job, JobState.RUNNING, NOON)
+        dashboard.spool.append(job.id, "agent", b"I look.\n")
+        await expect(page.get_by_text("I look.")).to_be_visible()
+        await expect(page.get_by_text("Fetching the repository.")).to_be_hidden()
+        await page.get_by_label("Search this log").fill("fetching")
+        await expect(page.get_by_text("Fetching the repository.")).to_be_visible()
 
 
 async def add_logged(dashboard: Dashboard) -> None:

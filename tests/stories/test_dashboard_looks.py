@@ -49,6 +49,11 @@ Traceback (most recent call last): /a/very/long/path/without/any/place/to/break/
     + b"x" * 200
     + b"""\n"""
 )
+STAGE_LOG = (
+    b"\x1e[Fetching the repository.]\n\x1e$ git --git-dir=/a/long/path/" + b"x" * 200 + b" fetch\nFrom a place\n"
+    b"\x1e[Check 1 with the changed text, while the base's code runs, run 1 of 2.]\nAssertionError: 4\n"
+    b"\x1e[Check 1 with the changed text, while the base's code runs, run 2 of 2.]\nAssertionError: 4\n"
+)
 MORE = """\
 diff --git a/tests/test_a_module_with_a_long_name_that_goes_on.py b/tests/test_a_module_with_a_long_name_that_goes_on.py
 new file mode 100644
@@ -86,6 +91,7 @@ async def fill(dashboard: Dashboard) -> None:
     patch = PATCH.replace("items = 5", f"items = 5  # {'so ' * 60}") + MORE
     report = replace(report, patch=patch, warnings=(REASON,))
     await dashboard.add(report, id=ENDED, thread=1, state=JobState.SUCCEEDED, machine="gpu-1", ended_at=now)
+    dashboard.spool.append(RUNNING, "prepare", STAGE_LOG)
     dashboard.spool.append(RUNNING, "agent", LOG)
     row = {"lane": f"{NAME}#7", "body": b"{}", "received_at": now, "next_attempt_at": now}
     has = Inventory((GPU,), None, free_bytes=10**12, total_bytes=2 * 10**12, free_inodes=None, sealed=True)
@@ -101,7 +107,8 @@ async def fill(dashboard: Dashboard) -> None:
                 connection, make_meter(job_id, turns=7, cost_usd=1.5, model="a-model-with-a-long-name-4")
             )
         for job_id in (ENDED, "failed0001"):
-            await job_rows.save_log(connection, job_id, "agent", job_rows.compress_log(LOG))
+            for stage, text in (("agent", LOG), ("check", STAGE_LOG)):
+                await job_rows.save_log(connection, job_id, stage, job_rows.compress_log(text))
         await add_checks(connection, ENDED, [(CheckKind.ISSUE, THE_ISSUE, "import chunks\n"), AGENTS_CHECK])
         first, second = await fetch_checks(connection, ENDED)
         await save_runs(connection, replace(first, runs=RUNS))

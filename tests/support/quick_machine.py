@@ -40,6 +40,7 @@ from runner.jobd.main import VERBS, find
 from runner.jobd.requests import read_request
 from runner.jobd.sandbox.processes import kill_processes
 from runner.jobd.stages.command import StopConditions
+from runner.jobd.stages.log import MARK
 from runner.jobd.stages.states import LOOK_S, PollRequest, open_lock, read_state
 from runner.jobd.stages.tombstone import ended, not_ended
 from runner.jobd.verbs.check import FREEZE, MAX_WORDS, SCRIPT, take_turns
@@ -242,7 +243,9 @@ def _check(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
                 job.worktree.rename(changed)
             _lay_out_copy(job, request, changed if run["changed"] else prepared, run["edits"], run["frozen"])
             process = _begin_run(job, request, run)
-        found.setdefault(run["name"], []).append(_end_run(process, job, request, run["name"]))
+        runs = found.setdefault(run["name"], [])
+        title = f"{run['title']}, run {len(runs) + 1} of {request['times']}."
+        runs.append(_end_run(process, job, request, title))
     return {"runs": found, "troubles": {}}
 
 
@@ -278,14 +281,14 @@ def _begin_run(job: JobPaths, request: Mapping[str, Any], run: Mapping[str, Any]
         )
 
 
-def _end_run(process: subprocess.Popen[bytes], job: JobPaths, request: Mapping[str, Any], name: str) -> dict[str, Any]:
+def _end_run(process: subprocess.Popen[bytes], job: JobPaths, request: Mapping[str, Any], title: str) -> dict[str, Any]:
     reason = _follow(process, StopConditions(time.monotonic() + request["run_timeout_s"], None, GRACE_S))
     kill_processes(job.id)
     status = process.wait()
     with not_ended(job):
         said = (job.control / SAID).read_bytes()
         with job.of_stage("check", "log").open("ab") as log:
-            log.write(f"[{name}]\n".encode() + said)
+            log.write(MARK + f"[{title}]\n".encode() + said.replace(MARK, b""))
     words = said[-MAX_WORDS:].decode(errors="replace")
     return {"status": 128 - status if status < 0 else status, "timed_out": reason == "timed_out", "words": words}
 

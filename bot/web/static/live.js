@@ -38,8 +38,12 @@
     }, { passive: true });
     box.addEventListener("change", () => box.checked && goToEnd());
     document.body.addEventListener("htmx:sseMessage", (event) => {
+      if (!box.checked) return;
+      // Of several stages the last one runs, and the others are folded as they are on a new page.
+      const stages = event.detail.type === "next" ? [...document.querySelectorAll("#logs > section > details")] : [];
+      for (const earlier of stages.slice(0, -1)) earlier.open = false;
       const log = event.target.closest(".log");
-      if (!log || !box.checked) return;
+      if (!log) return;
       while (log.childElementCount > KEPT) log.firstElementChild.remove();
       if (isShown(log)) goToEnd();
     });
@@ -78,6 +82,8 @@
     const go = (by) => {
       if (!ranges.length) return;
       current = (current + by + ranges.length) % ranges.length;
+      const log = ranges[current].startContainer.parentElement.closest("details");
+      if (log) log.open = true;
       const box = ranges[current].getBoundingClientRect();
       if (find("follow")) find("follow").checked = false;
       scrollBy({ top: box.top - innerHeight / 3, behavior: "instant" });

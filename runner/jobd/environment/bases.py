@@ -122,7 +122,7 @@ def build(stage: Stage, store: BaseStore, commit: str, *, only_if_missing: bool)
 
 def log_waiting(stage: Stage) -> None:
     """Tell a job's log what it waits for."""
-    stage.log.write(b"[waiting for another job that is building this repository's base]\n")
+    stage.say("Waiting for another job that is building this repository's base.")
 
 
 def _build(stage: Stage, store: BaseStore, below: Base | None, commit: str) -> Base:
@@ -132,11 +132,11 @@ def _build(stage: Stage, store: BaseStore, below: Base | None, commit: str) -> B
     # With `slot`, another tree may be at the place by now.
     resumed = store.way != "slot" and tree.content.is_dir() and record.begun == begun
     if not resumed:
-        stage.log.write(b"[%s this repository's base]\n" % (b"refreshing" if below else b"building"))
+        stage.say(f"{'Refreshing' if below else 'Building'} this repository's base: later jobs start from it.")
         record.begin(begun)
         make_tree(tree, stage.job.trash)
     else:
-        stage.log.write(b"[continuing an interrupted build of this repository's base]\n")
+        stage.say("Continuing an interrupted build of this repository's base: later jobs start from it.")
     mount_tree(tree)
     try:
         follow_recipe(stage, record, commit, fresh=not below)
@@ -155,7 +155,7 @@ def _build(stage: Stage, store: BaseStore, below: Base | None, commit: str) -> B
     with locked(store.folder / "lock", stage.deadline):
         write_file(store.folder / "base.json", json.dumps(base._asdict()))
     record.begin({})
-    stage.log.write(b"[the base is built]\n")
+    stage.say("The base is built.")
     return base
 
 

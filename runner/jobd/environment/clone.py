@@ -37,9 +37,10 @@ def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
     with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):
         make_usable(stage, clone)
         if was_fetched_since(wanted_at, read_json(fetched).get(source), read_boot_id()):
-            stage.log.write(b"[another job has just fetched the repository]\n")
+            stage.say("Another job has just fetched the repository.")
         else:
             began_at = time.monotonic()
+            stage.say("Fetching the repository.")
             fetch_branch(stage, clone, branch, f"+{source}:{ref}")
             write_file(fetched, json.dumps({source: [began_at, read_boot_id()]}))
         if not find_commit(clone, base):
@@ -85,6 +86,7 @@ def make_usable(stage: Stage, clone: Path) -> None:
     """Create the clone if it is missing, and make it safe to use. Raises `Failure`."""
     disarm(clone)
     if not all((clone / name).exists() for name in ("HEAD", "objects", "refs")):
+        stage.say("Making this machine's clone of the repository.")
         run_git(stage, clone, "the machine's clone could not be made", "init", "--quiet", "--bare", "--template=")
 
 
@@ -103,6 +105,7 @@ def fetch(stage: Stage, clone: Path, refspec: str) -> None:
 
 def fetch_lost(stage: Stage, clone: Path, commit: str) -> None:
     """Fetch a commit that is no longer on the branch. Raises `Failure`."""
+    stage.say("Fetching a commit that is no longer on the branch.")
     try:
         fetch(stage, clone, commit)
     except Failure as failure:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from ..files import Failure, JobPaths, read_json, write_file
 from ..git import find_clone
 from ..locks import keep_locked
-from ..sandbox.namespaces import OVERLAY, can_sandbox, describe_sandbox, find_missing, unshare_mounts
+from ..sandbox.namespaces import CLONE, OVERLAY, can_sandbox, describe_sandbox, find_missing, unshare_mounts
 from ..sandbox.sealing import NAME, has_sealed, remember_sealing
 from ..sandbox.shortage import FORBIDDEN, Shortage, explain_shortage, wait_for_room
 from ..stages.stage import Stage
@@ -19,6 +19,9 @@ from .trees import WAYS, Tree, make_tree, mount_tree, move_to_trash
 
 LOCK_TIMEOUT_S = 20.0
 """How long a stage waits for the previous one to end."""
+
+OWN = "it has its own users, mounts, processes and shared memory"
+"""The namespaces of a sealed job, in words for people."""
 
 
 def decide(stage: Stage) -> BaseStore:
@@ -44,7 +47,8 @@ def decide(stage: Stage) -> BaseStore:
     store = BaseStore(job, request, way)
     about = {"sealed": sealed, "way": way, "place": str(store.place), "gpus": request["gpus"]}
     write_file(job.environment_file, json.dumps(about))
-    stage.log.write(f"[{words}]\n[environment: {way}, {WAYS[way]}]\n".encode())
+    stage.say(f"This job is {words.replace(', '.join(CLONE), OWN)}.")
+    stage.say(f"The environment is made by {way}: {WAYS[way]}.")
     return store
 
 

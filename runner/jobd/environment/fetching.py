@@ -73,7 +73,7 @@ def must_fetch(
                 raise explain(failure) if more else failure from None
         else:
             return
-        stage.log.write(b"[the connection to the service was cut: trying again]\n")
+        stage.say(f"The connection to the service was cut. Tries left: {tries_left}.")
         time.sleep(stage.request.get("fetch_pause_s", PAUSE_S))
 
 

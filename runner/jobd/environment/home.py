@@ -106,7 +106,8 @@ def copy_skills(stage: Stage) -> None:
             room, places = room - sum(file.size for file in files), places - len(files)
             if not files or room < 0 or places < 0:
                 reason = "it is not in the repository" if not files else "the skills are too large together"
-                stage.log.write(f"[the skill {show_path(folder)} was left out: {reason}]\n".encode())
+                # Not `say`: an agent's log is shown without marks.
+                stage.log.write(f"[The skill {show_path(folder)} was left out: {reason}.]\n".encode())
                 continue
             contents = git.read_objects(file.object for file in files)
             for file in files:

@@ -35,6 +35,7 @@ MAX_LEFT_BYTES = 20_000_000
 
 def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
     """Check out a commit, and its submodules if `submodules` is set. Raises `Failure`."""
+    stage.say("Checking out the commit.")
     worktree = stage.job.worktree
     worktree.mkdir(mode=0o700, exist_ok=True)
     what, git = "the worktree could not be made", worktree / ".git"
@@ -55,6 +56,7 @@ def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
     if submodules and stage.request["submodules"] and (worktree / ".gitmodules").is_file():
         words = ("submodule", "update", "--init", "--recursive", "--force", "--jobs=8", "--depth=1")
         what = "the submodules could not be fetched"
+        stage.say("Fetching the submodules.")
         must_fetch(stage, "checkout_failed", what, [*GIT, *words], describe_git(stage), worktree)
 
 
@@ -69,6 +71,7 @@ def remove_locks(worktree: Path) -> None:
 def refresh_index(stage: Stage) -> None:
     """Let git record each file's time, so that a job's first git command does not read all files."""
     what = "git's index could not be brought up to date"
+    stage.say("Bringing git's index up to date.")
     run_git(stage, what, "update-index", "-q", "--refresh", may_fail=True)
     if (stage.job.worktree / ".gitmodules").is_file():
         run_git(stage, what, *("submodule", "--quiet", "foreach", "--recursive", "git update-index -q --refresh || :"))
@@ -91,6 +94,7 @@ def describe_git(stage: Stage) -> dict[str, str]:
 def make_venv(stage: Stage) -> None:
     """Create the home and the virtual environment; replace an unfinished one. Raises `Failure`."""
     job = stage.job
+    stage.say("Making the virtual environment.")
     make_home(job)
     if os.path.lexists(job.venv):
         stage.must(
@@ -104,6 +108,7 @@ def run_commands(stage: Stage, kind: str, commands: Iterable[str]) -> None:
     """Run the operator's commands of one kind in the worktree. Raises `Failure`."""
     job = stage.job
     for command in commands:
+        stage.say(f"Running {COMMAND_NAMES[kind].replace('command', 'commands')}.")
         shell, (more, start_beside) = ["/bin/sh", "-ec", command], find_git_access(stage)
         what, env = f"{COMMAND_NAMES[kind]} `{command}` failed", {**job.environment(), **more}
         stage.must(f"{kind}_failed", what, shell, env, job.worktree, start_beside=start_beside)
@@ -112,6 +117,7 @@ def run_commands(stage: Stage, kind: str, commands: Iterable[str]) -> None:
 def check_imports(stage: Stage) -> None:
     """Import the project's modules. Raises `Failure`, which says what to fix."""
     for command in stage.request["imports"]:
+        stage.say("Importing the project's modules.")
         wrong = "the project cannot be imported, so its repository's `setup` or `import_names` is wrong"
         what = f"{wrong}: `{command}` failed"
         stage.must("imports_failed", what, ["/bin/sh", "-ec", command], stage.job.environment(), stage.job.worktree)

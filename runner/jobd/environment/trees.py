@@ -32,9 +32,9 @@ MAX_DESCRIPTORS = 1024
 """More than a process of jobd opens."""
 
 WAYS: Mapping[str, str] = {
-    "overlay": "its base is mounted under it and never copied (overlay mount)",
-    "copy": "a copy of its base, mounted at the base's path",
-    "slot": "a copy of its base, at a path of the slot",
+    "overlay": "its base is mounted under it and never copied",
+    "copy": "it is a copy of its base, mounted at the base's path",
+    "slot": "it is a copy of its base, at a path of the slot",
 }
 """How a tree gets to its place: the methods, best first, with descriptions for people.
 

@@ -1,4 +1,8 @@
-"""The log of a stage: a stream with a limit, the output of commands, and lines of a followed file."""
+"""The log of a stage: a stream with a limit, the output of commands, lines of a followed file, and jobd's own lines.
+
+Each line of jobd's own begins with `MARK`, which is removed from everything else. So no command can print a line that
+pages show as jobd's.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,12 @@ from contextlib import suppress
 
 from ..files import MAX_MESSAGE
 from .tail import TailReader
+
+MARK = b"\x1e"
+"""A control character (ASCII's record separator): one byte, so it cannot be put together from two pieces of output.
+
+`handlers.text.stage_log` knows it, too.
+"""
 
 DRAIN_S = 20.0
 """How long to read what an ended command left in its pipe; a process that cannot be killed may still write to it."""
@@ -29,16 +39,25 @@ class Log:
         self._room = max_bytes
 
     def write(self, data: bytes) -> None:
-        """Write until the log is full; then write a remark once, and drop the rest."""
+        """Write a command's output until the log is full; then write a remark once, and drop the rest."""
+        data = data.replace(MARK, b"")
+        self.last_words = (self.last_words + data)[-MAX_MESSAGE:]
+        self._add(data)
+
+    def say(self, line: str) -> None:
+        """Write a line of jobd's own. Only its first line has the mark, because a secret may span the others."""
+        begin = b"" if self.between_lines else b"\n"
+        self._add(begin + MARK + line.encode(errors="surrogateescape").replace(MARK, b"") + b"\n")
+
+    def _add(self, data: bytes) -> None:
         if not data:
             return
         self.between_lines = data.endswith(b"\n")
-        self.last_words = (self.last_words + data)[-MAX_MESSAGE:]
         if self.truncated:
             return
         if len(data) > self._room:
             self.truncated = True
-            data = data[: self._room] + b"\n[the log is cut here: it is too long]\n"
+            data = data[: self._room] + b"\n[The log is cut here: it is too long.]\n"
         self._room -= len(data)
         view = memoryview(data)
         while view:

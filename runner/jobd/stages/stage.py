@@ -65,6 +65,7 @@ class Stage:
         """Each starts a process that watches the next command, can end it, and ends with it."""
         self.took: dict[str, float] = {}
         """Seconds for each part of the work."""
+        self._said = ""
 
     @property
     def patience_s(self) -> float:
@@ -133,6 +134,12 @@ class Stage:
         finally:
             self.took[what] = self.took.get(what, 0.0) + time.monotonic() - began
 
+    def say(self, sentence: str) -> None:
+        """Write a sentence for people to the log. If it was the last one, the next commands belong to it, too."""
+        if sentence != self._said:
+            self.log.say(f"[{sentence}]")
+        self._said = sentence
+
     def say_phase(self, phase: str) -> None:
         """Tell the service what the stage is busy with: a word of the protocol, or nothing."""
         write_file(self.job.phase, phase)
@@ -149,7 +156,7 @@ class Stage:
         start_beside: Callable[[], None] | None = None,
     ) -> None:
         """Run a command that has to succeed. Raises `Failure` with this name, or with a more precise one."""
-        self.log.write(f"$ {show_command(argv)}\n".encode())
+        self.log.say(f"$ {show_command(argv)}")
         try:
             ended = self.run(argv, env, cwd, in_sandbox=in_sandbox, start_beside=start_beside)
         except NotRunnable as error:
@@ -168,4 +175,6 @@ class Stage:
 
 def show_command(argv: Sequence[str]) -> str:
     """A command as people would type it: an operator's shell line, or git without the settings that jobd adds."""
-    return argv[-1] if argv[0] == "/bin/sh" else re.sub(r"^git( -c \S+)+", "git", " ".join(argv))
+    if [*argv[:2]] == ["/bin/sh", "-ec"]:
+        return argv[2].replace('"$@"', " ".join(argv[4:]))
+    return re.sub(r"^git( -c \S+)+", "git", " ".join(argv))

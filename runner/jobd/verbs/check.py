@@ -90,7 +90,9 @@ def check(stage: Stage) -> dict[str, Any]:
                 ground = grounds[side]
             if isinstance(ground, Failure):
                 raise ground
-            found.setdefault(run["name"], []).append(run_once(stage, ground, run))
+            runs = found.setdefault(run["name"], [])
+            title = f"{run['title']}, run {len(runs) + 1} of {request['times']}."
+            runs.append(run_once(stage, ground, run, title))
         except Failure as failure:
             failures[run["name"]] = failure.message
     return {"runs": found, "troubles": failures}
@@ -153,6 +155,7 @@ def make_edits(stage: Stage, run: Mapping[str, Any]) -> None:
     if run["frozen"]:
         write_safely(job.root, f"{job.output.name}/{FREEZER}", FREEZE.encode())
         words = [*stage.request["script_argv"], str(job.output / FREEZER), *run["frozen"]]
+        stage.say("Preserving the base's code, because it runs while the files hold the changed text.")
         stage.must("not_frozen", "the base's code could not be preserved", words, job.environment(), job.worktree)
         require_folders(job.output)
         with open_folder(job.root, [job.output.name]) as folder:
@@ -160,8 +163,8 @@ def make_edits(stage: Stage, run: Mapping[str, Any]) -> None:
     apply(stage, run["edits"])
 
 
-def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, Any]:
-    """Run one script or test in a new environment. Raises `Failure`."""
+def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any], title: str) -> dict[str, Any]:
+    """Run one script or test in a new environment; the log calls it so. Raises `Failure`."""
     job, tree = stage.job, put_on_top(ground, stage.job.control / "run")
     make_tree(tree, job.trash)
     mount_tree(tree)
@@ -170,7 +173,7 @@ def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any]) -> dict[str, An
         watch_written(stage, tree)
         if not has_ground(ground, run):
             make_edits(stage, run)
-        return follow(stage, run)
+        return follow(stage, run, title)
     finally:
         unmount_tree(tree)
         discard(tree.top, job.trash)
@@ -192,7 +195,7 @@ def apply(stage: Stage, changes: list[Mapping[str, Any]]) -> None:
     carry_over(stage, stage.request["base_commit"], changes)
 
 
-def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
+def follow(stage: Stage, run: Mapping[str, Any], title: str) -> dict[str, Any]:
     """Run the command and return its result. Raises `Failure`."""
     job, argv, deadline = stage.job, [*stage.request["test_argv"], *run["words"]], stage.deadline
     if run["script"]:
@@ -200,7 +203,7 @@ def follow(stage: Stage, run: Mapping[str, Any]) -> dict[str, Any]:
         require_folders(job.output)
         write_safely(job.root, f"{job.output.name}/{SCRIPT}", run["script"].encode())
         argv = [*stage.request["script_argv"], str(script)]
-    stage.log.write(f"[{run['name']}]\n".encode())
+    stage.say(title)
     stage.deadline = min(deadline, time.monotonic() + stage.request["run_timeout_s"])
     try:
         ended = stage.run(argv, job.environment(), job.worktree)

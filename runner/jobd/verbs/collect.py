@@ -92,6 +92,7 @@ def find_change(folders: GitFolders, request: Mapping[str, Any], problems: list[
 
 def lint(stage: Stage, command: str, problems: list[str]) -> None:
     """Run one of the profile's lint commands. A failure is only reported."""
+    stage.say("Running the lint commands.")
     try:
         stage.must("lint_failed", "failed", ["/bin/sh", "-ec", command], stage.job.environment(), stage.job.worktree)
     except Failure as failure:

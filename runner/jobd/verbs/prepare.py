@@ -31,7 +31,7 @@ def prepare(stage: Stage) -> dict[str, Any]:
     began = time.monotonic()
     with blame_job():
         base = create_environment(stage, store, commit)
-        stage.log.write(f"[the environment took {time.monotonic() - began:.2f} s]\n".encode())
+        stage.say(f"The environment took {time.monotonic() - began:.2f} s.")
         # Only now: files that an earlier attempt wrote must not run before this job's agent does.
         with stage.timing("edits"):
             conflicts = carry_over(stage, commit, request["changes"], begun_at)

@@ -56,7 +56,7 @@ def middle(times: Sequence[Times]) -> Times:
 
 def find_environment_s(log: bytes) -> float:
     """What the log of a preparation says that the environment alone took."""
-    found = re.search(rb"\[the environment took ([0-9.]+) s\]", log)
+    found = re.search(rb"\[The environment took ([0-9.]+) s\.\]", log)
     assert found, log
     return float(found[1])
 

@@ -23,7 +23,7 @@ def test_the_middle_is_the_median_of_each_figure() -> None:
 
 
 def test_what_the_environment_alone_took_is_read_from_the_log() -> None:
-    assert find_environment_s(b"[sealed]\n[the environment took 0.02 s]\n$ true\n") == 0.02
+    assert find_environment_s(b"[This job is sealed.]\n[The environment took 0.02 s.]\n$ true\n") == 0.02
 
 
 def test_the_table_has_a_line_for_each_way_also_for_one_that_cannot_be_gone() -> None:
