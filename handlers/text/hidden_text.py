@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
 from html import unescape
 
+from handlers.text.distance import Distance
 from handlers.text.hidden_parts import (
     ADDRESS,
     DRAWN,
@@ -25,7 +26,7 @@ from handlers.text.hidden_parts import (
     Editor,
     Trust,
 )
-from runner.characters import MAX_LINE, drop_invisible, find_far, show_invisible
+from runner.characters import MAX_LINE, find_far, show_invisible
 
 __all__ = ["BEYOND", "DRAWN", "FAR", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "count_certain_lines", "reveal"]
 
@@ -79,18 +80,6 @@ _HTML_BLOCK = re.compile(
 _PRE = re.compile(r"<pre(?:[ \t>]|$)", re.IGNORECASE)
 _PRE_ENDS = re.compile(r"</(?:pre|script|style|textarea)>", re.IGNORECASE)
 
-MAX_BLANK_LINES = 50
-"""Lines that say nothing after which readers do not look for more: some more than a screen has."""
-
-_SAYS = re.compile(r"[^\W_]")
-_BREAK = re.compile(r"<br\b[^<>]*>", re.IGNORECASE)
-_BLANK_TAG = re.compile(
-    r"</?(?:a|article|b|bd[io]|big|blockquote|br|center|code|d[dlt]|del|details|div|em|font|h[1-6]|hr|i|ins|kbd|li|ol|p|q"
-    r"|r[pt]|ruby|s|samp|section|small|span|strong|su[bp]|summary|tt|u|ul|var|wbr)\b[^<>]*>",
-    re.IGNORECASE,
-)
-"""Tags that a page shows as blanks if there are no words between them."""
-
 _OTHER_BLANKS = re.compile(r"[^\S \t\n]")
 
 UNSURE = -1
@@ -123,11 +112,6 @@ def count_certain_lines(text: str) -> int:
     """How many lines a text has before the page may hide all that follows, such as in `<template>`."""
     page = _Page(_LINE_END.sub("\n", text.removeprefix("\ufeff")).split("\n"), STEPS, text)
     return next((number for number, _ in enumerate(page.show()) if page.is_lost), text.count("\n") + 1)
-
-
-def _says_something(line: str) -> bool:
-    """Whether a page shows a letter or digit of a line, in whatever way its blanks are spelled."""
-    return _SAYS.search(drop_invisible(unescape(_BLANK_TAG.sub("", line)))) is not None
 
 
 class _Page:
@@ -165,30 +149,30 @@ class _Page:
 
     def show(self) -> Iterator[str]:
         """The lines that are left."""
-        blanks = 0
-        for line in self._show_lines():
-            blanks += len(_BREAK.findall(line))
-            says = _says_something(line)
-            yield FAR + line if says and blanks > MAX_BLANK_LINES and "far text" in self._steps else line
-            blanks = 0 if says else blanks + 1
+        distance = Distance()
+        for line, prefix, is_code in self._show_lines():
+            is_far = distance.is_far(line, prefix, is_code=is_code)
+            yield FAR + line if is_far and "far text" in self._steps else line
 
-    def _show_lines(self) -> Iterator[str]:
+    def _show_lines(self) -> Iterator[tuple[str, str, bool]]:
+        """Each line that is left, what lists and quotes put before it, and whether it certainly is code."""
         at = 0
         while at < len(self._lines):
             line = self._lines[at]
             if not line.strip(" \t"):
                 self._end_paragraph()
                 self._after_blank = True
-                yield line
+                yield line, "", False
                 at += 1
                 continue
             end = at if self._lost or self._in_pre else self._find_block_end(at)
             if end > at:
-                yield from self._show_block(at, end)
+                is_code = _FENCE.match(line, _measure(line)) is not None
+                yield from ((shown, "", is_code) for shown in self._show_block(at, end))
                 self._begin()
                 at = end
                 continue
-            yield self._show_line(at)
+            yield self._show_line(at), (_CONTAINERS.match(line) or [""])[0], False
             self._after_blank = False
             at += 1
 

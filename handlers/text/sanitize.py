@@ -287,7 +287,11 @@ _NUMBER = re.compile(
 
 def _part_from_numbers(text: str) -> str:
     """Part all numbers of issues from their marks, where words of the text would close one of them."""
-    return _NUMBER.sub(rf"\1{_GAP}", text) if _CLOSES.search(_MARKS_OF_WORDS.sub("", text)) else text
+    # A bracket may stand between words, or within one.
+    closes = _CLOSES.search(_MARKS_OF_WORDS.sub("", text)) or _CLOSES.search(
+        _MARKS_OF_WORDS.sub("", text.replace("]", " "))
+    )
+    return _NUMBER.sub(rf"\1{_GAP}", text) if closes else text
 
 
 _FIELD_LABELS = _replace("field labels", rf"{LINE_START}(?:{_FIELDS})[ \t]*):", r"\1\:", re.MULTILINE | re.IGNORECASE)

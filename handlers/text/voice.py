@@ -191,8 +191,9 @@ def mark_forgery(line: str, following: str = "") -> str:
 _WROTE = re.compile(r"[a-z0-9][a-z0-9-]* wrote:")
 """How the note of a human begins in a pull request (`say_who_wrote`): without its signs, as `_plain` shows it."""
 
-_SIGNS = re.compile(r"^(?:[\W_]|[0-9]|[a-z](?=[.):]))+")
-"""What may be before the first word of a line: dots, arrows, brackets, pictures, the number or letter of an item."""
+_SIGNS = re.compile(r"^(?::[a-z0-9_+-]{1,40}:|[\W_]|[0-9]|[a-z](?=[.):]))+")
+"""What may be before the first word of a line: dots, arrows, brackets, pictures and their names (`:rocket:`), the
+number or letter of an item."""
 
 _LOOKED_AT = 200
 """Characters of a line as it looks: more than any beginning of ours has."""
@@ -209,10 +210,11 @@ def sounds_like_us(words: str, *, stands_out: bool) -> bool:
     out as a heading does, with a headline."""
     shown = _plain(words)[:_LOOKED_AT]
     phrases = (*_phrases(), *(_headlines() if stands_out else ()))
-    said = _SIGNS.sub("", shown)
+    signs = (_SIGNS.match(shown) or [""])[0]
+    said = shown[len(signs) :]
     return (
         bool(_WROTE.match(said))
-        or shown.lstrip("([{\"'“•· ").startswith(_marks())
+        or any(mark in signs for mark in _marks())
         or any(said.startswith(phrase) and not said[len(phrase) : len(phrase) + 1].isalnum() for phrase in phrases)
     )
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.text.hidden_text import FAR, FOOTNOTE, MAX_BLANK_LINES, STEPS, UNSEEN, reveal
+from handlers.text.distance import MAX_BLANK_LINES
+from handlers.text.hidden_text import FAR, FOOTNOTE, STEPS, UNSEEN, reveal
 from runner.characters import is_invisible
 from tests.support.cpu_time import takes_at_most
 
@@ -45,7 +46,7 @@ MARKS = [
         (f"\\` <!-- {HIDDEN} --> `", "\\`  `"),
         (f"a\n\n[^1]: b\n\n    <!-- {HIDDEN} -->c", "a\n\n⟨footnote⟩[^1]: b\n\n⟨footnote⟩    c"),
         (f"a <?{HIDDEN}?> b <!x {HIDDEN}> c", "a  b  c"),
-        (f"{'> ' * 30}<!-- {HIDDEN} -->a", f"{'> ' * 30}a"),
+        (f"{'> ' * 10}<!-- {HIDDEN} -->a", f"{'> ' * 10}a"),
         ("`<!-- code -->` <!-- a --> <!-- a -->", "`<!-- code -->`  "),
     ],
 )
@@ -151,6 +152,46 @@ def test_what_is_far_below_on_the_page_is_marked(blank: str) -> None:
     assert last.startswith(FAR)
     if blank.lower().startswith("<br"):
         assert reveal(f"a {blank * 60} {HIDDEN}").startswith(FAR)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{'<p>&nbsp;</p>' * 70}{HIDDEN}",
+        f"{'<h3></h3>' * 60}\n{HIDDEN}",
+        f"<table>{'<tr><td></td></tr>' * 60}<tr><td>{HIDDEN}",
+        f"{'<hr>' * 60}<p>{HIDDEN}</p>",
+        f"{'<ul>' * 80}{HIDDEN}{'</ul>' * 80}",
+        f"{'<dl><dd>' * 20}\n{HIDDEN}",
+        f"{'<blockquote>' * 20}\n`{'</blockquote>' * 20}`\n{HIDDEN}",
+        f"{'<blockquote>' * 20}\n{'</ul>' * 20}\n{HIDDEN}",
+        f"{'- ' * 40}{HIDDEN}",
+        f"{'> ' * 40}{HIDDEN}",
+        f"{'1. ' * 40}{HIDDEN}",
+        f"|{' |' * 100}\n|{'-|' * 101}\n|{' |' * 100}{HIDDEN}|",
+        f"<table><tr>{'<td></td>' * 80}<td>{HIDDEN}</td>",
+        f"<table><tr>\n{'<td><div></div></td>' * 40}\n<td>{HIDDEN}</td>",
+    ],
+)
+def test_what_is_drawn_outside_of_the_screen_is_marked(text: str) -> None:
+    (line,) = [line for line in reveal(f"It fails.\n\n{text}").split("\n") if HIDDEN in line]
+    assert FAR in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<ul>\n" + "<li>one</li>\n" * 100 + "</ul>\nand more",
+        "".join(f"<p>{number}</p>" for number in range(100)),
+        "<ul><li>a</li></ul>\n" * 40 + "<ul><li>b</li></ul>",
+        "<table>\n" + "<tr><td></td><td>a</td></tr>\n" * 60 + "</table>",
+        "- a\n  - b\n    - c\n> > > quoted",
+        "| a | | | | b |\n|---|---|---|---|---|\n| 1 | | | | 2 |",
+        f"```html\n{'<p></p>' * 60}\n{'<ul>' * 60}\n{'|' * 60}a\n```",
+    ],
+)
+def test_lists_tables_and_code_that_people_write_stay_as_they_are(text: str) -> None:
+    assert FAR not in reveal(text)
 
 
 @pytest.mark.parametrize("line", ["<pre>{}</pre>", "<div>\n{}", "> - ```\n>   {}", "1. ```\n   {}", "a\n\n    {}"])

@@ -443,3 +443,5 @@ def test_a_path_stays_code_in_a_list_and_in_a_table(text: str) -> None:
 
 def test_numbers_are_parted_from_their_marks_once_where_keywords_are_in_marks() -> None:
     assert make_safe("It clos*es* #5 and fixes #12.", ()) == "It clos*es* #&#8203;5 and fixes #&#8203;12."
+    assert make_safe("x]clos*es* #12", ()) == "x]clos*es* #&#8203;12"
+    assert make_safe("clo[s]es #12", ()) == "clo[s]es #&#8203;12"
