@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.jobd.access.enter import choose_terminal
 from runner.jobd.files import try_lock
 from runner.jobd.sandbox import namespaces
 from runner.jobd.sandbox.processes import find_processes
@@ -112,6 +113,14 @@ def test_nothing_that_an_agent_planted_is_run_for_a_person(jobd: Jobd) -> None:
     person.ask("/bin/bash -ic true; cd . ; . $VIRTUAL_ENV/bin/activate")
     assert sprung.read_text().split() == [".bashrc", f"{jobd.job.venv}/bin/activate"], "what a person runs does run"
     assert leave(person) == 0
+
+
+def test_a_terminal_that_the_system_does_not_describe_gets_a_name_that_nobody_foresees(tmp_path: Path) -> None:
+    names = {choose_terminal("xterm", [str(tmp_path)])["TERM"] for _ in range(2)}
+    assert len(names) == 2
+    (tmp_path / "64").mkdir()
+    (tmp_path / "64/dumb").touch()
+    assert choose_terminal("../64/dumb", [str(tmp_path)]) == {"TERM": "dumb", "TERMINFO": str(tmp_path)}
 
 
 def test_a_job_whose_agent_is_at_work_is_not_entered(jobd: Jobd) -> None:
