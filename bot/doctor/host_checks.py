@@ -14,7 +14,7 @@ from yarl import URL
 
 from bot.config.policy_tables import DashboardTable
 from bot.config.settings import Settings
-from bot.doctor.findings import Cause, Finding, Part
+from bot.doctor.findings import Cause, DoctorVerdict, Finding, Part
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Api
 from bot.github.session import describe_failure
@@ -53,12 +53,15 @@ async def check_service(session: aiohttp.ClientSession, settings: Settings) -> A
     yield _check_folder(settings)
     yield judge_operators(settings.dashboard)
     running = await _find_running(session, settings)
+    address = await _check_address(session, settings)
+    if running is None and address.verdict is DoctorVerdict.OK:
+        running = SERVICE.ok("running", "on another host")
     if running is None:
-        fix = "start it: ptq-bot serve (docs/operations.md)"
+        fix = "start it: ptq-bot serve (docs/operations.md); if it runs on another host, run the doctor there"
         yield SERVICE.warn("running", "no service is running on this host", fix, *NEEDED)
         return
     yield running
-    yield await _check_address(session, settings)
+    yield address
 
 
 async def _check_database(settings: Settings) -> Finding:

@@ -405,6 +405,16 @@ async def fetch_brought_pull(connection: AsyncConnection, repository: str, issue
     return Pull(**row._mapping) if row else None
 
 
+async def fetch_updatable(connection: AsyncConnection, job: Job) -> tuple[Pull, Job] | None:
+    """The pull request that a note on this job's diff updates while it is open, and the job of which it has the diff.
+
+    One for another branch is left alone.
+    """
+    pull = await fetch_brought_pull(connection, job.repository, job.issue_number)
+    made_of = await job_rows.fetch_job(connection, pull.job_id) if pull else None
+    return (pull, made_of) if pull and made_of and made_of.base_branch == job.base_branch else None
+
+
 async def fetch_same_pull(connection: AsyncConnection, job: Job, digest: str) -> Pull | None:
     """The newest pull request of a job's issue, if it has this diff and is for the same branch."""
     newest = await fetch_newest_pull(connection, job.repository, job.issue_number)

@@ -297,6 +297,16 @@ _FOOTNOTE = re.compile(r"[ \t>*+.)0-9-]*+\[\^[^\] \t\n\0]++\]:")
 """Begins a footnote's text, which a page shows at its end or not at all. Our parser has no footnotes."""
 
 
+_DELIMITERS = re.compile(r"(?=[^|:\n]*[|:])[\s|:-]*-[\s|:-]*")
+"""A line that may stand below the head of a table. Rows follow up to the end of the paragraph, with or without `|`.
+
+GitHub finds tables that our parser does not: with one column without a `|`, or with another kind of space.
+"""
+
+_UNDERLINE = re.compile(r" {0,3}-+\s*")
+"""Makes a heading of the paragraph above, on GitHub, where our parser sees the delimiters of a table."""
+
+
 class _OpenElements:
     """The open HTML elements: Markdown blocks may be inside one."""
 
@@ -367,7 +377,9 @@ def _find_starts(source: str, lines: Sequence[str]) -> _Layout:
             found.end = min(found.end, signature)
         if found.mail < len(lines):
             break
-        if not token.type.endswith("_open"):
+        # The lines above and below an underline may be one table, or one footnote, on GitHub.
+        is_underlined = before.type == "heading_open" and before.markup in ("-", "=")
+        if not token.type.endswith("_open") and not is_underlined:
             done = max(done, last)
     found.end = min(found.end, found.mail)
     found.starts = [start for start in found.starts if start < found.end]
@@ -393,14 +405,19 @@ def _find_in_paragraph(
     if len(firsts) != last - first:
         # A code span, a tag or a link goes over the end of a line: what begins a line there is anybody's guess.
         return starts, mail
-    noted = False
-    for line in lines[above:first]:
-        noted = bool(line.strip()) and (noted or _FOOTNOTE.match(line) is not None)
+    # GitHub may read the lines around as one with the paragraph: link definitions above, a table below.
+    top = next((number + 1 for number in range(first - 1, above - 1, -1) if not lines[number].strip(" \t")), above)
+    table = next(
+        (number - 1 for number in range(top, min(last + 1, len(lines))) if _DELIMITERS.fullmatch(lines[number])), last
+    )
+    if any("|" in head and _UNDERLINE.fullmatch(line) for head, line in pairwise(lines[last : last + 2])):
+        return starts, mail
+    noted = any(map(_FOOTNOTE.match, lines[top:first]))
     dollars = 0
     for number, opening in enumerate(firsts, first):
         noted = noted or _FOOTNOTE.match(lines[number]) is not None
         # Between two `$$` GitHub reads mathematics.
-        plain = opening.content if opening and not noted and not dollars % 2 else ""
+        plain = opening.content if opening and not noted and not dollars % 2 and number < table else ""
         if plain[:4].casefold() == "/ptq" and _COMMAND.match(lines[number]):
             starts.append(number)
         dollars += lines[number].count("$$")

@@ -145,10 +145,13 @@ async def release(
     number: int,
     how: str,
     written_at: datetime,
+    *,
+    private: bool,
 ) -> str:
     """End the hold of an issue, no matter who has it, or refuse. Returns the reply.
 
-    A hold that began after the comment is left alone: the delivery may be late, or a copy of an old one.
+    A hold that began after the comment is left alone: the delivery may be late, or a copy of an old one. Edits from
+    when a repository that is not `private` now was are only dropped, because the thread would show them.
     """
     now = context.now()
     found = await takeover.find_held(connection, f"{person.rules.name}#{number}", now)
@@ -161,6 +164,8 @@ async def release(
         return hold_replies.render_takeover_refused()
     if how not in ("", DROP):
         return hold_replies.render_release_unclear()
+    if how != DROP and held.private and not private:
+        return hold_replies.render_only_dropped()
     try:
         job = await takeover.release(
             connection,

@@ -126,6 +126,14 @@ def render_not_released(why: str, secrets: Collection[str]) -> str:
     return f"Not released: {make_plain_line(why, secrets, 400)}."
 
 
+def render_only_dropped() -> str:
+    """`/ptq release` in a public repository, of an environment from when it was private."""
+    return (
+        "Not released: the environment is from when this repository was private, and a report would publish its edits. "
+        "Copy what you need, and use `/ptq release drop`."
+    )
+
+
 def render_released(person: str, collecting: Job | None, public_url: str) -> str:
     """`/ptq release`, accepted: `collecting` is the job that collects the edits, or None if they are discarded."""
     head = f"Released the environment of `{person}`."

@@ -111,13 +111,13 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report) -> Broug
 async def _find_earlier(context: Context, pull: Pull, job: Job) -> _Earlier | None:
     """The pull request to update; None if this note opens a new one, or has begun to."""
     async with context.db.read() as connection:
-        earlier = await casebook.fetch_brought_pull(connection, job.repository, job.issue_number)
-        made_of = await job_rows.fetch_job(connection, earlier.job_id) if earlier else None
-    if earlier is None or earlier.number is None or made_of is None or made_of.base_branch != job.base_branch:
+        found = await casebook.fetch_updatable(connection, job)
+    if found is None or found[0].number is None:
         return None
+    earlier, made_of = found
     if pull.commit_sha and pull.branch != earlier.branch:
         return None
-    request = await context.github.fetch_pull_request(job.repository, earlier.number)
+    request = await context.github.fetch_pull_request(job.repository, found[0].number)
     if request.state == "open" or request.head_sha == pull.commit_sha:
         return _Earlier(earlier, made_of, request)
     return None

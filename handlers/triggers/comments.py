@@ -319,8 +319,11 @@ async def _takeover(request: Request, command: Command) -> None:
 
 async def _release(request: Request, command: Command) -> None:
     context, person = request.context, request.person
-    how, written_at = command.argument.strip("`").casefold(), request.event.comment.created_at
-    await request.answer(lambda connection: release(connection, context, person, request.number, how, written_at))
+    how, event = command.argument.strip("`").casefold(), request.event
+    written_at, private = event.comment.created_at, event.repository.private
+    await request.answer(
+        lambda connection: release(connection, context, person, request.number, how, written_at, private=private)
+    )
 
 
 async def _help(request: Request, command: Command) -> None:

@@ -281,7 +281,9 @@ file_changes = Table(
     "file_changes",
     metadata,
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
-    Column("path", Text, primary_key=True),
+    # Not the path: PostgreSQL has no index entries of more than 2,700 bytes.
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("path", Text, nullable=False),
     Column("mode", String(6)),
     Column("old_mode", String(6)),
     Column("content", LargeBinary),

@@ -302,7 +302,10 @@ async def insert_report(connection: AsyncConnection, report: Report, *, withheld
     lists = {"refusals": list(report.refusals), "warnings": list(report.warnings)}
     await connection.execute(insert(reports).values(**values, **lists, withheld=withheld))
     if report.changes:
-        rows: Sequence[Mapping[str, Any]] = [{"job_id": report.job_id, **asdict(change)} for change in report.changes]
+        rows: Sequence[Mapping[str, Any]] = [
+            {"job_id": report.job_id, "number": number, **asdict(change)}
+            for number, change in enumerate(sorted(report.changes, key=lambda change: change.path))
+        ]
         await connection.execute(insert(file_changes), rows)
 
 
@@ -312,7 +315,7 @@ async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | Non
     row = (await connection.execute(query)).one_or_none()
     if row is None:
         return None
-    query = mark_long(select(file_changes).where(file_changes.c.job_id == job_id).order_by(file_changes.c.path))
+    query = mark_long(select(file_changes).where(file_changes.c.job_id == job_id).order_by(file_changes.c.number))
     changes = tuple(
         FileChange(change.path, change.mode, change.content, change.old_mode)
         for change in await connection.execute(query)

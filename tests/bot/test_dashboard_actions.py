@@ -25,6 +25,7 @@ from runner.rows import job_rows
 from runner.rows.machine_states import save_inventory
 from runner.rows.pauses import OPERATOR, Pause, begin_pause
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
+from tests.support.jobs import NOON, make_job
 from tests.support.site import Page, make_report
 from tests.support.visitor import NAME
 from tests.support.world import NOTE
@@ -455,6 +456,26 @@ async def write_much(dashboard: Dashboard, number: int) -> None:
     """More than the installation may write in a minute."""
     for _ in range(100):
         await dashboard.context.github.create_comment(NAME, number, "So much to say.", WritePriority.REPORT)
+
+
+@pytest.mark.parametrize(("branch", "is_updated"), [("main", True), ("release", False)])
+async def test_people_read_that_a_note_adds_to_a_pull_request_that_is_open(
+    dashboard: Dashboard, branch: str, is_updated: bool
+) -> None:
+    path = await add_report(dashboard)
+    async with dashboard.database.write() as connection:
+        before = make_job(id="before0001", repository=NAME, thread=1, attempt=7, base_branch=branch)
+        await job_rows.insert_job(connection, replace(before, state=JobState.SUCCEEDED))
+        pull = casebook.Pull(before.id, "d", "note", "alice", "", "branch", NOON, NOON, number=9)
+        await casebook.save_pull(connection, pull)
+    async with dashboard.browser("alice") as browser:
+        page = await browser.visit(path)
+        assert (
+            "while it is open, pull request #9 gets a commit instead, and keeps its title" in page.text
+        ) is is_updated
+        await go_for_a_note(browser, path)
+        assert ("While pull request #9 is open, your note adds a commit to it" in browser.page.text) is is_updated
+        assert ("; an open one keeps its title." in browser.page.text) is is_updated
 
 
 @pytest.mark.slow

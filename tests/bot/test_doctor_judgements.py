@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from pydantic import SecretStr
 
 from bot.config.manifest import load_manifest
@@ -25,7 +28,7 @@ from bot.doctor.github_checks import (
     judge_skew,
     runs_our_branches,
 )
-from bot.doctor.host_checks import judge_key, judge_operators
+from bot.doctor.host_checks import check_service, judge_key, judge_operators
 from bot.doctor.machine_checks import find_skew_s, judge_room, judge_sandbox
 from bot.github.inspection import DeliveryFacts, HookFacts, InstallationFacts
 from bot.github.limits import Left, parse_left
@@ -359,6 +362,24 @@ def test_what_only_follows_from_another_problem_is_hidden_and_makes_its_cause_as
     assert hide_consequences([warning, lenient]) == [failure]
     for unexplained in ([warning, strict], [well, lenient], [lenient]):
         assert hide_consequences(unexplained) == unexplained
+
+
+@pytest.mark.parametrize("status", [200, 502])
+async def test_only_a_service_that_runs_nowhere_explains_why_deliveries_fail(tmp_path: Path, status: int) -> None:
+    app = web.Application()
+
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status)
+
+    app.router.add_get("/healthz", answer)
+    async with TestServer(app) as elsewhere, aiohttp.ClientSession() as session:
+        settings = load_settings(configure(tmp_path, 0))
+        server = settings.server.model_copy(update={"public_url": str(elsewhere.make_url("")).rstrip("/")})
+        settings = settings.model_copy(update={"server": server})
+        found = [finding async for finding in check_service(session, settings)]
+    shown = hide_consequences([*found, judge(sent("a", 2, status_code=502))])
+    failed = [finding.check for finding in shown if finding.verdict is FAILED]
+    assert failed == (["deliveries"] if status == 200 else ["running"])
 
 
 def test_the_table_says_what_to_do_and_shows_no_control_characters() -> None:

@@ -98,10 +98,38 @@ async def test_a_late_comment_takes_over_and_releases_nothing_that_began_after_i
         hold = Hold(job.id, "casey", KEY, NOON, NOON + timedelta(hours=8), admitted_at=NOON)
         await save_hold(connection, hold)
         written_at -= timedelta(minutes=30) * is_late
-        assert (await release_by_comment(*ask, "drop", written_at) == hold_replies.render_too_late()) is is_late
+        assert (
+            await release_by_comment(*ask, "drop", written_at, private=False) == hold_replies.render_too_late()
+        ) is is_late
         ended = await fetch_hold(connection, job.id)
         assert ended is not None
         assert (ended.expires_at > NOON) is is_late
+
+
+@pytest.mark.parametrize(
+    ("private_before", "private", "how", "is_released"),
+    [
+        (True, False, "", False),
+        (True, False, "drop", True),
+        (True, True, "", True),
+        (False, False, "", True),
+    ],
+)
+async def test_edits_from_when_a_repository_was_private_are_not_published_once_it_is_public(
+    tmp_path: Path, private_before: bool, private: bool, how: str, is_released: bool
+) -> None:
+    async with open_database(tmp_path) as database, database.write() as connection:
+        context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
+        job = make_job(state=JobState.CANCELLED, private=private_before, machine="gpu-1")
+        await job_rows.insert_job(connection, job)
+        await job_rows.insert_lease(connection, Lease("gpu-1", 0, job.id, ()), NOON)
+        hold = Hold(job.id, "casey", KEY, NOON, NOON + timedelta(hours=8), admitted_at=NOON)
+        await save_hold(connection, hold)
+        ask = (connection, context, BOSS, job.issue_number, how, NOON)
+        answer = await release_by_comment(*ask, private=private)
+        assert answer.startswith("Released" if is_released else "Not released")
+        assert (await fetch_hold(connection, job.id) == hold) is not is_released
+        assert len(await job_rows.fetch_recent_jobs(connection, 10)) == 1 + (is_released and not how)
 
 
 async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> None:

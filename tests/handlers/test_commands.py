@@ -21,6 +21,7 @@ from handlers.commands.table import (
 from handlers.rules import COMMANDED, PRESETS, RepositoryRules, Role
 from handlers.words.replies import render_unknown_command
 from tests.support.corpus import cases_of
+from tests.support.github_markdown import render_github
 from tests.support.manuals import check_manual
 
 FIX = Command("fix", "", "")
@@ -110,6 +111,51 @@ def test_a_comment_with_too_many_commands_gives_the_first_ones() -> None:
 )
 def test_a_typo_gets_a_suggestion(comment: str, unknown: UnknownCommand) -> None:
     assert parse_commands(comment) == [unknown]
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "a\n:-\n/ptq fix",
+        "a\n-:\nb\n/ptq fix",
+        "|a|\n|-|\x0c\n/ptq fix",
+        "|a|\n\x0b-|\n/ptq fix",
+        "[a]: b\n|-|\n/ptq fix",
+        "[a]:\n|-|\n/ptq fix",
+        "a\n:-\n===\n/ptq fix",
+        "/ptq fix\n|-\n-:",
+        "x\n/ptq fix\n| a\n---",
+    ],
+)
+def test_a_cell_or_a_heading_that_only_github_sees_is_no_command(comment: str) -> None:
+    assert re.search(r"<(td|th|h2)[^>]*>(?:x<br />\n)?/ptq fix", render_github(comment))
+    assert parse_commands(comment) == []
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "/ptq fix\n| a | b |\n|---|---|\n| 1 | 2 |",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n\n/ptq fix",
+        "Title\n---\n/ptq fix",
+        "/ptq fix\n```yaml\na: |\n---\n```",
+    ],
+)
+def test_a_command_next_to_a_table_or_below_a_heading_is_heard(comment: str) -> None:
+    assert [command.verb for command in parse_commands(comment) if isinstance(command, Command)] == ["fix"]
+
+
+ROWS = ["|a|", "a|b", "a", "|-|", "-|-", ":-", "-:", "|-", "--", "===", "\x0c|-|", "\x0b-|", "[a]:", "[a]:b"]
+
+
+@settings(max_examples=300)
+@given(st.lists(st.sampled_from([*ROWS, "", "    x", "/ptq fix", "   /ptq fix"]), max_size=7))
+def test_no_command_is_in_what_github_shows_as_a_table(rows: list[str]) -> None:
+    lines = [f"{row}{number}" if "/ptq" in row else row for number, row in enumerate(rows)]
+    cells = "".join(re.findall(r"<table>.*?</table>", render_github("\n".join(lines)), re.DOTALL))
+    hidden = set(re.findall(r"/ptq (fix\d+)", cells))
+    heard = {command.word for command in parse_commands("\n".join(lines)) if isinstance(command, UnknownCommand)}
+    assert not hidden & heard
 
 
 def test_the_table_knows_every_preset_and_help_says_who_may_use_it() -> None:

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
+from string import ascii_letters
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError, StatementError
 
+from runner.changes.artifacts import MAX_PATH
 from runner.db.database import Database
 from runner.db.schema import jobs
 from runner.model.caps import DEFAULT_CAPS, Caps, Scope
@@ -112,6 +116,18 @@ async def test_a_slot_is_leased_once(database_url: str) -> None:
         async with database.write() as connection:
             await job_rows.delete_lease(connection, "0123456789")
             assert await job_rows.fetch_leases(connection) == []
+
+
+async def test_a_report_comes_back_with_the_longest_paths_of_linux_in_their_order(database_url: str) -> None:
+    names = random.Random(1)  # Their letters come in no order, because PostgreSQL compresses what its indexes hold.
+    folders = ("".join(names.choices(ascii_letters, k=254)) for _ in range(32))
+    long = FileChange("/".join(folders)[:MAX_PATH], "100644", b"x", None)
+    changes = (FileChange("Z.py", None, None, "100644"), long, FileChange("é.py", "100644", b"", None))
+    report = Report("0123456789", "body", "", "", "", "patch", changes, None, (), ())
+    async with open_database(database_url) as database, database.write() as connection:
+        await job_rows.insert_job(connection, make_job())
+        await store_report(connection, replace(report, changes=changes[::-1]))
+        assert await job_rows.fetch_report(connection, report.job_id) == report
 
 
 async def test_a_report_comes_back_with_every_byte_and_mode(database_url: str) -> None:

@@ -225,6 +225,39 @@ def test_no_job_can_use_up_its_namespaces(account: Jobd, kind: str) -> None:
     assert 32 <= int(log) <= namespaces.MAX_NESTED
 
 
+def enter(account: Jobd, term: str) -> Terminal:
+    """A person in the job, with this terminal."""
+    account.job.hold.write_text(json.dumps({"until": time.time() + 60.0}))
+    os.chown(account.job.hold, ACCOUNT, ACCOUNT)
+    words = [account.python, "-I", str(account.program), "enter", str(account.workspace), account.job_id]
+    person = Terminal(words, {**account.env, "TERM": term}, before=account.be_its_machine)
+    person.wait_for(f"[ptq {account.job_id}]")
+    return person
+
+
+DESCRIBE = """
+for name in xterm dumb planted; do
+    printf '%s|planted,\\n\\tam, bel=EVIL, cols#80,\\n' $name | tic -o $HOME/.terminfo -
+done
+"""
+
+
+@needs_root
+@needs_overlay
+@pytest.mark.skipif(shutil.which("tic") is None, reason="this machine has no ncurses programs")
+def test_no_description_of_a_terminal_that_an_agent_wrote_is_used_for_a_person(account: Jobd) -> None:
+    """As root, ncurses looks into no home."""
+    account.prepare()
+    account.agent(DESCRIBE)
+    for term, used in (("xterm", "xterm"), ("dumb", "dumb"), ("planted", "dumb")):
+        person = enter(account, term)
+        person.be_quiet()
+        assert person.ask("echo $TERM; infocmp -1 | grep -c EVIL") == f"{used}\n0\n"
+        assert person.ask("unset TERMINFO; infocmp -1 | grep -c EVIL") == "1\n"
+        person.type("exit")
+        assert person.end() == 0
+
+
 SEND = """
 import array, os, resource, socket, time
 _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -253,11 +286,7 @@ def test_a_job_that_sends_all_descriptors_keeps_nobody_from_entering_another(acc
     assert entered.prepare()["state"] == "done"
     account.start('python3 - < "$PTQ_PROMPT_FILE"', prompt=SEND, timeout_s=60)
     wait_until(lambda: account.poll("agent")["log"] == b"1000 Too many references: cannot splice\n")
-    entered.job.hold.write_text(json.dumps({"until": time.time() + 60.0}))
-    os.chown(entered.job.hold, ACCOUNT, ACCOUNT)
-    words = [entered.python, "-I", str(entered.program), "enter", str(entered.workspace), entered.job_id]
-    person = Terminal(words, {**entered.env, "TERM": "dumb"}, before=entered.be_its_machine)
-    person.wait_for(f"[ptq {entered.job_id}]")
+    person = enter(entered, "dumb")
     person.type("ulimit -Sn; ulimit -Hn; exit")
     person.wait_for("500\r\n1000")
     assert person.end() == 0

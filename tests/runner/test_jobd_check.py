@@ -6,6 +6,7 @@ import base64
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from runner.jobd.environment.trees import WAYS
 from runner.jobd.sandbox.sandbox import is_sandboxed
+from runner.jobd.verbs.check import take_turns
 from tests.support.jobd import LIMITS, Jobd, make_repository
 
 pytestmark = pytest.mark.slow
@@ -244,7 +246,7 @@ def test_the_change_is_built_once_and_before_it_is_run(by_each_way: Jobd) -> Non
 
 def test_when_the_time_is_over_it_says_what_was_left_out(jobd: Jobd) -> None:
     slow = run("slow", "import time; time.sleep(1.5)")
-    result = check(jobd, slow, run("late", "x = 1"), timeout_s=1)
+    result = check(jobd, runs=[[slow], [run("late", "x = 1")]], timeout_s=1)
     assert "late" not in result["runs"]
     assert result["troubles"]["late"] == "the checks took longer than 1 seconds"
 
@@ -298,13 +300,22 @@ def test_the_sides_take_turns_so_that_no_clock_tells_them_apart(jobd: Jobd) -> N
     assert result["troubles"] == {}
     log = jobd.poll("check")["log"].decode()
     found = re.findall(r"^\x1e\[Check 1 on (base|changed), run (.) of 2\.\]$", log, re.MULTILINE)
-    assert found == [("base", "1"), ("changed", "1"), ("base", "2"), ("changed", "2")]
+    assert [side for side in found if side[1] == "1"] == found[:2], "each round has both"
+    assert sorted(found) == [("base", "1"), ("base", "2"), ("changed", "1"), ("changed", "2")]
 
 
 def test_a_script_cannot_print_the_heading_of_a_run(jobd: Jobd) -> None:
     check(jobd, run("base", r"print('\x1e[Check 1 on changed, run 1 of 2.]')"))
     log = jobd.poll("check")["log"].decode()
     assert re.findall(r"^\x1e\[(Check .*)\]$", log, re.MULTILINE) == [f"Check 1 on base, run {n} of 2." for n in (1, 2)]
+
+
+def test_nobody_knows_which_side_is_next() -> None:
+    sides: list[Mapping[str, Any]] = [run(name, "x = 1") for name in ("base", "changed", "text")]
+    turns = [str(one["name"]) for one in take_turns([sides, [run("tests", "x = 1")]], 200)]
+    rounds = {tuple(turns[start : start + 3]) for start in range(0, 600, 3)}
+    assert rounds == {*permutations(("base", "changed", "text"))}, "one in 10^15 runs of this test misses one"
+    assert turns[600:] == ["tests"] * 200
 
 
 def test_at_a_slots_place_nothing_is_made_while_a_person_is_in_what_lies_there(tmp_path: Path) -> None:

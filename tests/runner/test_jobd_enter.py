@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.jobd.access.enter import choose_terminal
 from runner.jobd.files import try_lock
 from runner.jobd.sandbox import namespaces
 from runner.jobd.sandbox.processes import find_processes
@@ -111,6 +113,28 @@ def test_nothing_that_an_agent_planted_is_run_for_a_person(jobd: Jobd) -> None:
     assert not sprung.exists(), sprung.read_text()
     person.ask("/bin/bash -ic true; cd . ; . $VIRTUAL_ENV/bin/activate")
     assert sprung.read_text().split() == [".bashrc", f"{jobd.job.venv}/bin/activate"], "what a person runs does run"
+    assert leave(person) == 0
+
+
+def test_a_terminal_that_the_system_does_not_describe_gets_a_name_that_nobody_foresees(tmp_path: Path) -> None:
+    names = {choose_terminal("xterm", [str(tmp_path)])["TERM"] for _ in range(2)}
+    assert len(names) == 2
+    (tmp_path / "64").mkdir()
+    (tmp_path / "64/dumb").touch()
+    assert choose_terminal("../64/dumb", [str(tmp_path)]) == {"TERM": "dumb", "TERMINFO": str(tmp_path)}
+
+
+SHOW_LIMIT = "grep core /proc/self/limits | tr -s ' '"
+
+
+def test_no_program_of_a_job_leaves_its_memory_on_the_machine_when_it_crashes(jobd: Jobd) -> None:
+    """With a limit of 1 byte, Linux starts no program for core dumps, either. Nobody raises a limit of 0 again."""
+    limit = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
+    expected = f"Max core file size {limit} {limit} bytes \n"
+    assert jobd.agent(SHOW_LIMIT)["log"].decode() == expected
+    admit(jobd)
+    person = enter(jobd)
+    assert person.ask(SHOW_LIMIT) == expected
     assert leave(person) == 0
 
 

@@ -77,15 +77,19 @@ async def test_a_link_does_not_choose_where_a_kept_text_goes(tmp_path: Path, bro
     expect.set_options(timeout=PATIENCE_S * 1000)
     async with open_dashboard(tmp_path) as dashboard, open_page(browser) as page:
         repository, issue = page.locator("[name=repository]"), page.locator("[name=issue]")
+        preset = page.locator("[name=preset]")
         await page.goto(f"{dashboard.url}/sign-in?next=/launch")
         await choose(page, "alice")
         await repository.select_option(HIDDEN)
+        await issue.fill("7")
+        await preset.select_option("diagnose")
         await page.get_by_label("Instructions").fill("The secret plan.")
-        for link, number in ((f"repository={NAME}&issue=12", ""), (f"repository={HIDDEN}&issue=12", "12")):
-            await page.goto(f"{dashboard.url}/launch?{link}")
+        for linked in (NAME, HIDDEN):
+            await page.goto(f"{dashboard.url}/launch?repository={linked}&issue=12&preset=fix")
             await expect(page.get_by_label("Instructions")).to_have_value("The secret plan.")
             await expect(repository).to_have_value(HIDDEN)
-            await expect(issue).to_have_value(number)
+            await expect(issue).to_have_value("7")
+            await expect(preset).to_have_value("diagnose")
         await page.goto(f"{dashboard.url}/launch?repository={NAME}&issue=12")
         await page.get_by_role("button", name="Discard it").click()
         await expect(repository).to_have_value(NAME)

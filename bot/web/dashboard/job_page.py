@@ -57,6 +57,8 @@ class JobDetails:
     hidden: Collection[str]
     """The attempts whose result the reader may not see."""
     case: Case | None
+    updates: int | None
+    """The number of the pull request that a note updates while it is open."""
     hold: Hold | None
     ssh_command: str
     """The reader's SSH command for the environment; empty if they cannot enter it."""
@@ -93,6 +95,7 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         ids = [] if visitor.is_operator else [one.id for one in attempts]
         hidden = await job_rows.fetch_withheld_among(connection, ids)
         case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
+        updatable = await casebook.fetch_updatable(connection, job) if job.thread is not None else None
         rules = deps.context.rules_for(job.repository) if may_open and job.thread is not None else None
         may_take_over = rules is not None and await would_take_over(connection, deps.context, rules, job)
     machine = deps.context.machines.get(job.machine or "")
@@ -100,6 +103,7 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         attempts=attempts,
         hidden=hidden,
         case=case,
+        updates=updatable[0].number if updatable else None,
         hold=hold,
         ssh_command=find_ssh_command(hold, machine, visitor) if may_open or visitor.is_operator else "",
         may_start=may_start,

@@ -72,7 +72,7 @@ class NotePages:
         if visitor.login is None:
             return self._sign_in.leave(request.path)
         job = await self._deps.find_job(request, visitor)
-        report = await self._find_standing(job)
+        report, updates = await self._find_standing(job)
         if report is None:
             return self._deps.renderer.render_message(
                 visitor, "No note", "There's no diff of this job to open a pull request from.", 409
@@ -83,24 +83,25 @@ class NotePages:
                     visitor, "No note", "Your browser does not accept our cookies.", 409
                 )
             return self._sign_in.leave(f"/jobs/{job.id}/note?{BACK}", visitor, job.id)
-        return await run_for_page(self._draw, visitor, job, report)
+        return await run_for_page(self._draw, visitor, job, report, updates)
 
     async def _show_again(
         self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
     ) -> web.Response:
         """The form of a note that was refused. It has the digest of the diff that is shown next to it."""
         job = await self._deps.find_job(request, visitor)
-        report = await self._find_standing(job)
+        report, updates = await self._find_standing(job)
         if report is None:
             raise self._deps.refuse(visitor)
         has_token = bool(self._find_token(request, visitor, job))
-        return await run_for_page(self._draw, visitor, job, report, fields, refusal, has_token=has_token)
+        return await run_for_page(self._draw, visitor, job, report, updates, fields, refusal, has_token=has_token)
 
     def _draw(
         self,
         visitor: Visitor,
         job: Job,
         report: Report,
+        updates: int | None,
         fields: Fields = MappingProxyType({}),
         refusal: FormRefusal | None = None,
         *,
@@ -112,6 +113,7 @@ class NotePages:
             refusal.status if refusal else 200,
             job=job,
             report=report,
+            updates=updates,
             digest=(report.digest or "")[:DIGEST_SHOWN],
             given={name: fields.get(name, "") for name in ("note", "title")},
             refusal=refusal,
@@ -134,7 +136,7 @@ class NotePages:
     async def _write(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         job = await self._deps.find_job(request, visitor)
         await admit(self._deps, visitor, job.repository, Operation.OPEN_PULL)
-        token, report = self._find_token(request, visitor, job), await self._find_standing(job)
+        token, (report, _) = self._find_token(request, visitor, job), await self._find_standing(job)
         if report is None:
             raise ActionRefused(
                 "This diff is no longer waiting for a note: the job's page says what became of it.", 409
@@ -182,14 +184,16 @@ class NotePages:
         fits = pen is not None and pen["job"] == job.id and pen["login"] == visitor.login
         return pen["token"] if pen and fits else ""
 
-    async def _find_standing(self, job: Job) -> Report | None:
-        """The report of a job whose diff a note would approve."""
+    async def _find_standing(self, job: Job) -> tuple[Report | None, int | None]:
+        """The report of a job whose diff a note would approve, and the pull request that it updates while open."""
         async with self._deps.context.db.read() as connection:
             case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
             report = await job_rows.fetch_report(connection, job.id)
             withheld = await fetch_withheld(connection, job.id)
+            updatable = await casebook.fetch_updatable(connection, job) if job.thread is not None else None
         stands = case is not None and case.standing_job_id == job.id and report is not None and report.digest
-        return report if report and stands and not withheld else None
+        updates = updatable[0].number if updatable else None
+        return (report, updates) if report and stands and not withheld else (None, None)
 
 
 def render_note(digest: str, title: str, note: str) -> str:

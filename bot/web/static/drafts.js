@@ -18,9 +18,8 @@
     if ("refused" in form.dataset) return save(form);
     const kept = JSON.parse(localStorage.getItem(form.draft) || "null");
     if (!kept) return;
-    // A link to another repository must not choose where the kept text goes.
-    const linked = new URLSearchParams(location.search), isSame = linked.get("repository") === kept.texts.repository;
-    for (const it of fields(form)) if (!isSame || !linked.has(it.name)) it.value = kept.texts[it.name] ?? it.value;
+    // All of it, whatever a link names: a link must not choose where the kept text goes, or what is done with it.
+    for (const it of fields(form)) it.value = kept.texts[it.name] ?? it.value;
     form.dispatchEvent(new Event("change", { bubbles: true }));
     form.querySelector(".kept").hidden = false;
     form.closest("details")?.setAttribute("open", "");

@@ -11,7 +11,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from secrets import token_hex
 
 from ..environment.environment import mount_environment
 from ..files import Failure, JobPaths, describe, require_worktree
@@ -23,6 +25,9 @@ from .admission import find_limit_s
 from .terminal import SessionEnded, run_in_terminal
 
 TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+
+TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/lib/terminfo", "/usr/share/terminfo")
+"""Where systems keep the descriptions of terminals: see `--with-terminfo-dirs` in the INSTALL file of ncurses."""
 
 GIT_SETTINGS: Mapping[str, str] = {
     "core.hooksPath": os.devnull,
@@ -112,7 +117,6 @@ def describe_session(job: JobPaths, limit_s: float) -> str:
 
 def make_environment(job: JobPaths, *, is_bash: bool) -> dict[str, str]:
     """The variables of the person's shell: those of all the job's processes, and an interactive shell's settings."""
-    term = os.environ.get("TERM", "")
     prompt = f"[ptq {job.id}] \\W\\$ " if is_bash else f"[ptq {job.id}] $ "
     settings = {"GIT_CONFIG_COUNT": str(len(GIT_SETTINGS))}
     for number, (key, value) in enumerate(GIT_SETTINGS.items()):
@@ -124,10 +128,25 @@ def make_environment(job: JobPaths, *, is_bash: bool) -> dict[str, str]:
         "GIT_SSH_COMMAND": "ssh",
         "GIT_PAGER": "less" if shutil.which("less") else "cat",
         "LESSSECURE": "1",
-        "TERM": term if TERM.fullmatch(term) else "dumb",
+        **choose_terminal(os.environ.get("TERM", "")),
         "PS1": prompt,
         "PTQ_CONTEXT_FILE": str(job.context),
         # These files are in the home. They, and less's own, could hold key bindings and commands to repeat.
         "INPUTRC": os.devnull,
         "HISTFILE": "",
     }
+
+
+def choose_terminal(term: str, folders: Sequence[str] = TERMINFO) -> dict[str, str]:
+    """The variables that say what the person's terminal is: `term`, or `dumb` if the system does not describe that.
+
+    A description is what programs send to the terminal, and an agent can write one into the home. Programs look there
+    if the folder that `TERMINFO` names has none (terminfo(5), "Fetching Compiled Descriptions"). So if the system has
+    not even `dumb`, the terminal gets a name that nobody can have foreseen.
+    """
+    for name in (term, "dumb"):
+        for folder in folders if TERM.fullmatch(name) else ():
+            # Systems whose file names ignore case name the subfolder by the letter's code.
+            if any(Path(folder, letter, name).is_file() for letter in (name[0], f"{ord(name[0]):x}")):
+                return {"TERM": name, "TERMINFO": folder}
+    return {"TERM": f"unknown-{token_hex(8)}"}

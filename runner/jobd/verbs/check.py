@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 from ..environment.carry import carry_over
@@ -65,7 +66,7 @@ A folder that becomes a package stays an empty one.
 
 
 def check(stage: Stage) -> dict[str, Any]:
-    """Run everything in order. What could not be run is left out, and `troubles` says why. Raises `Failure`."""
+    """Run everything in turns. What could not be run is left out, and `troubles` says why. Raises `Failure`."""
     job, request = stage.job, stage.request
     keep_locked(job.tree_lock, LOCK_TIMEOUT_S)
     prepared = find_tree(job)
@@ -99,10 +100,14 @@ def check(stage: Stage) -> dict[str, Any]:
 
 
 def take_turns(runs: list[list[Mapping[str, Any]]], times: int) -> Iterator[Mapping[str, Any]]:
-    """All runs, in order. Runs of one list alternate, so that the time of day does not tell them apart."""
+    """All runs. Those of one list take turns, so that the time of day does not tell them apart.
+
+    Each round has an order of its own that nobody can know. So a script that finds out how many runs there were before
+    it still does not know in which of them it is.
+    """
     for turns in runs:
         for _ in range(times):
-            yield from turns
+            yield from SystemRandom().sample(turns, len(turns))
 
 
 def require_time(stage: Stage) -> None:

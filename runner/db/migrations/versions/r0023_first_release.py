@@ -286,6 +286,7 @@ def upgrade() -> None:
     op.create_table(
         "file_changes",
         sa.Column("job_id", sa.String(20), nullable=False),
+        sa.Column("number", INTEGER, autoincrement=False, nullable=False),
         sa.Column("path", sa.Text(), nullable=False),
         sa.Column("mode", sa.String(6)),
         sa.Column("old_mode", sa.String(6)),
@@ -294,7 +295,7 @@ def upgrade() -> None:
             ["job_id"],
             ["jobs.id"],
         ),
-        sa.PrimaryKeyConstraint("job_id", "path"),
+        sa.PrimaryKeyConstraint("job_id", "number"),
     )
     op.create_table(
         "github_writes",
