@@ -115,7 +115,7 @@ KINDS: Mapping[JobKind, KindRow] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """Everything about a job that is known before it begins. `runner.rows.job_rows.create_job` makes the job from it."""
+    """Everything about a job that is known before it begins. `create_job` in `job_rows` makes the job from it."""
 
     id: str
     """Derived from the trigger (`derive_job_id`)."""
