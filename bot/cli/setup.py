@@ -18,13 +18,13 @@ def setup(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the set-up page (0 = any free port).")] = 0,
     job_usd: Annotated[
         str | None,
-        typer.Option(metavar="USD", help='Cap of a job (default: 10), or "unlimited"; the page asks for it.'),
+        typer.Option(metavar="USD", help='Cap per job (default: 10), or "unlimited". The page asks for it.'),
     ] = None,
     user_day_usd: Annotated[
-        str | None, typer.Option(metavar="USD", help="Cap of a person and day, likewise (default: 50).")
+        str | None, typer.Option(metavar="USD", help="The same per person per day (default: 50).")
     ] = None,
     repository_month_usd: Annotated[
-        str | None, typer.Option(metavar="USD", help="Cap of a repository and month, likewise (default: 500).")
+        str | None, typer.Option(metavar="USD", help="The same per repository per month (default: 500).")
     ] = None,
 ) -> None:
     """Create the GitHub App, add machines and agents, and write ptq.toml, in a browser."""

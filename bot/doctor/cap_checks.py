@@ -11,11 +11,11 @@ from handlers.rules import RepositoryRules
 from runner.model.caps import Caps, Scope
 
 PER: Mapping[Scope, str] = {
-    Scope.JOB: "a job",
-    Scope.ISSUE: "an issue",
-    Scope.USER_DAY: "a person and day",
-    Scope.REPOSITORY_DAY: "a repository and day",
-    Scope.REPOSITORY_MONTH: "a repository and month",
+    Scope.JOB: "per job",
+    Scope.ISSUE: "per issue",
+    Scope.USER_DAY: "per person per day",
+    Scope.REPOSITORY_DAY: "per repository per day",
+    Scope.REPOSITORY_MONTH: "per repository per month",
 }
 
 

@@ -2,8 +2,8 @@
 
 A command counts only if its author clearly gave it: at the start of a line of a top-level paragraph. Text in code,
 quotes, lists, headings, tables, links, HTML or forwarded mail is never a command, and neither is text that Markdown
-parsers may read in different ways. A comment with a mail of GitHub's whose beginning is not recognised has no commands
-at all.
+parsers may read in different ways. If a comment holds one of GitHub's e-mails, and the parser cannot see where that
+begins, the comment has no commands at all: any line may be another person's.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
 def parse_commands(comment: str) -> list[Command | UnknownCommand]:
     """The commands of a comment in order, at most `MAX_COMMANDS`. Never raises.
 
-    A mail of GitHub's whose beginning is not recognised holds another person's text, so the comment has no commands.
+    If it holds a mail of GitHub's and we cannot see where that begins, any line may be another person's: no commands.
     """
     commands, holds_mail = _parse(comment)
     return [] if holds_mail else commands
@@ -191,7 +191,7 @@ def find_command_with_mail(comment: str) -> Command | UnknownCommand | None:
 
 
 def _parse(comment: str) -> tuple[list[Command | UnknownCommand], bool]:
-    """What looks like a command, and whether the text around it holds a mail whose beginning is not recognised."""
+    """What looks like a command, and whether the text around it holds a mail and we cannot see where that begins."""
     source = _unify(comment)
     near = _cut(source)
     if not _COMMAND.search(near):

@@ -103,8 +103,8 @@ def render_not_taken_over(why: str, secrets: Collection[str]) -> str:
 def render_too_late() -> str:
     """The reply to a command that is older than the job or hold that it would end."""
     return (
-        "Nothing was done: this comment reached ptq-bot late, and what it would end has begun since. "
-        "If you mean the current job or environment, please comment again."
+        "Nothing was done: this comment reached ptq-bot late, and the current job or takeover began after it was "
+        "written. If you mean the current one, please comment again."
     )
 
 

@@ -145,10 +145,10 @@ async def _decide(context: Context, rules: RepositoryRules, request: StartReques
 
 
 async def start_unheard(context: Context, request: StartRequest, *, unopposed: bool = False) -> Job:
-    """The job of a request from outside its thread, created now or before. Raises `NotPermitted`, and `NotStarted`
-    without a reply.
+    """The job of a request from a page or a terminal, created now or before. The thread gets no reply.
 
-    With `unopposed`, it is refused if people may be working on the issue.
+    With `unopposed`, the request is refused if people may be working on the issue. Raises `NotPermitted` and
+    `NotStarted`.
     """
     request.person.require(Operation.START)
     rules = request.rules

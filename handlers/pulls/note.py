@@ -158,7 +158,7 @@ def find_option_fault(note: NoteText, shown: str) -> str | None:
 _OUR_REFUSALS = (
     "A pull request opens with a human's note, and this command came without one. Please say below it",
     "This note holds only quotes, links or code. Please say",
-    "This note is too short to tell a reviewer anything: it has letters of your own, and letters are the least",
+    "This note is too short to tell a reviewer anything: it has letters of your own, and needs",
     "stands in the agent's report already, and a reviewer wants to hear from somebody who read the diff",
     "If you agree with this diff, reply with the line below and, under it",
     "A draft pull request opens with your note first",
@@ -186,7 +186,7 @@ def _judge(note: str, report_texts: Sequence[str]) -> NoteFault | None:
         )
     # Before anything is read: the note may be as long as a comment can be.
     if len(note) > MAX_NOTE:
-        much = f"This note has {len(note)} characters, and {MAX_NOTE} are the most."
+        much = f"This note has {len(note)} characters, and may have {MAX_NOTE}."
         return NoteFault(
             f"{much} Please say more briefly, {NOTE_PLACEHOLDER}.",
             f"Your note has {len(note):,} characters. It can have {MAX_NOTE:,}.",
@@ -201,7 +201,7 @@ def _judge(note: str, report_texts: Sequence[str]) -> NoteFault | None:
     if letters < MIN_LETTERS:
         return NoteFault(
             f"This note is too short to tell a reviewer anything: it has {letters} letters of your own, and "
-            f"{MIN_LETTERS} letters are the least. Please say, {NOTE_PLACEHOLDER}.",
+            f"needs {MIN_LETTERS}. Please say, {NOTE_PLACEHOLDER}.",
             f"Your note is too short: it has {letters} letters of your own, and needs {MIN_LETTERS}.",
         )
     if _repeats_itself(prose):

@@ -246,7 +246,7 @@ async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> 
     """
     job = approved.job
     if job.private and not (await context.github.fetch_repository(job.repository)).private:
-        raise Abandoned("the diff is from when this repository was private")
+        raise Abandoned("the diff was made while this repository was private")
     await _check_note(context, job, pull)
     await _check_base(context, job)
     rules = await narrow(context, approved.rules)

@@ -62,7 +62,7 @@ OUTDATED = (
 async def ask_for_pull(
     context: Context, person: Person, issue_number: int, comment: IssueComment, command: Command
 ) -> str | None:
-    """Accept a maintainer's note and write down the pull request it approves; else why not, as a reply.
+    """Accept a maintainer's note, and store the pull request that it approves. Otherwise returns the reason as a reply.
 
     Raises `NotPermitted`.
     """
@@ -139,8 +139,11 @@ def _stood(reply: Reply, comment: IssueComment) -> bool:
 
 
 def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> NoteFault | None:
-    """Why a note approves nothing; None when it approves the report's diff. `stood` are the reports that could be read
-    when it was written, for one that names no digest."""
+    """Why a note approves nothing; None when it approves the report's diff.
+
+    `stood` are the reports that existed when the note was written, newest first. The newest one is what a note without
+    a digest approves.
+    """
     digest = report.digest or ""
     shown = digest[:DIGEST_SHOWN]
     if note.digest is not None and not matches_digest(note.digest, digest):

@@ -227,14 +227,14 @@ _LONGEST_HEADER = 40
 
 
 def may_open(text: str, secrets: Collection[str]) -> bool:
-    """Whether `find_open` may find something at the end of any line: asked first, for as a rule nothing is there."""
+    """Whether `find_open` can find anything in the text. Ask this first: it is cheap, and usually the answer is no."""
     return "-----BEGIN " in text or has_head(text, frozenset(secrets)) or bool(_HEADER.search(text))
 
 
 def find_open(text: str, secrets: Collection[str]) -> int:
-    """Where, in whole lines, something begins that the lines after them may turn into a secret; else their length.
+    """Where in a text of whole lines something begins that the next lines may turn into a secret; else its length.
 
-    Every live secret and every shape that may go over several lines is looked for, and no other has to be.
+    Only live secrets and the shapes that can be longer than a line are searched for.
     """
     places = [find_head(text, frozenset(secrets))]
     if "-----BEGIN " in text:
@@ -365,7 +365,7 @@ _LANGUAGES = re.compile(
 
 
 def defuse(text: str, rules: Sequence[Rule] = RULES) -> str:
-    """Markdown in which nothing notifies, closes, commands, embeds or hides. What its author wrote as code stays so.
+    """Markdown that notifies nobody, closes no issue, and has no command, picture or hidden text. Code stays code.
 
     The text is not searched for code, but rewritten: its fences at the margin, its spans each in a line, and every
     other mark of code spelt out. So nothing depends on where a parser would have seen code.
@@ -466,7 +466,7 @@ def make_safe(text: str, secrets: Collection[str], limit: int | None = None, not
 
 
 def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
-    """Somebody's words as one line of Markdown that may be posted, of some `limit` characters: no mark is counted."""
+    """Somebody's words as one line of Markdown that may be posted. `limit` counts its characters without our marks."""
     return _defuse_prose([make_safe_title(text, secrets, limit)])
 
 
@@ -490,7 +490,7 @@ _PLAIN = Rule("emphasis, links and addresses", _spell_out_markup)
 
 
 def make_safe_title(text: str, secrets: Collection[str], limit: int) -> str:
-    """Somebody's words as `one_line`, without secrets: also without one that only the rules of titles put together."""
+    """Somebody's words as `one_line`, without secrets, also those that appear when `one_line` removes something."""
     return one_line(redact(one_line(redact(text, secrets), 4 * limit), secrets), limit)
 
 
@@ -557,7 +557,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 
 def close_fence(text: str) -> str:
-    """What a person wrote, with the fence closed that it leaves open, if any: what follows it then stands outside."""
+    """What a person wrote. If it leaves a fence open, this closes it, so that what follows is outside the fence."""
     tokens = parse_blocks(text)
     if not tokens or tokens[-1].type != "fence" or tokens[-1].level:
         return text

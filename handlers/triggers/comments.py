@@ -1,4 +1,4 @@
-"""Commands in comments: one function for each verb of `handlers.commands`."""
+"""Commands in comments: `VERBS` has the function for each verb of `handlers.commands.table`."""
 
 from __future__ import annotations
 

@@ -127,8 +127,8 @@ def render_not_configured(login: str, repository: str) -> str:
 def render_pull_request_thread() -> str:
     """Commands on a pull request that is not ours."""
     return (
-        "ptq-bot only works on issues and on its own pull requests. Please use the command on the issue of this "
-        "pull request."
+        "ptq-bot only works on issues and on its own pull requests. Please write the command on the issue that this "
+        "pull request is about."
     )
 
 
@@ -149,7 +149,7 @@ def render_quoted_mail() -> str:
     """Commands in a comment with a mail that is not marked as a quote."""
     return (
         "This comment holds a quoted e-mail, so its commands are not carried out. "
-        "Write the command in a comment of its own on GitHub."
+        "Write the command on GitHub, in a comment without the e-mail."
     )
 
 
@@ -251,8 +251,8 @@ def render_pause_ended(login: str) -> str:
 def render_pause_kept(login: str, label: str, least: Role, *, put_back: bool) -> str:
     """The pause label was removed by somebody who may not end a pause."""
     named = show_code(label, (), 50)
-    now = f"so {named} was added again" if put_back else f"add {named} to this issue and remove it to end the pause"
-    return f"New jobs are still paused: only people with {least.word} access can end a pause, @{login}, {now}."
+    now = f"ptq-bot has put {named} back." if put_back else f"To end the pause, put {named} on again and remove it."
+    return f"@{login}, new jobs are still paused: only people with {least.word} access can end a pause. {now}"
 
 
 def render_no_results() -> str:
@@ -267,7 +267,7 @@ def render_again(body: str) -> str:
 
 def render_private_before() -> str:
     """A request in a public repository for the results of a job from when it was private."""
-    return "The last attempt is from when this repository was private, so its results are not used here."
+    return "The last attempt ran while this repository was private, so its results are not used here."
 
 
 def render_unknown_command(word: str, suggestion: str | None) -> str:

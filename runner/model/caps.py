@@ -28,10 +28,10 @@ class Scope(StrEnum):
 
 OF_WHAT: Mapping[Scope, str] = {
     Scope.JOB: "",
-    Scope.ISSUE: " of all runs on this issue",
-    Scope.USER_DAY: " of what @{requested_by} asked for today",
-    Scope.REPOSITORY_DAY: " of this repository today",
-    Scope.REPOSITORY_MONTH: " of this repository in this month",
+    Scope.ISSUE: " for all runs on this issue",
+    Scope.USER_DAY: " for what @{requested_by} asked for today",
+    Scope.REPOSITORY_DAY: " for this repository today",
+    Scope.REPOSITORY_MONTH: " for this repository this month",
 }
 
 
@@ -86,7 +86,7 @@ class CapUse:
         return f"caps.{self.scope}.{self.kind.removeprefix('unpriced_')}"
 
     def describe(self, requested_by: str, whose: str = "its") -> str:
-        """It as a clause: `its cap of 200 turns`, `the cap of $30.00 of all runs on this issue`."""
+        """It as a clause: `its cap of 200 turns`, `the cap of $30.00 for all runs on this issue`."""
         unit = _UNITS[self.kind].removesuffix("s") if self.limit == 1 else _UNITS[self.kind]
         amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {unit}"
         article = whose if self.scope is Scope.JOB else "the"

@@ -1,6 +1,6 @@
 """What a job is: its kind and its states, the moves between them, and what comes out of it.
 
-Pure values; read this file first. It refuses to know databases, machines and GitHub.
+Pure values; read this file first. It knows neither databases nor machines nor GitHub.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ KINDS: Mapping[JobKind, KindRow] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """Everything about a job that is known before it begins. `queue_job` creates the job from it."""
+    """Everything about a job that is known before it begins. `create_job` in `job_rows` makes the job from it."""
 
     id: str
     """Derived from the trigger (`derive_job_id`)."""
@@ -262,7 +262,7 @@ class Job(JobRequest):
 
 
 def queue_job(request: JobRequest, attempt: int, now: datetime) -> Job:
-    """Create the job of a request. Every job is created here."""
+    """The queued job of a request. Every job begins as this value; `create_job` stores it."""
     return Job(**_list_asked(request), attempt=attempt, state=JobState.QUEUED, created_at=now, changed_at=now)
 
 

@@ -1,6 +1,6 @@
 """The steps of a job, one for each state. Every step can be repeated after a crash, because it looks before it acts.
 
-A step asks the machine-side program for the current state, does at most one thing, and returns the job. It raises
+A step asks `jobd` on the machine for the current state, does at most one thing, and returns the job. It raises
 `HostError` if the machine cannot be reached; `supervisor` decides how long that may last.
 """
 

@@ -117,7 +117,7 @@ def test_a_machine_says_whether_it_seals_jobs(tmp_path: Path, repository: Reposi
     assert first.startswith(("here  sealed: user, mount, pid, ipc", "here  not sealed: "))
     assert first.rpartition(" ")[2] in ("overlay", "copy", "slot")
     assert all(line.startswith("  open: ") for line in rest)
-    assert bool(os.getuid()) != ("  open: the account is root: give jobs one of their own" in rest)
+    assert bool(os.getuid()) != ("  open: the account is root: give jobs an account of their own" in rest)
 
 
 class _AsksForLogin(BaseHTTPRequestHandler):

@@ -277,7 +277,7 @@ def test_a_file_with_secrets_is_judged_by_who_else_may_read_or_change_it(
 @pytest.mark.parametrize(
     ("caps", "verdict", "words"),
     [
-        (DEFAULT_CAPS, OK, "$10.00 a job, $50.00 a person and day, $500.00 a repository and month"),
+        (DEFAULT_CAPS, OK, "$10.00 per job, $50.00 per person per day, $500.00 per repository per month"),
         ({Scope.USER_DAY: Caps(jobs=20)}, OK, "none on money, but others"),
         ({scope: Caps(output_bytes=1) for scope in Scope}, WARNING, "nothing limits what agents spend"),
     ],

@@ -520,7 +520,7 @@ async def test_what_a_job_has_taken_counts_for_its_neighbours_until_its_meter_is
         await floor.gateway.open(other, caps, {}, {job.id: NOTHING})
         async with floor.ask(other, "/v1/messages") as answer:
             assert answer.status == 400
-            assert "of this repository today" in await answer.text()
+            assert "for this repository today" in await answer.text()
         assert {*floor.gateway.list_accounts()} == {job.id, other.id}
         floor.gateway.forget(job.id)
         assert [*floor.gateway.list_accounts()] == [other.id]

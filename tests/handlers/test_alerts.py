@@ -177,14 +177,14 @@ async def test_each_cap_of_a_day_or_a_month_is_told_of_once_in_that_time(databas
         await run(watch, "bbbbbbbbbb", cost_usd=1.01, input_tokens=3_000)
         end, key = "is used up. No new jobs start.", "You can raise it: caps.{} in ptq.toml."
         assert await watch.hear() == [
-            f"octo/widgets: the cap of $5.00 of this repository today {end} Running agents are stopped. "
+            f"octo/widgets: the cap of $5.00 for this repository today {end} Running agents are stopped. "
             f"{key.format('repository_day.cost_usd')}",
-            f"octo/widgets: the cap of 10,000 tokens of this repository in this month {end} "
+            f"octo/widgets: the cap of 10,000 tokens for this repository this month {end} "
             f"Running agents are stopped. {key.format('repository_month.tokens')}",
         ]
         await run(watch, "cccccccccc")
         assert await watch.hear() == [
-            f"maintainer: the cap of 3 jobs of what maintainer asked for today {end} {key.format('user_day.jobs')}"
+            f"maintainer: the cap of 3 jobs for what maintainer asked for today {end} {key.format('user_day.jobs')}"
         ]
         watch.start_again()
         assert await watch.hear() == []
@@ -199,9 +199,9 @@ async def test_a_cap_of_a_day_or_a_month_that_is_near_is_told_of_once_in_that_ti
         await run(watch, "aaaaaaaaaa", cost_usd=4.0, input_tokens=9_999)
         rest = "At 100 % no new jobs start, and running agents are stopped. You can raise it: caps"
         near = [
-            f"octo/widgets: 80 % of the cap of $5.00 of this repository today is used. {rest}.repository_day.cost_usd"
+            f"octo/widgets: 80 % of the cap of $5.00 for this repository today is used. {rest}.repository_day.cost_usd"
             " in ptq.toml.",
-            "octo/widgets: 99 % of the cap of 10,000 tokens of this repository in this month is used. "
+            "octo/widgets: 99 % of the cap of 10,000 tokens for this repository this month is used. "
             f"{rest}.repository_month.tokens in ptq.toml.",
         ]
         beside = Watch(watch.db, watch.clock, watch.alerts)

@@ -103,7 +103,7 @@ async def test_a_report_of_a_private_repository_is_not_posted_in_a_public_one_of
         await thread.work(thread.github.say(ISSUE, "boss", f"/ptq {command}"))
         await drain(Comments(thread.context))
         said = thread.github.threads[ISSUE][-1].body
-        assert "from when this repository was private" in said
+        assert "while this repository was private" in said
         assert "```diff" not in said
 
 

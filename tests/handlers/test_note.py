@@ -107,7 +107,7 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
     [
         ("", "came without one"),
         (" \n\t", "came without one"),
-        ("lgtm", f"it has 4 letters of your own, and {MIN_LETTERS} letters"),
+        ("lgtm", f"it has 4 letters of your own, and needs {MIN_LETTERS}"),
         ("👍" * 40, "0 letters"),
         ("." * 100 + "1" * 100, "0 letters"),
         ("a\u200b" * 20, "20 letters"),
@@ -132,8 +132,8 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
         ("lgtm, looks good to me, ship it now, please merge. " * 5, "same few words"),
         (f"ok ok ok it is fine by me {'ok ' * 40}", "same few words"),
         ("好的沒問題" * 8, "same few words"),
-        (NOTE + " x" * 5000, "10000 are the most"),
-        (f"> {NOTE}\n" * 200, "10000 are the most"),
+        (NOTE + " x" * 5000, "may have 10000"),
+        (f"> {NOTE}\n" * 200, "may have 10000"),
         (f"{NOTE}\n\n```python\nx = 1", "leaves a fence"),
         (f"{NOTE}\n\n<!-- hidden", "leaves a fence, a comment"),
         *(
@@ -143,7 +143,7 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
         (f"{NOTE}\n\n<details><summary>more</summary>", "HTML element open"),
         ("If you agree with this diff, reply with the line below and, under it, in your own words.", "our template"),
         (
-            "This note is too short to tell a reviewer anything: it has 4 letters of your own, and 30 are the least.",
+            "This note is too short to tell a reviewer anything: it has 4 letters of your own, and needs 30.",
             "our template",
         ),
         ("An early end. looked, found, mended. An early end.", "“An early end."),

@@ -267,7 +267,7 @@ async def test_only_people_who_may_pause_end_a_pause_and_others_find_the_label_b
         thread.clock.forward(15 * 60)
     begun, kept = await thread.replies()
     assert "Paused by" in begun
-    assert "only people with write access can end a pause, @triager" in kept
+    assert "@triager, new jobs are still paused: only people with write access can end a pause." in kept
     await thread.tell("unlabeled", "ptq:pause")
     assert await thread.is_paused(), "a copy of an old delivery: the label is on"
     await thread.unlabel("ptq:pause")

@@ -78,7 +78,7 @@ async def test_tokens_are_capped_likewise(books: Books) -> None:
 
 async def test_what_others_have_taken_counts_where_it_belongs_together(books: Books) -> None:
     account = await books.open({Scope.ISSUE: Usage(known_usd=9.8)}, issue=Caps(cost_usd=10.0))
-    with pytest.raises(AtCap, match="of all runs on this issue"):
+    with pytest.raises(AtCap, match="for all runs on this issue"):
         await books.ledger.reserve(account, "m", MOST, NOON)
     assert await books.states() == []
 
@@ -94,16 +94,16 @@ async def test_jobs_side_by_side_cannot_take_more_together_than_a_cap_of_both(bo
         beside[job.id].renew(caps, {}, {})
     first, second, of_bob = beside.values()
     calls = [await books.ledger.reserve(account, "m", MOST, NOON) for account in (first, second, first)]
-    with pytest.raises(AtCap, match="of what @alice asked for today"):
+    with pytest.raises(AtCap, match="for what @alice asked for today"):
         await books.ledger.reserve(second, "m", MOST, NOON)
     await books.ledger.reserve(of_bob, "m", MOST, NOON)
-    with pytest.raises(AtCap, match="of this repository today"):
+    with pytest.raises(AtCap, match="for this repository today"):
         await books.ledger.reserve(of_bob, "m", Usage(known_usd=0.40), NOON)
     await books.ledger.settle(first, calls[0], "m", REAL, NOON, assumed=False)
     # Once it is written down, others read it there, and it counts no more than once.
     second.renew(caps, {Scope.USER_DAY: Usage(known_usd=0.05)}, {first.job.id: Usage(known_usd=0.05)})
     await books.ledger.reserve(second, "m", Usage(known_usd=0.34), NOON)
-    with pytest.raises(AtCap, match="of what @alice asked for today"):
+    with pytest.raises(AtCap, match="for what @alice asked for today"):
         await books.ledger.reserve(second, "m", Usage(known_usd=0.02), NOON)
 
 

@@ -347,7 +347,7 @@ async def test_a_quota_of_a_repositorys_day_is_kept(tmp_path: Path) -> None:
         await world.comment("/ptq repro")
         await world.wait_for_report()
         await world.comment("/ptq repro")
-        assert "It resets at 00:00 UTC" in await world.wait_for_reply("the cap of 1 job of this repository today")
+        assert "It resets at 00:00 UTC" in await world.wait_for_reply("the cap of 1 job for this repository today")
 
 
 async def test_a_repository_narrows_what_may_be_asked_for(tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ async def test_a_repository_narrows_what_may_be_asked_for(tmp_path: Path) -> Non
         await world.wait_for_report()
         assert [job.preset for job in await world.jobs()] == ["repro"]
         await world.comment("/ptq repro")
-        await world.wait_for_reply("the cap of 1 job of all runs on this issue")
+        await world.wait_for_reply("the cap of 1 job for all runs on this issue")
 
 
 async def test_rules_that_are_broken_stop_what_is_new_and_nothing_else(tmp_path: Path) -> None:

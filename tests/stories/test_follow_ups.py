@@ -195,9 +195,9 @@ async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_ag
 @pytest.mark.parametrize(
     ("scope", "words"),
     [
-        ("issue", "the cap of 1 job of all runs on this issue is used up. Only the operator"),
+        ("issue", "the cap of 1 job for all runs on this issue is used up. Only the operator"),
         ("user_day", "@maintainer asked for today is used up. It resets at 00:00 UTC."),
-        ("repository_month", "of this repository in this month is used up. It resets next month (UTC)."),
+        ("repository_month", "for this repository this month is used up. It resets next month (UTC)."),
     ],
 )
 async def test_while_a_cap_is_used_up_nothing_starts_and_each_request_is_answered_once(

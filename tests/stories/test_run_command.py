@@ -77,7 +77,7 @@ async def test_who_follows_a_task_reads_its_report_and_learns_by_the_status_how_
     assert {job.preset: job.state for job in await world.jobs()} == {"fix": "succeeded", "slow": "failed"}
     third = await asyncio.to_thread(program.run, "run", *words, "More.")
     assert (third.returncode, third.stdout) == (1, "")
-    assert "the cap of 2 jobs of what @casey asked for today is used up. It resets at 00:00 UTC" in third.stderr
+    assert "the cap of 2 jobs for what @casey asked for today is used up. It resets at 00:00 UTC" in third.stderr
 
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (

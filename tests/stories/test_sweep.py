@@ -185,7 +185,7 @@ async def test_a_cap_stops_it_and_says_when_it_is_free_again(tmp_path: Path) -> 
         first, second = await file(world, ISSUE_BODY, ISSUE_BODY)
         summary = await run(world, replace(WISH, at_once=1))
         assert outcomes(summary) == [(first, "still reproduces"), (second, "not begun")]
-        assert "the cap of 1 job of this repository today is used up. It resets at 00:00 UTC" in render_text(summary)
+        assert "the cap of 1 job for this repository today is used up. It resets at 00:00 UTC" in render_text(summary)
         assert said(world, second) == []
 
 

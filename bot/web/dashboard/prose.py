@@ -1,7 +1,8 @@
-"""What agents write in Markdown, as HTML that loads nothing, runs nothing, and leads only to where the web is. Pure.
+"""Renders agents' Markdown as HTML that loads nothing, runs nothing, and links only to http and https. Pure.
 
-Its HTML is shown and not obeyed, its pictures are links, and what it hides behind entities or between its marks is
-cleaned once more, as readers see it. A line that begins like one of ours says first that an agent wrote it.
+HTML in the Markdown is shown as text, and pictures become links. Entities and Markdown's marks can hide a secret, so
+the text is cleaned a second time as readers see it. A line that looks like one of ours gets a note that an agent wrote
+it.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from handlers.text.transcript import redact_each
 from handlers.text.voice import SPEAKER, sounds_like_us
 
 MAX_PROSE = 20_000
-"""Characters beyond which a text is shown as it was typed. 15 kB of an honest one take some 10 ms."""
+"""A text with more characters is shown as it was typed. An ordinary text of 15 kB takes some 10 ms to render."""
 
 MAX_CELLS = 10_000
-"""Of tables, which rows that end early are filled up to."""
+"""The most cells of all tables in a text. Rows that end early count as full, because the parser fills them."""
 
 MAX_LOOKS = 250_000
-"""Characters that are looked at for the ends of links: from each open bracket on, to the end of its paragraph. With as
-many the parser takes a second."""
+"""The most characters that the parser may have to search for the ends of links. It searches from each open bracket to
+the end of the paragraph. This many take a second."""
 
 _MAX_NESTING = 20
-"""Of quotes, lists and marks in each other; the parser leaves out what stands deeper."""
+"""The depth of nested quotes, lists and marks; the parser leaves out what is deeper."""
 
 _TOP = 3
 """The level of a text's highest heading: above it are those of page and section."""
@@ -38,7 +39,7 @@ _TOP = 3
 _WEB = re.compile(r"https?://[^/]", re.IGNORECASE)
 
 _WIDE = '<div class="scroll" tabindex="0" role="region" aria-label="Table">'
-"""What a table stands in."""
+"""The element around each table."""
 
 _CODE = ("code_block", "fence")
 _HEADS = ("heading_open", "th_open")
@@ -48,10 +49,10 @@ Clean = Callable[[str], str]
 
 
 def render_prose(text: str, clean: Clean) -> Markup:
-    """Somebody's Markdown as HTML; what is too long or too deep for that, as the text that it is.
+    """Somebody's Markdown as HTML; if it is too long or too deep for that, its plain text.
 
-    `clean` takes away what nobody should see. What becomes such a thing only once the marks are gone is not among them
-    either: its paragraph, or if need be all of it, is then shown without marks.
+    `clean` removes what nobody should see. If a secret appears only when the marks are gone, it is removed as well, and
+    its paragraph, or if necessary the whole text, is shown without marks.
     """
     text = clean(text)
     tokens = _parse(text)
@@ -81,7 +82,7 @@ def _parser() -> MarkdownIt:
 
 
 def _parse(text: str) -> list[Token] | None:
-    """The text's tokens; None where it is better read as it is."""
+    """The text's tokens; None if it is to be shown as plain text."""
     if len(text) > MAX_PROSE or _is_costly(text):
         return None
     try:
@@ -112,7 +113,7 @@ def _say(text: str) -> Token:
 
 
 def _tame_words(words: Sequence[Token], clean: Clean) -> Iterator[Token]:
-    """Links that lead into the web alone, and links in place of pictures."""
+    """The tokens without links to anything but http and https, and with links in place of pictures."""
     is_link = False
     for token in words:
         if token.type == "link_open":

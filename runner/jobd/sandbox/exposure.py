@@ -37,7 +37,7 @@ def _find_groups() -> Iterator[str]:
     if powerful and os.getuid():
         yield f"the account is in the groups {', '.join(powerful)}, which give it access beyond its own files"
     if not os.getuid():
-        yield "the account is root: give jobs one of their own"
+        yield "the account is root: give jobs an account of their own"
 
 
 def _find_schedulers() -> Iterator[str]:
