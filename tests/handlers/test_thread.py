@@ -149,6 +149,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         hold_replies.render_taken_over(DONE, DONE, HOLD, 1, "colleague", URL),
         hold_replies.render_taken_over(DONE, ANEW, HOLD, 1, None, URL, signs_in=True),
     ],
+    hold_replies.render_only_dropped: [hold_replies.render_only_dropped()],
     hold_replies.render_no_longer_allowed: [
         hold_replies.render_no_longer_allowed(HOLD),
         hold_replies.render_no_longer_allowed(replace(HOLD, waits_for_report=True)),
