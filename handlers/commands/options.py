@@ -1,4 +1,4 @@
-"""The options of a command: agent, model, machine, `--anyway` and `--fresh`. Pure.
+"""The options of a command: agent, model, machine, preset, `--anyway` and `--fresh`. Pure.
 
 They come before the advice: `--agent codex --model gpt-5.5 look at the loop`. Typed text is never repeated unchanged.
 """
@@ -13,8 +13,8 @@ from typing import Any
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
 
-NAMES = ("agent", "model", "machine")
-"""The options with a name."""
+NAMES = ("agent", "model", "machine", "preset")
+"""The options with a name. Only a retry has a choice of presets."""
 
 ANYWAY, FRESH = "anyway", "fresh"
 """The options without a name: start even if something speaks against it, and without what earlier attempts found."""
@@ -42,6 +42,7 @@ class Options:
     agent: str | None = None
     model: str | None = None
     machine: str | None = None
+    preset: str | None = None
     anyway: bool = False
     fresh: bool = False
     problem: str | None = None

@@ -121,7 +121,8 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "/ptq retry [options] [advice]",
             "Continue the last attempt, with its edits, its worklog and your advice.",
             Operation.START,
-            "It uses the last attempt's agent, model and preset unless the options say otherwise.",
+            "It uses the last attempt's agent, model and preset unless the options say otherwise: "
+            "`/ptq retry --preset fix` turns a diagnosis into a fix.",
         ),
         CommandSpec(
             "status",

@@ -277,8 +277,12 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
     earlier, usual, name = None, Choice(rules.agent), request.preset
     if request.preset == RETRY:
         earlier = await find_earlier(connection, context, rules.name, number)
-        name = await find_task(connection, earlier.job)
+        name = (request.options.preset or "").casefold() or await find_task(connection, earlier.job)
+    elif request.options.preset is not None:
+        raise NotStarted(replies.render_preset_for_retry(request.command))
     preset = find_preset(context, rules, name, request.steering)
+    if earlier and request.options.preset:
+        _check_goes_on(preset, earlier)
     if preset.kind is JobKind.REBASE:
         earlier = await find_rebasable(connection, context, rules.name, number)
         if request.target is None:
@@ -307,6 +311,14 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
         raise NotStarted(reply, on_page) from None
     await check_caps(connection, context, rules, number, request.person.name)
     return _Plan(preset, choice, earlier, gives_way)
+
+
+def _check_goes_on(preset: Preset, earlier: EarlierAttempt) -> None:
+    """Raise `NotStarted` if this preset cannot continue an attempt that had another one."""
+    if preset.kind is not JobKind.AGENT:
+        raise NotStarted(replies.render_not_a_retry(preset.command), form_errors.NOT_A_RETRY)
+    if preset.carries_on and not earlier.edited:
+        raise NotStarted(replies.render_nothing_to_simplify(), form_errors.NOTHING_TO_SIMPLIFY)
 
 
 async def start_again(connection: AsyncConnection, context: Context, lost: Job) -> Job:

@@ -24,6 +24,7 @@ BOTH = Options("codex", "gpt-5.5")
         ("--agent codex", Options("codex"), ""),
         ("--agent codex --model gpt-5.5 look at the loop", BOTH, "look at the loop"),
         ("--model=gpt-5.5 --agent=codex look", BOTH, "look"),
+        ("--preset fix look", Options(preset="fix"), "look"),
         ("--fresh --anyway look", Options(anyway=True, fresh=True), "look"),
         ("--fresh=yes", Options(problem="unknown option `--fresh`"), ""),
         ("  --agent\tcodex   --model  gpt-5.5   look", BOTH, "look"),

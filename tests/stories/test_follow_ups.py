@@ -140,6 +140,36 @@ async def test_a_diagnosis_stays_to_be_read_when_a_fix_has_used_it(tmp_path: Pat
         assert list_folded(world) == [False] * 4
 
 
+async def test_a_retry_may_have_another_preset_and_then_continues_the_attempt_with_it(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=DIAGNOSE_THEN_FIX) as world:
+        await world.open_issue()
+        await world.comment("/ptq diagnose")
+        await world.wait_for_report()
+        world.commit({"NEWS": "something else\n"})
+        for count, (typed, refusal) in enumerate(
+            (
+                ("/ptq fix --preset diagnose", "`--preset` is an option of `/ptq retry`, and `/ptq fix` has its own"),
+                ("/ptq retry --preset verify", "this preset cannot continue an attempt. Use `/ptq verify`."),
+                ("/ptq retry --preset rebase", "this preset cannot continue an attempt. Use `/ptq rebase`."),
+                ("/ptq retry --preset simplify", "has no change to simplify"),
+                ("/ptq retry --preset <b>x", "Not started. Usage: `/ptq run PRESET`"),
+            ),
+            1,
+        ):
+            await world.comment(typed)
+            assert "<b>" not in await world.wait_for_reply(refusal), count
+        assert len(await world.jobs()) == 1
+        await world.comment("/ptq retry --preset Fix keep it short")
+        report = await world.wait_for_report(2)
+        assert "`fix` attempt 2" in report
+        second, first = await world.jobs()
+        assert (second.preset, second.may_change, second.follows) == ("fix", True, first.id)
+        assert (second.base_commit, second.base_branch) == (first.base_commit, first.base_branch)
+        assert "carries on from attempt 1 on this issue, which had the task `diagnose`" in second.prompt
+        assert "assert list(chunked([1], 2))" in read_blocks(second.prompt)["repro.py of the earlier attempt"]
+        await world.wait(lambda: list_folded(world)[:2] == [True, True] or None, "the new report replaces the old one")
+
+
 async def test_a_retry_passes_over_an_attempt_of_which_nothing_came(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
         await world.open_issue()
