@@ -129,7 +129,7 @@ async def fetch_last_told(connection: AsyncConnection, repository: str, thread: 
 
     Without `private`, none from when the repository was private. As above, no failed rebase.
     """
-    told = select(reports.c.job_id).where(reports.c.body != "", ~reports.c.withheld)
+    told = select(reports.c.job_id).where(func.trim(reports.c.body, " \t\r\n") != "", ~reports.c.withheld)
     in_vain = (jobs.c.kind == JobKind.REBASE) & (jobs.c.state != JobState.SUCCEEDED)
     which = [jobs.c.repository == repository, jobs.c.thread == thread, jobs.c.id.in_(told), ~in_vain]
     if not private:
