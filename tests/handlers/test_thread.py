@@ -173,6 +173,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         hold_replies.render_not_taken_over("the job has no environment yet; wait until its agent runs", ())
     ],
     hold_replies.render_nothing_held: [hold_replies.render_nothing_held()],
+    hold_replies.render_only_dropped: [hold_replies.render_only_dropped()],
     hold_replies.render_release_unclear: [hold_replies.render_release_unclear()],
     hold_replies.render_not_released: [
         hold_replies.render_not_released("the job has not ended yet; its result is not stored yet", ())
