@@ -1,4 +1,4 @@
-"""The options of a command: agent, model, machine, and `--anyway`. Pure.
+"""The options of a command: agent, model, machine, preset, `--anyway` and `--fresh`. Pure.
 
 They come before the advice: `--agent codex --model gpt-5.5 look at the loop`. Typed text is never repeated unchanged.
 """
@@ -13,11 +13,11 @@ from typing import Any
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
 
-NAMES = ("agent", "model", "machine")
-"""The options with a name."""
+NAMES = ("agent", "model", "machine", "preset")
+"""The options with a name. Only a retry has a choice of presets."""
 
-ANYWAY = "anyway"
-"""The option without a name: start even if something speaks against it."""
+ANYWAY, FRESH = "anyway", "fresh"
+"""The options without a name: start even if something speaks against it, and without what earlier attempts found."""
 
 MAX_NAME = 30
 """The most characters of an unknown option that we repeat."""
@@ -42,7 +42,9 @@ class Options:
     agent: str | None = None
     model: str | None = None
     machine: str | None = None
+    preset: str | None = None
     anyway: bool = False
+    fresh: bool = False
     problem: str | None = None
     """Why they are not valid, as a clause that is safe to post; None if they are."""
 
@@ -62,7 +64,7 @@ def read_options(argument: str) -> tuple[Options, str]:
     rest = argument.strip()
     while option := _OPTION.match(rest):
         name, value = option[1].casefold(), option[2] or option[3]
-        if name == ANYWAY and option[2] is None:
+        if name in (ANYWAY, FRESH) and option[2] is None:
             given[name] = True
             rest = rest[option.end(1) :].lstrip()
             continue

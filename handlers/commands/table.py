@@ -19,7 +19,7 @@ from itertools import pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from handlers.commands.options import ANYWAY, NAMES
+from handlers.commands.options import ANYWAY, FRESH, NAMES
 from handlers.commands.rights import RIGHTS, Operation, Right
 from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules
 from handlers.text.hidden_parts import RAW_TEXT
@@ -121,7 +121,8 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "/ptq retry [options] [advice]",
             "Continue the last attempt, with its edits, its worklog and your advice.",
             Operation.START,
-            "It uses the last attempt's agent, model and preset unless the options say otherwise.",
+            "It uses the last attempt's agent, model and preset unless the options say otherwise: "
+            "`/ptq retry --preset fix` turns a diagnosis into a fix.",
         ),
         CommandSpec(
             "status",
@@ -474,7 +475,7 @@ def render_help(rules: RepositoryRules | None = None) -> str:
     head = ["| Command | What it does | Who can use it |", "| --- | --- | --- |"]
     options = ", ".join(f"`--{name} NAME`" for name in NAMES)
     foot = (
-        f"Options are {options} and `--{ANYWAY}`; put them before the advice. "
+        f"Options are {options}, `--{ANYWAY}` and `--{FRESH}`; put them before the advice. "
         f"Put each command on its own line, in the first {MAX_READ:,} characters of a comment (up to {MAX_COMMANDS} "
         "commands). Commands in edited comments are ignored."
     )

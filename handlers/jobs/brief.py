@@ -22,6 +22,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from handlers.jobs.previous_attempts import EarlierAttempt
 from handlers.jobs.snapshot import Snapshot, SnapshotComment
 from handlers.rules import COMMANDED, Preset, RepositoryRules
+from handlers.text.earlier_blocks import OF_EARLIER
 from handlers.text.hidden_text import reveal
 from runner.changes.concerns import OUTCOMES, SECURITY_CONCERN
 from runner.model.environment import NAMED_PATHS
@@ -82,7 +83,8 @@ def render_brief(
     """The prompt of one job.
 
     `nonce` is part of the fences, and must be unpredictable for the authors of the issue. `steering` is the requester's
-    advice, possibly empty. `skills` are names; `earlier` is the attempt that a retry continues.
+    advice, possibly empty. `skills` are names; `earlier` is the attempt that this one continues, or whose
+    texts it gets.
     """
     advice = reveal(steering)[:MAX_STEERING]
     values = {
@@ -140,7 +142,7 @@ def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:
 
 def _texts_of(snapshot: Snapshot, earlier: EarlierAttempt | None) -> Iterator[str]:
     if earlier:
-        yield from (earlier.failure, earlier.report, earlier.worklog)
+        yield from (earlier.failure, earlier.report, earlier.worklog, earlier.repro)
     yield from (snapshot.title, snapshot.author, snapshot.body, *snapshot.labels, *snapshot.links)
     for comment in snapshot.comments:
         yield from (comment.author, comment.body)
@@ -185,9 +187,11 @@ def _describe_earlier(earlier: EarlierAttempt) -> dict[str, object]:
         "base_commit": earlier.job.base_commit,
         "edited": earlier.edited,
         "configured": earlier.configured,
-        "failure": Untrusted(earlier.failure, "why the earlier attempt ended"),
-        "report": Untrusted(earlier.report, "report of the earlier attempt"),
-        "worklog": Untrusted(earlier.worklog, "worklog of the earlier attempt"),
+        "continued": earlier.continued,
+        "failure": Untrusted(earlier.failure, f"end {OF_EARLIER}"),
+        "report": Untrusted(earlier.report, f"report {OF_EARLIER}"),
+        "worklog": Untrusted(earlier.worklog, f"worklog {OF_EARLIER}"),
+        "repro": Untrusted(earlier.repro, f"repro.py {OF_EARLIER}"),
     }
 
 

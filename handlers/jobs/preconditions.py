@@ -26,7 +26,7 @@ from handlers.words.form_errors import FormError, strip_marks
 from runner.changes.concerns import is_withheld
 from runner.checks.verification import CheckKind
 from runner.model.caps import CapUse, Scope, find_tightest
-from runner.model.job import Job, JobState, Posts
+from runner.model.job import Job, JobState, Posts, Report
 from runner.rows import job_rows
 from runner.rows.pauses import fetch_pauses, find_pause
 
@@ -217,15 +217,32 @@ async def find_simplifiable(
 async def find_earlier_repro(
     connection: AsyncConnection, repository: str, number: int, *, private: bool
 ) -> list[tuple[CheckKind, str, str]]:
-    """The repro of the last attempt on an issue, as a check. Its result is shown in the thread.
-
-    Empty if that attempt has no report, or a confidential one, or is from when a repository that is not `private` now
-    was.
-    """
-    job = await job_rows.fetch_last_job(connection, repository, number, reported=True)
-    report = await job_rows.fetch_report(connection, job.id) if job else None
-    if job is None or report is None or not report.repro.strip() or not has_words(report) or is_withheld(report):
-        return []
-    if job.private and not private:
+    """The repro of the last usable attempt on an issue, as a check. Its result is shown in the thread."""
+    job, report = await _fetch_usable(connection, repository, number, private=private)
+    if job is None or report is None or not report.repro.strip():
         return []
     return [(CheckKind.AGENT, f"attempt {job.attempt}", report.repro)]
+
+
+async def find_known(
+    connection: AsyncConnection, context: Context, repository: str, number: int, *, private: bool
+) -> EarlierAttempt | None:
+    """What the last usable attempt on an issue found, for one that begins anew; None if there is none."""
+    job, report = await _fetch_usable(connection, repository, number, private=private)
+    return recall(job, report, context.secrets, continued=False) if job else None
+
+
+async def _fetch_usable(
+    connection: AsyncConnection, repository: str, number: int, *, private: bool
+) -> tuple[Job, Report] | tuple[None, None]:
+    """The newest attempt on an issue with a report that later attempts may use, and the report.
+
+    That is none without words, which nobody has judged, no confidential one, and in a repository that is not `private`,
+    none from when it was.
+    """
+    job = await job_rows.fetch_last_told(connection, repository, number, private=private)
+    report = await job_rows.fetch_report(connection, job.id) if job else None
+    # The row says how the report was judged when it was stored. The rules of today may be stricter.
+    if job is None or report is None or not has_words(report) or is_withheld(report):
+        return None, None
+    return job, report

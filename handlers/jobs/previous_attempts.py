@@ -1,4 +1,4 @@
-"""What the next agent is told about the attempt that it continues. Pure.
+"""What the next agent is told about an earlier attempt, whether it continues that one or not. Pure.
 
 The texts come from an agent or a machine: secrets are removed, and the rest stays untrusted.
 """
@@ -14,10 +14,11 @@ from runner.characters import show_invisible
 from runner.model.job import Job, Report
 
 MAX_FAILURE = 1_000
-"""The most characters, as for the other limits. Together they add at most 52,000 to a brief."""
+"""The most characters, as for the other limits. Together they add at most 49,000 to a brief."""
 
 MAX_REPORT = 20_000
-MAX_WORKLOG = 30_000
+MAX_WORKLOG = 20_000
+MAX_REPRO = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,16 @@ class EarlierAttempt:
     report: str
     worklog: str
     """Only its end if it is too long."""
+    repro: str
     edited: bool
-    """Whether its edits are in the worktree again."""
+    """Whether it left edits. They are in the worktree again if the new attempt continues it."""
     configured: bool
     """Whether it changed configuration of coding agents, which is not applied to the worktree."""
+    continued: bool = True
+    """Whether the new attempt begins where this one ended, with its edits. If not, only the texts are carried."""
 
 
-def recall(job: Job, report: Report | None, secrets: Collection[str]) -> EarlierAttempt:
+def recall(job: Job, report: Report | None, secrets: Collection[str], *, continued: bool = True) -> EarlierAttempt:
     """Summarize an ended job; `report` is None if nothing was collected."""
     changes = report.changes if report else ()
     return EarlierAttempt(
@@ -44,8 +48,10 @@ def recall(job: Job, report: Report | None, secrets: Collection[str]) -> Earlier
         failure=_keep_start(redact(job.failure or "", secrets), MAX_FAILURE),
         report=_keep_start(redact(report.body, secrets), MAX_REPORT) if report else "",
         worklog=_keep_end(redact(report.worklog, secrets), MAX_WORKLOG) if report else "",
+        repro=_keep_start(redact(report.repro, secrets), MAX_REPRO) if report else "",
         edited=any(not configures_agents(change.path) for change in changes),
         configured=any(configures_agents(change.path) for change in changes),
+        continued=continued,
     )
 
 

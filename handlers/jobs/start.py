@@ -32,6 +32,7 @@ from handlers.jobs.preconditions import (
     check_unopposed,
     find_earlier,
     find_earlier_repro,
+    find_known,
     find_preset,
     find_simplifiable,
 )
@@ -110,6 +111,7 @@ class _Plan:
     preset: Preset
     choice: Choice
     earlier: EarlierAttempt | None
+    """The attempt that it continues, or whose texts it gets."""
     gives_way: Job | None
     """The queued job that this one replaces."""
 
@@ -215,7 +217,10 @@ async def _create(
     """Store the job and its scripts. Raises `NotStarted` before anything is stored."""
     plan = await _plan(connection, context, rules, request)
     scripts = await list_scripts(
-        connection, snapshot, with_earlier=not plan.preset.has_agent, private=request.repository.private
+        connection,
+        snapshot,
+        with_earlier=not plan.preset.has_agent and not request.options.fresh,
+        private=request.repository.private,
     )
     if not plan.preset.has_agent and not scripts:
         raise NothingToVerify(replies.render_nothing_to_verify(), form_errors.NOTHING_TO_VERIFY)
@@ -272,8 +277,12 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
     earlier, usual, name = None, Choice(rules.agent), request.preset
     if request.preset == RETRY:
         earlier = await find_earlier(connection, context, rules.name, number)
-        name = await find_task(connection, earlier.job)
+        name = (request.options.preset or "").casefold() or await find_task(connection, earlier.job)
+    elif request.options.preset is not None:
+        raise NotStarted(replies.render_preset_for_retry(request.command))
     preset = find_preset(context, rules, name, request.steering)
+    if earlier and request.options.preset:
+        _check_goes_on(preset, earlier)
     if preset.kind is JobKind.REBASE:
         earlier = await find_rebasable(connection, context, rules.name, number)
         if request.target is None:
@@ -284,6 +293,10 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
         usual = Choice(earlier.job.agent, earlier.job.model)
     elif preset.carries_on:
         earlier = await find_simplifiable(connection, context, rules.name, number)
+    elif preset.has_agent and not request.options.fresh:
+        earlier = await find_known(connection, context, rules.name, number, private=private)
+    if request.options.fresh and earlier:
+        raise NotStarted(replies.render_not_fresh(request.command), form_errors.NOT_FRESH)
     if earlier and earlier.job.private and not private:
         raise NotStarted(replies.render_private_before())
     offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=private)
@@ -298,6 +311,14 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
         raise NotStarted(reply, on_page) from None
     await check_caps(connection, context, rules, number, request.person.name)
     return _Plan(preset, choice, earlier, gives_way)
+
+
+def _check_goes_on(preset: Preset, earlier: EarlierAttempt) -> None:
+    """Raise `NotStarted` if this preset cannot continue an attempt that had another one."""
+    if preset.kind is not JobKind.AGENT:
+        raise NotStarted(replies.render_not_a_retry(preset.command), form_errors.NOT_A_RETRY)
+    if preset.carries_on and not earlier.edited:
+        raise NotStarted(replies.render_nothing_to_simplify(), form_errors.NOTHING_TO_SIMPLIFY)
 
 
 async def start_again(connection: AsyncConnection, context: Context, lost: Job) -> Job:
@@ -365,10 +386,11 @@ async def freeze(context: Context, rules: RepositoryRules, request: StartRequest
 def _draft(
     context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot, plan: _Plan
 ) -> JobRequest:
-    earlier, target = plan.earlier, request.target
+    target = request.target
+    continued = plan.earlier.job if plan.earlier and plan.earlier.continued else None
     branch = rules.base_branch or request.repository.default_branch
-    if earlier:
-        branch = target.branch if target else earlier.job.base_branch
+    if continued:
+        branch = target.branch if target else continued.base_branch
     skills = choose_skills(context.skills, snapshot.labels)
     nonce = token_hex(8)
     return JobRequest(
@@ -387,13 +409,13 @@ def _draft(
         clone_url=rules.clone_url or request.repository.clone_url,
         base_branch=branch,
         base_commit=target.commit if target else None,
-        prompt=render_brief(plan.preset, snapshot, rules, request.steering, nonce, skills=skills, earlier=earlier)
+        prompt=render_brief(plan.preset, snapshot, rules, request.steering, nonce, skills=skills, earlier=plan.earlier)
         if plan.preset.has_agent
         else "",
         skills=skills,
         pinned_to=plan.choice.machine,
         posts=request.posts,
-        follows=earlier.job.id if earlier else None,
+        follows=continued.id if continued else None,
     )
 
 

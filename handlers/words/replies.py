@@ -94,6 +94,21 @@ def render_retry_refused() -> str:
     return "Only the operator of this App can start further runs on this issue."
 
 
+def render_not_fresh(command: str) -> str:
+    """A command with `--fresh` that only continues an earlier attempt."""
+    return f"Not started: `{command}` continues an earlier attempt, so it cannot start without it. Leave out `--fresh`."
+
+
+def render_preset_for_retry(command: str) -> str:
+    """The option `--preset` of a command that names its preset itself."""
+    return f"Not started: `--preset` is an option of `/ptq retry`, and `{command}` has its own preset."
+
+
+def render_not_a_retry(command: str) -> str:
+    """`/ptq retry` with a preset that continues nothing."""
+    return f"Not started: this preset cannot continue an attempt. Use `{command}`."
+
+
 def render_capped(use: CapUse, requested_by: str, *, is_quota: bool, again: bool = False) -> str:
     """A request, or the restart of a lost job (`again`), while a cap is used up: when it resets, and who can raise it.
 

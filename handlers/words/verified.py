@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from enum import StrEnum
 
 from handlers.addresses import link_job
+from handlers.text.earlier_blocks import drop_earlier
 from handlers.text.repros import THE_ISSUE
 from handlers.text.sanitize import redact
 from handlers.text.voice import Headline, Label, Mark, show_words
@@ -129,8 +130,8 @@ def judge_for(job: Job, check: Check, report: Report | None) -> CheckFinding:
         return judge(check, has_change=False)
     if check.kind is not CheckKind.AGENT:
         return judge(check, has_change=True)
-    # The prompt contains the whole issue.
-    names = find_new_names(check.script, report.changes, report.patch, job.prompt)
+    # The prompt contains the whole issue. What an earlier attempt wrote in it may name what it wanted to add.
+    names = find_new_names(check.script, report.changes, report.patch, drop_earlier(job.prompt))
     return judge(check, has_change=True, new_names=names)
 
 

@@ -124,6 +124,21 @@ async def fetch_last_job(
     return _job(row) if row else None
 
 
+async def fetch_last_told(connection: AsyncConnection, repository: str, thread: int, *, private: bool) -> Job | None:
+    """The newest job of an issue whose report others may use: it has words, and is not for the operator alone.
+
+    Without `private`, none from when the repository was private. As above, no failed rebase.
+    """
+    told = select(reports.c.job_id).where(func.trim(reports.c.body, " \t\r\n") != "", ~reports.c.withheld)
+    in_vain = (jobs.c.kind == JobKind.REBASE) & (jobs.c.state != JobState.SUCCEEDED)
+    which = [jobs.c.repository == repository, jobs.c.thread == thread, jobs.c.id.in_(told), ~in_vain]
+    if not private:
+        which.append(~jobs.c.private)
+    query = select(jobs).where(*which).order_by(jobs.c.attempt.desc()).limit(1)
+    row = (await connection.execute(query)).one_or_none()
+    return _job(row) if row else None
+
+
 async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job | None:
     """The newest worktree that replaces a job's environment."""
     query = select(jobs).where(jobs.c.follows == job_id, jobs.c.kind == JobKind.WORKTREE)

@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
-from handlers.jobs.preconditions import NotStarted, check_caps, closes
+from handlers.jobs.preconditions import NotStarted, check_caps, closes, find_known
 from handlers.ports import MentioningPull
 from handlers.rules import RepositoryRules
 from runner.model.caps import Caps, Scope
+from runner.model.job import JobState, Report
+from runner.rows import job_rows
 from tests.handlers.test_outcomes import open_desk, running
+from tests.support.jobs import make_job, store_report
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,26 @@ async def test_a_refusal_at_a_cap_says_who_can_raise_it(database_url: str, limit
             with pytest.raises(NotStarted) as caught:
                 await check_caps(connection, desk.context, rules, running().thread, "ada")
     assert who in caught.value.reply
+
+
+async def test_a_new_attempt_knows_the_newest_report_that_others_may_use(database_url: str) -> None:
+    bodies = (
+        ("diagnose", JobState.SUCCEEDED, "reproduced\n\nAn early end."),
+        ("fix", JobState.SUCCEEDED, "security concern\n\nAnyone may empty the till."),
+        ("fix", JobState.FAILED, " \n"),
+        ("verify", JobState.SUCCEEDED, ""),
+        ("rebase", JobState.FAILED, "unable to fix\n\nTwo conflicts are left."),
+        ("fix", JobState.FAILED, None),
+    )
+    async with open_desk(database_url) as desk:
+        for attempt, (preset, state, body) in enumerate(bodies, 1):
+            job = make_job(id=str(attempt), attempt=attempt, preset=preset, state=state)
+            async with desk.db.write() as connection:
+                await job_rows.insert_job(connection, job)
+                if body is not None:
+                    await store_report(connection, Report(job.id, body, "Tried.", "", "", "", (), None))
+        async with desk.db.read() as connection:
+            known = await find_known(connection, desk.context, job.repository, job.issue_number, private=False)
+            assert known
+            assert (known.job.id, known.continued, known.worklog) == ("1", False, "Tried.")
+            assert await find_known(connection, desk.context, job.repository, 8, private=False) is None

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from handlers.jobs.previous_attempts import MAX_FAILURE, MAX_REPORT, MAX_WORKLOG, recall
+from handlers.jobs.previous_attempts import MAX_FAILURE, MAX_REPORT, MAX_REPRO, MAX_WORKLOG, recall
 from runner.model.job import FileChange, JobState, Report
 from tests.support.jobs import make_job
 
@@ -8,18 +8,19 @@ SECRET = "hunter2-of-the-operator"
 JOB = make_job(state=JobState.FAILED, failure=f"it said {SECRET}")
 
 
-def make_report(*paths: str, body: str = "", worklog: str = "") -> Report:
+def make_report(*paths: str, body: str = "", worklog: str = "", repro: str = "") -> Report:
     changes = tuple(FileChange(path, "100644", b"x") for path in paths)
-    return Report(JOB.id, body, worklog, "", "", "", changes, None)
+    return Report(JOB.id, body, worklog, "", repro, "", changes, None)
 
 
 def test_of_a_long_worklog_the_newest_end_is_kept_and_of_a_long_report_the_start() -> None:
     text = "first " + "x" * 100_000 + " last"
-    earlier = recall(make_job(failure=text), make_report(body=text, worklog=text), ())
+    earlier = recall(make_job(failure=text), make_report(body=text, worklog=text, repro=text), ())
     for kept, limit in (
         (earlier.failure, MAX_FAILURE),
         (earlier.report, MAX_REPORT),
         (earlier.worklog, MAX_WORKLOG),
+        (earlier.repro, MAX_REPRO),
     ):
         assert len(kept) == limit
         assert "the original has 100011 characters" in kept
@@ -35,9 +36,9 @@ def test_what_fits_is_kept_as_it_is() -> None:
 
 def test_no_secret_goes_on_to_another_agent_and_nothing_invisible_does() -> None:
     text = f"key {SECRET} \u202e"
-    earlier = recall(JOB, make_report(body=text, worklog=text), (SECRET,))
-    assert SECRET not in earlier.failure + earlier.report + earlier.worklog
-    assert earlier.report == earlier.worklog == "key [redacted] ⟨U+202E⟩"
+    earlier = recall(JOB, make_report(body=text, worklog=text, repro=text), (SECRET,))
+    assert SECRET not in earlier.failure + earlier.report + earlier.worklog + earlier.repro
+    assert earlier.report == earlier.worklog == earlier.repro == "key [redacted] ⟨U+202E⟩"
 
 
 def test_edits_and_configuration_of_agents_are_told_apart() -> None:

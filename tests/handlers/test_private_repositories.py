@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from handlers.cases.private_repositories import restrict_jobs
 from handlers.context import Context
 from handlers.inbox.inbox import Inbox
-from handlers.jobs.preconditions import find_earlier_repro
+from handlers.jobs.preconditions import find_earlier_repro, find_known
 from handlers.ports import GitHub
 from handlers.triggers.router import ROUTER
 from runner.db.database import Database
@@ -64,7 +64,7 @@ async def test_any_delivery_that_shows_a_private_repository_restricts_its_jobs(
 
 
 @pytest.mark.parametrize(("private", "found"), [(True, 1), (False, 0)])
-async def test_a_repro_from_when_the_repository_was_private_is_no_check_once_it_is_public(
+async def test_what_was_found_while_the_repository_was_private_is_neither_run_nor_told_once_it_is_public(
     tmp_path: Path, private: bool, found: int
 ) -> None:
     job = make_job(repository=NAME, private=True, state=JobState.SUCCEEDED)
@@ -74,4 +74,6 @@ async def test_a_repro_from_when_the_repository_was_private_is_no_check_once_it_
             await store_report(connection, make_report(job_id=job.id, repro="import widgets\n"))
         async with database.read() as connection:
             checks = await find_earlier_repro(connection, NAME, job.issue_number, private=private)
-    assert len(checks) == found
+            context = Context(cast(GitHub, None), database, {}, {}, "", (), Clock(), lambda: None)
+            known = await find_known(connection, context, NAME, job.issue_number, private=private)
+    assert len(checks) == bool(known) == found

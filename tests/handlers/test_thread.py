@@ -89,6 +89,9 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_busy: [replies.render_busy(URL, "1"), replies.render_busy(URL, "1", ending=True)],
     replies.render_option_refused: [replies.render_option_refused("`--model` needs a name", OFFERS, ["gpu-1"])],
     replies.render_nothing_to_retry: [replies.render_nothing_to_retry()],
+    replies.render_preset_for_retry: [replies.render_preset_for_retry("/ptq fix")],
+    replies.render_not_a_retry: [replies.render_not_a_retry("/ptq verify")],
+    replies.render_not_fresh: [replies.render_not_fresh("/ptq retry")],
     replies.render_retry_refused: [replies.render_retry_refused()],
     replies.render_capped: [
         replies.render_capped(CapUse(Scope.REPOSITORY_DAY, "jobs", 20, 20), "maintainer", is_quota=False),

@@ -66,6 +66,10 @@ def test_a_name_that_only_the_change_has_is_quoted_unless_the_issue_has_it_too()
     assert "**not verified**: it uses names that only the change has, and that are not in the issue: `_FIXED` (" in line
     told = replace(JOB, prompt=f"{JOB.prompt}\nPlease add `_FIXED` to `a`.")
     assert "- ✅ **the agent's repro**" in render_checks(told, [seen], report, "https://ptq.example", ())
+    # An earlier attempt may have written down what it wanted to add. That does not make it part of the issue.
+    block = '<untrusted-5eed source="report of the earlier attempt">\nAdd `_FIXED`.\n</untrusted-5eed>'
+    carried = replace(JOB, prompt=f"{JOB.prompt}\n{block}\n")
+    assert "- ❔ **the agent's repro**" in render_checks(carried, [seen], report, "https://ptq.example", ())
 
 
 def test_without_a_change_only_the_base_is_spoken_of() -> None:

@@ -12,6 +12,7 @@ from bot.demo.repository import NAME
 from runner.model.job import JobState, Report
 from runner.rows import job_rows
 from tests.support.jobs import make_job, store_report
+from tests.support.readers import read_blocks
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -90,6 +91,83 @@ async def test_a_retry_has_the_edits_again_but_not_what_configures_agents(tmp_pa
         assert "planted, unmended: (False, False)" in report
         assert "`.claude/settings.json` configures coding agents" in report
         assert world.digest() == first, "the same change on the same base"
+
+
+DIAGNOSE_THEN_FIX = (
+    WRITE_REPORT
+    + """
+if os.environ["PTQ_PRESET"] == "diagnose":
+    (output / "report.md").write_text("reproduced\\n\\n## Summary\\nThe loop ends early.\\n")
+    (output / "repro.py").write_text("from widgets import chunked\\nassert list(chunked([1], 2))\\n")
+    sys.exit()
+"""
+    + FIX
+)
+
+
+async def test_a_fix_knows_what_a_diagnosis_has_found_unless_it_is_to_start_fresh(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=DIAGNOSE_THEN_FIX) as world:
+        await world.open_issue()
+        await world.comment("/ptq diagnose")
+        await world.wait_for_report()
+        await world.comment("/ptq fix --fresh")
+        await world.wait_for_report(2)
+        await world.comment("/ptq retry --fresh")
+        await world.wait_for_reply("it cannot start without it")
+        second, _ = await world.jobs()
+        assert "The earlier attempt" not in second.prompt
+        assert "The loop ends early." not in second.prompt
+
+
+async def test_a_diagnosis_stays_to_be_read_when_a_fix_has_used_it(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=DIAGNOSE_THEN_FIX) as world:
+        await world.open_issue()
+        await world.comment("/ptq diagnose")
+        await world.wait_for_report()
+        world.commit({"NEWS": "something else\n"})
+        newest = world.git("rev-parse", "main").strip()
+        await world.comment("/ptq fix keep it short")
+        await world.wait_for_report(2)
+        second, first = await world.jobs()
+        blocks = read_blocks(second.prompt)
+        assert "The loop ends early." in blocks["report of the earlier attempt"]
+        assert "looked, found, mended" in blocks["worklog of the earlier attempt"]
+        assert "assert list(chunked([1], 2))" in blocks["repro.py of the earlier attempt"]
+        assert blocks["the maintainer who asked"] == "keep it short"
+        assert f"had the task `diagnose` and ended as `succeeded`, at commit `{first.base_commit}`" in second.prompt
+        assert (second.follows, second.base_commit) == (None, newest) != (None, first.base_commit)
+        await world.settle()
+        assert list_folded(world) == [False] * 4
+
+
+async def test_a_retry_may_have_another_preset_and_then_continues_the_attempt_with_it(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=DIAGNOSE_THEN_FIX) as world:
+        await world.open_issue()
+        await world.comment("/ptq diagnose")
+        await world.wait_for_report()
+        world.commit({"NEWS": "something else\n"})
+        for count, (typed, refusal) in enumerate(
+            (
+                ("/ptq fix --preset diagnose", "`--preset` is an option of `/ptq retry`, and `/ptq fix` has its own"),
+                ("/ptq retry --preset verify", "this preset cannot continue an attempt. Use `/ptq verify`."),
+                ("/ptq retry --preset rebase", "this preset cannot continue an attempt. Use `/ptq rebase`."),
+                ("/ptq retry --preset simplify", "has no change to simplify"),
+                ("/ptq retry --preset <b>x", "Not started. Usage: `/ptq run PRESET`"),
+            ),
+            1,
+        ):
+            await world.comment(typed)
+            assert "<b>" not in await world.wait_for_reply(refusal), count
+        assert len(await world.jobs()) == 1
+        await world.comment("/ptq retry --preset Fix keep it short")
+        report = await world.wait_for_report(2)
+        assert "`fix` attempt 2" in report
+        second, first = await world.jobs()
+        assert (second.preset, second.may_change, second.follows) == ("fix", True, first.id)
+        assert (second.base_commit, second.base_branch) == (first.base_commit, first.base_branch)
+        assert "carries on from attempt 1 on this issue, which had the task `diagnose`" in second.prompt
+        assert "assert list(chunked([1], 2))" in read_blocks(second.prompt)["repro.py of the earlier attempt"]
+        await world.wait(lambda: list_folded(world)[:2] == [True, True] or None, "the new report replaces the old one")
 
 
 async def test_a_retry_passes_over_an_attempt_of_which_nothing_came(tmp_path: Path) -> None:

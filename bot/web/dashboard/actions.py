@@ -37,7 +37,7 @@ log = structlog.get_logger()
 JOB = "/jobs/{id}"
 """The page with the forms of a job."""
 
-LAUNCH_FIELDS = ("repository", "issue", "preset", "agent", "model", "machine", "ref", "anyway")
+LAUNCH_FIELDS = ("repository", "issue", "preset", "agent", "model", "machine", "ref", "anyway", "fresh")
 """The fields of the form that starts a job, besides the instructions."""
 
 LINKED_FIELDS = ("repository", "issue", "preset")
@@ -225,4 +225,4 @@ def _read_advice(fields: Fields) -> str:
 
 def _read_options(fields: Fields) -> Options:
     given = {name: fields.get(name, "").strip() or None for name in ("agent", "model", "machine")}
-    return Options(**given, anyway="anyway" in fields)
+    return Options(**given, anyway="anyway" in fields, fresh="fresh" in fields)
