@@ -57,7 +57,7 @@ async def test_only_the_known_repository_asks_for_something(
     for event in ("issues", "issue_comment"):
         router.add(work, event)
     async with open_database(tmp_path) as database:
-        await SharedRepositories(database).note(NAME, KNOWN)
+        await SharedRepositories(database, lambda: {NAME}).note(NAME, KNOWN)
         async with database.write() as connection:
             await job_rows.insert_job(connection, make_job(repository=NAME))
         rules = {NAME: RepositoryRules(NAME, agent="mine")}
@@ -100,7 +100,7 @@ async def test_a_namesake_of_a_former_name_that_is_not_configured_any_more_does_
 
     router.add(work, "issue_comment")
     async with open_database(tmp_path) as database:
-        await SharedRepositories(database).note(NAME, KNOWN)
+        await SharedRepositories(database, lambda: {NAME}).note(NAME, KNOWN)
         async with database.write() as connection:
             await job_rows.insert_job(connection, make_job(repository=NAME))
         clock = Clock()
