@@ -313,7 +313,7 @@ def test_an_agent_that_would_reach_no_model_is_refused(tmp_path: Path) -> None:
 
 def test_a_repository_is_named_by_its_table_and_by_what_belongs_to_it(tmp_path: Path) -> None:
     settings = load(tmp_path)
-    assert settings.repository_names() == {"octo/widgets"}
+    assert settings.repository_names() == {"octo/widgets", "ptq-forks/widgets"}
     more = {"push_to": "Forks/widgets", "private_repositories": ("octo/Parts",)}
     table = settings.repos["octo/widgets"].model_copy(update=more)
     settings = settings.model_copy(update={"repos": {"Octo/widgets": table}})

@@ -227,7 +227,7 @@ def test_a_secret_of_several_lines_behind_a_long_text_is_found(
     log = f"first\n{'x' * before} {SECRET_TEXTS[name]}\nthe end\n".encode()
     shown = read_all(log, [size] * (len(log) // size), has_events=has_events).text
     assert find_parts(shown) == []
-    assert shown.startswith("first\nx") and shown.endswith("the end\n")
+    assert (shown[:7], shown[-9:]) == ("first\nx", "\nthe end\n")
 
 
 @pytest.mark.parametrize("line", ["-----BEGIN PRIVATE KEY-----", "y" * (LONGEST - 40) + " -----BEGIN PRIVATE KEY-----"])
