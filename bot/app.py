@@ -246,7 +246,7 @@ class Service:
             timings=self._pace.github,
             now=now,
             budget=SharedBudget(database, self._pace.github.budget(), now),
-            repositories=SharedRepositories(database),
+            repositories=SharedRepositories(database, self._roster.find_names),
         )
 
     def _build_context(self, github: AppGitHub, database: Database) -> Context:

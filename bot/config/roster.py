@@ -91,6 +91,10 @@ class Roster:
         self.clients = LiveMapping(lambda: self._standing.clients)
         self.slots = LiveMapping(lambda: {name: machine.slots for name, machine in self._standing.machines.items()})
 
+    def find_names(self) -> frozenset[str]:
+        """All repositories that the configuration names now, in lower case."""
+        return self._standing.settings.repository_names()
+
     def reload(self, read: Callable[[], Settings]) -> None:
         """Use the configuration from `read`. An invalid file changes nothing, and all its problems are logged."""
         old = self._standing.settings

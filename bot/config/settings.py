@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, get_args
 from urllib.parse import quote
@@ -153,6 +154,11 @@ class Settings(Table):
         """The rules of each repository, for the handlers."""
         caps = self.caps.over(DEFAULT_CAPS)
         return tuple(table.as_rules(name, table.caps.over(caps)) for name, table in self.repos.items())
+
+    def repository_names(self) -> frozenset[str]:
+        """All repositories that the file names, in lower case: also forks, and those that machines fetch from."""
+        others = ((table.push_to or name, *table.private_repositories) for name, table in self.repos.items())
+        return frozenset(name.lower() for name in chain(self.repos, *others))
 
     def profiles(self) -> tuple[Profile, ...]:
         """The profile of each repository, for the runner."""

@@ -68,7 +68,7 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
             app_id=settings.github.app_id,
             private_key=settings.private_key(),
             now=_now,
-            repositories=SharedRepositories(database),
+            repositories=SharedRepositories(database, settings.repository_names),
         )
         yield build_context(settings, github, database, _now, _leave)
 

@@ -1,12 +1,13 @@
 """Knows each repository by the number that GitHub gives it, because a name can pass to another repository.
 
 A name keeps the number that it had when the service first used it, also when the configuration no longer has the name:
-its jobs and their pages stay. Only an operator can accept another repository under that name.
+its jobs and their pages stay. Only an operator can accept another repository under that name. A name that no operator
+has written gets no number, or a stranger could take one before the repository that is meant exists.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -27,7 +28,10 @@ class KnownRepositories(Protocol):
         """The number of a repository; None if it was not used before. Raises `GitHubUnavailable`."""
 
     async def note(self, name: str, number: int) -> int:
-        """Store the number of a repository, unless it has one. Returns the stored one. Raises `GitHubUnavailable`."""
+        """Store the number of a repository, unless it has one. Returns the stored one, or `number` if none is stored.
+
+        Raises `GitHubUnavailable`.
+        """
 
 
 class OwnRepositories:
@@ -49,8 +53,10 @@ class OwnRepositories:
 class SharedRepositories:
     """`KnownRepositories` in the database. Nothing is asked of GitHub about a repository that cannot be looked up."""
 
-    def __init__(self, db: Database) -> None:
+    def __init__(self, db: Database, names: Callable[[], Container[str]]) -> None:
+        """`names` are those that the configuration has now, in lower case. Only their numbers are stored."""
         self._db = db
+        self._names = names
 
     async def find(self, name: str) -> int | None:
         """The number of a repository. It is read each time: an operator may have accepted another repository."""
@@ -61,6 +67,8 @@ class SharedRepositories:
     async def note(self, name: str, number: int) -> int:
         """Store the number of a repository. If several replicas do so, the first one is stored."""
         with _as_unavailable(self._db):
+            if name.lower() not in self._names():
+                return await self.find(name) or number
             async with self._db.write() as connection:
                 await insert_new(connection, known_repositories, {"name": name.lower(), "number": number})
                 return await fetch_number(connection, name) or number

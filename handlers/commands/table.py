@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -259,6 +259,7 @@ In a comment that was sent by e-mail, GitHub shows addresses as `***@***.***`.
 """
 
 _QUOTED = re.compile(r"\s*>")
+_CONTAINERS = ("blockquote_open", "bullet_list_open", "ordered_list_open")
 _SIGNATURE = "--"
 """The line that mail programs write above a signature."""
 
@@ -358,7 +359,9 @@ def _find_starts(source: str, lines: Sequence[str]) -> _Layout:
     found = _Layout(len(lines), len(lines))
     # Of what lists and quotes hold, an end tag does not close what was opened outside.
     elements, nested = _OpenElements(), _OpenElements()
+    blanks = list(accumulate((not line.rstrip(" \t").strip(">") for line in lines), initial=0))
     done = 0
+    blanks_before = -1
     for before, token in pairwise([Token("", "", 0), *_parser().parse(source)]):
         first, last = token.map or (done, done)
         if token.type == "hr" and _RULE_OF_MAIL.fullmatch(token.markup):
@@ -370,9 +373,12 @@ def _find_starts(source: str, lines: Sequence[str]) -> _Layout:
         elif token.type == "inline" and (before.type != "paragraph_open" or before.level):
             for child in token.children or []:
                 nested.read(child.content if child.type == "html_inline" else "")
+        elif token.type in _CONTAINERS and not token.level:
+            blanks_before = blanks[last - 1]
         elif token.type == "inline":
             starts, mail = _find_in_paragraph(lines, (done, first, last), token.children or [], (elements, nested))
-            found.starts += starts
+            # GitHub's parser lets a paragraph of a quote or list go on below it, also after a link definition.
+            found.starts += starts if blanks[first] > blanks_before else []
             found.mail = len(lines) if mail is None else mail
             signature = next((at for at in range(first, last) if lines[at].strip() == _SIGNATURE), len(lines))
             found.end = min(found.end, signature)

@@ -23,12 +23,16 @@ class Namesake(Exception):  # noqa: N818 - what the repository is
 
 
 async def refuse_namesake(db: Database, context: Context, payload: Mapping[str, Any], now: datetime) -> None:
-    """Raise `Namesake` for another repository with the name of a configured one; the operator is told of it once."""
+    """Raise `Namesake` for another repository with a known name; if it is configured, the operator is told of it once.
+
+    A known name that is not configured any more is refused, too: every write under it goes to the known repository.
+    """
     name, number = find_repository(payload)
     async with db.read() as connection:
         known = await fetch_number(connection, name)
-    if known in (None, number) or context.rules_for(name) is None:
+    if known in (None, number):
         return
-    async with db.write() as connection:
-        await insert_notification(connection, draft_namesake(name.lower(), known, number, now))
+    if context.rules_for(name) is not None:
+        async with db.write() as connection:
+            await insert_notification(connection, draft_namesake(name.lower(), known, number, now))
     raise Namesake(f"another repository is called {name}: GitHub's id of this one is {number}, not {known}")

@@ -20,6 +20,7 @@ from handlers.text.hidden_parts import (
     FAR,
     FOLDED,
     FOOTNOTE,
+    LANGUAGE,
     RAW_TEXT,
     STEPS,
     TAG,
@@ -238,8 +239,11 @@ class _Page:
 
     def _show_info(self, line: str, fence: re.Match[str]) -> str:
         """A line that opens a fence, as far as readers need it."""
-        rest = "" if "info strings" in self._steps else line[fence.end() :]
-        return line[: fence.end()] + rest + self._name_drawing(fence)
+        if "info strings" not in self._steps:
+            return line + self._name_drawing(fence)
+        language = LANGUAGE.match(fence[2])
+        shown = line[: fence.start(2)] + language[0] if language else line[: fence.end(1)]
+        return shown + self._name_drawing(fence)
 
     def _name_drawing(self, fence: re.Match[str]) -> str:
         language = _ENTITY.sub(lambda entity: unescape(entity[0]), fence[2])

@@ -76,6 +76,8 @@ class LogRedactor:
         """Whether the possible secret is a private key."""
         self._before = 0
         """The number of held lines before the one in which it begins."""
+        self._indent = 0
+        """The characters before it in its line."""
 
     def feed(self, chunk: bytes) -> list[Clean]:
         """Add bytes, and return what is certainly free of secrets."""
@@ -164,9 +166,15 @@ class LogRedactor:
         # A key continues until one of these. Searching all held lines for each of its lines would be slow.
         if not self._in_key or "-----BEGIN " in text or "-----END " in text:
             yield from self._release(self._count_safe())
-        if len(self._held) > MAX_HELD_LINES or self._held_size > MAX_HELD:
-            # Too many: release the lines before the possible secret, or else all.
-            yield from self._release(self._before or len(self._held))
+        # Too many: release the lines before the possible secret, or else all. What is before it in its line says
+        # nothing about its length.
+        if self._before and self._are_too_many(self._held_size):
+            yield from self._release(self._before)
+        elif not self._before and self._are_too_many(self._held_size - self._indent):
+            yield from self._release(len(self._held))
+
+    def _are_too_many(self, size: int) -> bool:
+        return len(self._held) > MAX_HELD_LINES or size > MAX_HELD
 
     def _count_safe(self) -> int:
         """The number of held lines that can be released: only if no secret can continue after them."""
@@ -175,8 +183,8 @@ class LogRedactor:
         if place == len(held):
             return len(self._held)
         self._in_key = held.startswith("-----BEGIN ", place)
-        ends = accumulate(len(line.text) for line in self._held)
-        self._before = sum(end <= place for end in ends)
+        ends = [end for end in accumulate(len(line.text) for line in self._held) if end <= place]
+        self._before, self._indent = len(ends), place - max(ends, default=0)
         return 0
 
     def _release(self, count: int) -> list[Clean]:

@@ -311,6 +311,15 @@ def test_an_agent_that_would_reach_no_model_is_refused(tmp_path: Path) -> None:
     assert any('repos."octo/widgets".network: with none' in problem for problem in found), found
 
 
+def test_a_repository_is_named_by_its_table_and_by_what_belongs_to_it(tmp_path: Path) -> None:
+    settings = load(tmp_path)
+    assert settings.repository_names() == {"octo/widgets", "ptq-forks/widgets"}
+    more = {"push_to": "Forks/widgets", "private_repositories": ("octo/Parts",)}
+    table = settings.repos["octo/widgets"].model_copy(update=more)
+    settings = settings.model_copy(update={"repos": {"Octo/widgets": table}})
+    assert settings.repository_names() == {"octo/widgets", "forks/widgets", "octo/parts"}
+
+
 def test_private_repositories_beside_a_clone_url_are_refused(tmp_path: Path) -> None:
     found = problems(tmp_path, swap("private_repositories = []", 'private_repositories = ["octo/parts"]'))
     assert any("private_repositories cannot be used with clone_url" in problem for problem in found), found

@@ -37,7 +37,7 @@ class Place:
             private_key=app_key_pem(),
             now=self.visitor.clock,
             timings=FAST,
-            repositories=SharedRepositories(self.database),
+            repositories=SharedRepositories(self.database, lambda: {NAME}),
         )
 
     async def rename(self) -> None:
@@ -112,14 +112,28 @@ async def test_a_repository_that_replaces_a_deleted_one_has_its_name_when_an_ope
 
 async def test_of_two_replicas_the_first_one_says_which_repository_is_meant(database_url: str) -> None:
     async with open_database(database_url) as database:
-        repositories = SharedRepositories(database)
+        repositories = SharedRepositories(database, lambda: {NAME})
         assert [await repositories.note(NAME.title(), number) for number in (3_000_000_000, 2)] == [3_000_000_000] * 2
         assert await repositories.find(NAME) == 3_000_000_000
 
 
+async def test_a_reply_where_no_operator_wants_the_bot_does_not_decide_which_repository_has_the_name(
+    tmp_path: Path, database_url: str
+) -> None:
+    async with open_place(tmp_path, database_url) as place:
+        github, client, other = place.visitor.github, place.client(), "octo/later"
+        for body in ("not configured", "still not configured"):
+            github.add_repository(other, place.visitor.git_dir)
+            issue = await github.open_issue(other, "It breaks", "", "mallory")
+            await client.create_comment(other, issue, body)
+            assert [comment.body for comment in github.issue(other, issue).comments] == [body]
+        async with place.database.read() as connection:
+            assert await fetch_numbers(connection) == {}
+
+
 async def test_without_a_database_nothing_is_asked_about_a_repository(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
-        repositories = SharedRepositories(database)
+        repositories = SharedRepositories(database, lambda: {NAME})
     (tmp_path / "ptq.db").unlink()
     with pytest.raises(GitHubUnavailable, match="the database"):
         await repositories.find(NAME)

@@ -84,6 +84,47 @@ def test_a_command_is_read_with_its_argument_and_what_stands_below(comment: str,
     assert parse_commands(comment) == [command]
 
 
+@pytest.mark.parametrize(
+    "above",
+    [
+        *("> [a]: b", "- [a]: b", "1. [a]: b", "> - [a]: b", "> hi\n>\n> [a]: b", "- a\n\n  [a]: b", "> [a]: b 'c'"),
+        *("> [a]: b\nmore", "> [a]: b\n    more", "> [a]: b\n    >", "> [a]: b\n[c]: d", "> > [a]: b\n>\tx"),
+    ],
+)
+def test_a_command_that_github_shows_in_the_quote_or_list_above_is_none(above: str) -> None:
+    comment = f"{above}\n/ptq fix"
+    assert "<p>/ptq fix" not in re.sub(r"<(blockquote|[uo]l)>.*</\1>", "", render_github(comment), flags=re.DOTALL)
+    assert parse_commands(comment) == []
+
+
+@pytest.mark.parametrize("above", ["> [a]: b\n", "- [a]: b\n\t", "> a\n>", "> > [a]: b\n>>", "> a\n\nb", "[a]: b"])
+def test_a_command_that_github_shows_below_a_quote_or_list_is_heard(above: str) -> None:
+    comment = f"{above}\n/ptq fix"
+    assert "/ptq fix" in re.sub(r"<(blockquote|[uo]l)>.*</\1>", "", render_github(comment), flags=re.DOTALL)
+    assert parse_commands(comment) == [FIX]
+
+
+_CONTAINER_TAG = re.compile(r"(</?(?:blockquote|ul|ol|pre|table)\b[^>]*>)")
+LAYOUT = ["/ptq fix", "[a]: b", "[a]:", "b", "'c'", "# x", "***", "", "x", "```", "<div>", "</div>", "| a |", "| - |"]
+MARKS = ["", "", "> ", ">", "- ", "1. ", "  ", "    ", "\t", "> > ", "> - ", "- > "]
+
+
+@settings(max_examples=1_000)
+@given(st.lists(st.tuples(st.sampled_from(MARKS), st.sampled_from(LAYOUT)), max_size=8))
+def test_every_command_is_in_no_quote_or_list_on_the_page(written: list[tuple[str, str]]) -> None:
+    lines = [f"{mark}{line}" for mark, line in written]
+    named = [f"{line} n{number}" if "/ptq" in line else line for number, line in enumerate(lines)]
+    shown = render_github("\n".join(named))
+    depth, outside = 0, ""
+    for part in _CONTAINER_TAG.split(shown):
+        if _CONTAINER_TAG.fullmatch(part):
+            depth += -1 if part.startswith("</") else 1
+        outside += "" if depth else part
+    for command in parse_commands("\n".join(named)):
+        assert isinstance(command, Command)
+        assert f"/ptq fix {command.argument}" in outside
+
+
 def test_a_comment_may_hold_several_commands_each_with_its_own_text() -> None:
     comment = "/ptq cancel\n/ptq fix with care\nand slowly\n\n/ptq status\nplease"
     assert parse_commands(comment) == [

@@ -217,6 +217,28 @@ def test_a_key_without_an_end_is_held_no_longer_than_a_key_is() -> None:
     assert find_parts("".join(one.text for one in found)) == []
 
 
+@pytest.mark.parametrize("has_events", [False, True])
+@pytest.mark.parametrize("size", [4_096, 10**6])
+@pytest.mark.parametrize("before", [MAX_HELD - 100, MAX_HELD, LONGEST - 100, LONGEST + MARGIN, 2 * LONGEST])
+@pytest.mark.parametrize("name", ["key", "live", "header on three lines"])
+def test_a_secret_of_several_lines_behind_a_long_text_is_found(
+    name: str, before: int, size: int, has_events: bool
+) -> None:
+    log = f"first\n{'x' * before} {SECRET_TEXTS[name]}\nthe end\n".encode()
+    shown = read_all(log, [size] * (len(log) // size), has_events=has_events).text
+    assert find_parts(shown) == []
+    assert (shown[:7], shown[-9:]) == ("first\nx", "\nthe end\n")
+
+
+@pytest.mark.parametrize("line", ["-----BEGIN PRIVATE KEY-----", "y" * (LONGEST - 40) + " -----BEGIN PRIVATE KEY-----"])
+def test_keys_that_begin_again_and_again_are_not_held_together(line: str) -> None:
+    redactor, size = LogRedactor(SECRETS), 0
+    for _ in range(20):
+        size += len(line) + 1
+        redactor.feed(f"{line}\n".encode())
+        assert size - redactor.offset <= 2 * (LONGEST + MARGIN) + MAX_HELD
+
+
 def test_many_lines_with_a_secret_each_are_as_clean_as_one() -> None:
     lines = [f"{number} {secret}" for number, secret in enumerate(SECRET_TEXTS.values())] * 20
     assert find_parts(clean_long("\n".join(lines))) == []

@@ -57,7 +57,7 @@ async def test_only_the_known_repository_asks_for_something(
     for event in ("issues", "issue_comment"):
         router.add(work, event)
     async with open_database(tmp_path) as database:
-        await SharedRepositories(database).note(NAME, KNOWN)
+        await SharedRepositories(database, lambda: {NAME}).note(NAME, KNOWN)
         async with database.write() as connection:
             await job_rows.insert_job(connection, make_job(repository=NAME))
         rules = {NAME: RepositoryRules(NAME, agent="mine")}
@@ -90,16 +90,31 @@ async def test_only_the_known_repository_asks_for_something(
     )
 
 
-async def test_a_former_name_that_is_not_configured_any_more_is_not_worth_a_notice(tmp_path: Path) -> None:
+async def test_a_namesake_of_a_former_name_that_is_not_configured_any_more_does_nothing_without_a_notice(
+    tmp_path: Path,
+) -> None:
+    worked, router = [], Router()
+
+    async def work(event: Any, _context: Context) -> None:
+        worked.append(event.delivery_id)
+
+    router.add(work, "issue_comment")
     async with open_database(tmp_path) as database:
-        await SharedRepositories(database).note(NAME, KNOWN)
+        await SharedRepositories(database, lambda: {NAME}).note(NAME, KNOWN)
+        async with database.write() as connection:
+            await job_rows.insert_job(connection, make_job(repository=NAME))
         clock = Clock()
         context = Context(cast(GitHub, None), database, {}, {}, "", (), clock, lambda: None)
-        inbox = Inbox(database, Router(), clock)
-        payload = render_payload(1, "mallory", NOON, **LABEL)
-        await inbox.receive("one", "issues", find_lane(payload), json.dumps(payload).encode())
-        await inbox.step(context)
-        await inbox.stop()
+        inbox = Inbox(database, router, clock)
+        for number in (OTHER, KNOWN):
+            payload = render_payload(1, "mallory", NOON, guid=str(number), **comment("/ptq fix"))
+            payload["repository"] |= {"private": number == OTHER, "id": number}
+            await inbox.receive(str(number), "issue_comment", find_lane(payload), json.dumps(payload).encode())
+            await inbox.step(context)
+            await inbox.stop()
         async with database.read() as connection:
             assert await fetch_waiting(connection) == []
-            assert (await connection.execute(select(deliveries.c.error))).scalar_one() is None
+            errors = (await connection.execute(select(deliveries.c.error))).scalars().all()
+            (job,) = await job_rows.fetch_recent_jobs(connection, 2)
+    assert (worked, job.private) == ([str(KNOWN)], False)
+    assert [error and error.split(":")[0] for error in errors] == [f"another repository is called {NAME}", None]
