@@ -6,6 +6,7 @@ import ctypes
 import errno
 import json
 import os
+import resource
 import shutil
 import tempfile
 import time
@@ -299,6 +300,31 @@ def test_a_job_leaves_half_of_all_watches_to_others(account: Jobd) -> None:
     names = "max_inotify_instances max_inotify_watches max_fanotify_groups max_fanotify_marks"
     log = account.agent(f"cd /proc/sys/user; cat {names}")["log"].split()
     assert [*map(int, log)] == [int(Path("/proc/sys/user", name).read_text()) // 2 for name in names.split()]
+
+
+QUEUE = """
+import ctypes, os, resource, signal
+for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (hard, hard))
+libc, number = ctypes.CDLL(None), signal.SIGRTMIN
+signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+queued = 0
+while libc.sigqueue(os.getpid(), number, None) == 0:
+    queued += 1
+print(queued, resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1])
+"""
+"""Queues as many signals as it may."""
+
+
+@needs_root
+@needs_overlay
+def test_a_job_leaves_half_of_all_queued_signals_and_messages_to_others(account: Jobd) -> None:
+    account.prepare()
+    log = account.agent('python3 - < "$PTQ_PROMPT_FILE"', prompt=QUEUE)["log"].split()
+    queued, messages = map(int, log)
+    assert 0 < queued <= resource.getrlimit(resource.RLIMIT_SIGPENDING)[1] // 2
+    assert messages == resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1] // 2
 
 
 @needs_root

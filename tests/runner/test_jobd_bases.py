@@ -378,6 +378,7 @@ EDITS: Mapping[str, str] = {
     "a file edited": "echo oops >> $PTQ_WORKTREE/a.txt",
     "a file renamed": "mv $PTQ_WORKTREE/b.txt $PTQ_WORKTREE/dir/",
     "a package installed": "mkdir $VIRTUAL_ENV/package; touch $VIRTUAL_ENV/package/module.py",
+    "a package installed for the user": "mkdir -p ~/.local/lib/python3.9; touch ~/.local/lib/python3.9/module.py",
 }
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import pytest
 
-from runner.jobd.proxy import relay, sockets
+from runner.jobd.proxy import forwarding, relay, sockets
 from runner.jobd.sandbox import namespaces
 from runner.transport.listening import Accept, Listening
 from runner.transport.local_host import LocalHost
@@ -307,3 +308,95 @@ def test_without_a_relay_nothing_is_filled_in(jobd: Jobd) -> None:
     jobd.prepare()
     jobd.start("echo $A", env={"A": "{gateway}"})
     assert jobd.wait("agent")["log"] == b"{gateway}\n"
+
+
+# What a job can cost the service
+
+
+@asynccontextmanager
+async def open_relay(
+    folder: Path, first_bytes_s: float = forwarding.FIRST_BYTES_S
+) -> AsyncIterator[tuple[int, list[float]]]:
+    """A relay's port, and when the service behind it was connected to. The service sends back what it gets first."""
+    connected: list[float] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connected.append(time.monotonic())
+        with suppress(OSError):
+            writer.write(await reader.read(100))
+            await reader.read()
+        writer.transport.abort()
+
+    listener, opened = relay.listen(0), os.open(folder, os.O_PATH)
+    async with await asyncio.start_unix_server(answer, folder / "000001", backlog=1000):
+        task = asyncio.create_task(forwarding.forward(listener, opened, first_bytes_s))
+        yield listener.getsockname()[1], connected
+        task.cancel()
+        await asyncio.wait([task])
+    listener.close()
+    os.close(opened)
+
+
+async def connect(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    return await asyncio.open_connection(relay.LOOPBACK, port)
+
+
+async def connect_and_reset(port: int, first: bytes = b"") -> None:
+    _, writer = await connect(port)
+    writer.write(first)
+    linger = struct.pack("ii", 1, 0)
+    writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+    writer.transport.abort()
+
+
+async def ask(port: int, word: bytes) -> bytes:
+    reader, writer = await connect(port)
+    try:
+        writer.write(word)
+        return await reader.readexactly(len(word))
+    finally:
+        writer.transport.abort()
+
+
+async def test_a_connection_without_a_byte_never_reaches_the_service(tmp_path: Path) -> None:
+    async with open_relay(tmp_path) as (port, connected):
+        for _ in range(500):
+            await connect_and_reset(port)
+        assert await asyncio.wait_for(ask(port, b"one"), 10) == b"one"
+        assert len(connected) == 1
+
+
+async def test_a_flood_of_connections_reaches_the_service_as_a_bounded_number_in_a_second(tmp_path: Path) -> None:
+    async with open_relay(tmp_path) as (port, connected):
+        began = time.monotonic()
+        for _ in range(forwarding.BURST + 60):
+            await connect_and_reset(port, b"x")
+        assert await asyncio.wait_for(ask(port, b"last"), 10) == b"last", "further ones wait, and none is lost"
+        assert len(connected) <= forwarding.BURST + forwarding.RATE * (connected[-1] - began) + 1
+
+
+async def test_a_package_installers_connections_do_not_wait(tmp_path: Path) -> None:
+    async with open_relay(tmp_path) as (port, connected):
+        words = [f"{number:03}".encode() for number in range(forwarding.BURST)]
+        began = time.monotonic()
+        assert await asyncio.gather(*(ask(port, word) for word in words)) == words
+        assert connected[-1] - began < forwarding.BURST / forwarding.RATE
+
+
+async def test_silent_connections_give_way_to_new_ones(tmp_path: Path) -> None:
+    async with open_relay(tmp_path) as (port, connected):
+        silent = [await connect(port) for _ in range(forwarding.MAX_CONNECTIONS)]
+        assert await asyncio.wait_for(ask(port, b"one"), 10) == b"one"
+        with pytest.raises(ConnectionResetError):
+            await silent[0][0].read()
+        assert len(connected) == 1
+        for _, writer in silent:
+            writer.transport.abort()
+
+
+async def test_a_connection_that_stays_silent_is_closed(tmp_path: Path) -> None:
+    async with open_relay(tmp_path, first_bytes_s=0.1) as (port, connected):
+        reader, _ = await connect(port)
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 10)
+        assert not connected

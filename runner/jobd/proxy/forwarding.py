@@ -17,28 +17,43 @@ HOLD_S = 300.0
 LOOK_EVERY_S = 0.2
 FLUSH_S = 30.0
 """How long the last bytes may take to reach an agent that reads slowly."""
+MAX_CONNECTIONS = 256
+"""Connections of agents at the same time; further ones wait in the listener's queue. The service has half as many and
+decides itself which of its own gives way, because it knows who has shown the job's token."""
+FIRST_BYTES_S = 60.0
+"""Seconds in which a new connection must send its first bytes; the service would wait as long."""
+BURST, RATE = 100, 20.0
+"""Connections to the service at once, and then in each second. Package installers open about fifty at once. All jobs of
+a machine share what the service can handle for it, some 250 a second (`runner.transport.paced`)."""
 
 
 def serve(listener: socket.socket, folder: int) -> None:
     """Forward all connections, forever."""
-    asyncio.run(_serve(listener, folder))
+    asyncio.run(forward(listener, folder))
 
 
-async def _serve(listener: socket.socket, folder: int) -> None:
-    relay = _Connections(folder)
-    server = await asyncio.get_running_loop().create_server(lambda: _Endpoint(relay.take), sock=listener)
-    await asyncio.gather(server.serve_forever(), relay.keep_to_newest())
+async def forward(listener: socket.socket, folder: int, first_bytes_s: float = FIRST_BYTES_S) -> None:
+    """See `serve`."""
+    relay = _Connections(folder, first_bytes_s)
+    await asyncio.gather(relay.take_all(listener), relay.keep_to_newest())
 
 
 class _Endpoint(asyncio.Protocol):
-    """One end of a connection: forwards received data to the other end, without a task in between."""
+    """One end of a connection: forwards received data to the other end, without a task in between.
+
+    Until there is another end, it keeps its first data and reads no more.
+    """
 
     transport: asyncio.Transport
-    other: _Endpoint
+    other: _Endpoint | None = None
 
-    def __init__(self, begin: Callable[[_Endpoint], None]) -> None:
+    def __init__(self, begin: Callable[[_Endpoint], None] = lambda one: None) -> None:
         self._begin = begin
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.first = b""
+        loop = asyncio.get_running_loop()
+        self.begun: asyncio.Future[None] = loop.create_future()
+        """Done when this end has sent its first data."""
+        self.over: asyncio.Future[None] = loop.create_future()
         """Done when this end sends no more data."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -50,13 +65,21 @@ class _Endpoint(asyncio.Protocol):
         self.other, other.other = other, self
 
     def data_received(self, data: bytes) -> None:
-        self.other.transport.write(data)
+        if self.other:
+            self.other.transport.write(data)
+            return
+        self.first += data
+        self.transport.pause_reading()
+        if not self.begun.done():
+            self.begun.set_result(None)
 
     def pause_writing(self) -> None:
-        self.other.transport.pause_reading()
+        if self.other:
+            self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        self.other.transport.resume_reading()
+        if self.other:
+            self.other.transport.resume_reading()
 
     def eof_received(self) -> bool:
         self._end()
@@ -73,32 +96,71 @@ class _Endpoint(asyncio.Protocol):
 class _Connections:
     """The open connections, by the socket that they use."""
 
-    def __init__(self, folder: int) -> None:
+    def __init__(self, folder: int, first_bytes_s: float) -> None:
+        self._first_bytes_s = first_bytes_s
         self._folder = f"/proc/self/fd/{folder}"
         self._by_name: dict[str, set[asyncio.Transport]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(MAX_CONNECTIONS)
+        self._silent: dict[_Endpoint, None] = {}
+        """Those of agents that have not sent anything, the oldest first."""
+        self._next_turn = 0.0
+        """When the connection to the service after the last one is due. It may be as far back as the burst is long."""
 
-    def take(self, agent: _Endpoint) -> None:
-        """Handle a new connection of an agent."""
+    async def take_all(self, listener: socket.socket) -> None:
+        """Handle all new connections of agents, forever."""
         loop = asyncio.get_running_loop()
-        loop.call_soon(agent.transport.pause_reading)  # Up to Python 3.10, a paused new transport reads.
-        task = loop.create_task(self._forward(agent))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError:  # The connection is gone again, or this process may open no more files.
+                await asyncio.sleep(LOOK_EVERY_S)
+                continue
+            if self._room.locked() and self._silent:
+                reset(next(iter(self._silent)).transport)  # The oldest.
+            await self._room.acquire()
+            task = loop.create_task(self._forward(accepted))
+            self._tasks.add(task)
+            task.add_done_callback(self._forget)
 
-    async def _forward(self, agent: _Endpoint) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._room.release()
+
+    async def _forward(self, accepted: socket.socket) -> None:
         """Hold a connection until the service is there, then forward both directions. Ends it as the service does."""
+        _, agent = await asyncio.get_running_loop().connect_accepted_socket(_Endpoint, accepted)
         try:
+            if not await self._has_begun(agent):
+                return
+            await self._wait_for_turn()
             if found := await self._find_service(agent, time.monotonic() + HOLD_S):
                 await self._join(agent, *found)
         finally:
             reset(agent.transport)
+
+    async def _has_begun(self, agent: _Endpoint) -> bool:
+        """Wait for the first data of an agent: a connection without any must cost the service nothing."""
+        self._silent[agent] = None
+        try:
+            ends = [agent.begun, agent.over]
+            await asyncio.wait(ends, timeout=self._first_bytes_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            del self._silent[agent]
+        return agent.begun.done()
+
+    async def _wait_for_turn(self) -> None:
+        """Wait until the job may open another connection to the service; in order."""
+        now = time.monotonic()
+        self._next_turn = max(self._next_turn, now - BURST / RATE) + 1 / RATE
+        await asyncio.sleep(self._next_turn - now)
 
     async def _join(self, agent: _Endpoint, name: str, service: _Endpoint) -> None:
         mine = self._by_name.setdefault(name, set())
         mine.add(service.transport)
         try:
             agent.transport.resume_reading()
+            service.transport.write(agent.first)  # May pause reading, and so comes after resuming it.
             await asyncio.wait([agent.over, service.over], return_when=asyncio.FIRST_COMPLETED)
             if service.over.done():
                 await flush(agent.transport)

@@ -249,6 +249,7 @@ def enter_namespaces(
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGCHLD})
     ids = (os.getuid(), os.getgid())
     descriptors = list_descriptors()  # Now: later, /proc shows another namespace.
+    leave_signals_and_queues()
     unshare(sum(CLONE.values()) | (0 if network else CLONE_NETWORK))
     keep_ids(*ids)
     limit_what_jobs_share()
@@ -308,6 +309,17 @@ def leave_descriptors(soft: int) -> None:
     """
     half = max(resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2, 1)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, half), half))
+
+
+def leave_signals_and_queues() -> None:
+    """Let the user namespace that this process makes next have half of the signals and messages that may be queued.
+
+    The kernel counts both for the account, and from Linux 5.14 on also for each user namespace. Its limits are then
+    those of the process that made it (`create_user_ns` in kernel/user_namespace.c). Half of no limit is none: -1.
+    """
+    for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
+        soft, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (soft // 2, hard // 2))
 
 
 def leave_session_keyring() -> None:

@@ -107,7 +107,9 @@ def try_environment(stage: Stage, commands: Iterable[str], began: Path) -> None:
         if status := process.wait():
             tail = "\n".join(log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
             reason = f"the environment failed its smoke test `{command}` (exit status {status}):\n{tail}"
-            record_reason(job, reason, is_sure=is_new and not has_changed((job.worktree, job.venv), began))
+            # The home's other files do not count: every agent writes some there as it begins.
+            places = (job.worktree, job.venv, job.home / ".local" / "lib")
+            record_reason(job, reason, is_sure=is_new and not has_changed(places, began))
             return
 
 
