@@ -81,6 +81,8 @@ class MachineAnswer:
     """Kind and Base64, as the operator confirmed them."""
     programs: Mapping[str, str] = field(default_factory=dict)
     """Program -> the version that it reports."""
+    replaces: str = ""
+    """The name of the machine whose place this one takes once it has passed its test; empty for another machine."""
 
     @property
     def known_hosts_line(self) -> str:

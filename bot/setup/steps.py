@@ -176,7 +176,8 @@ def connect_machine(answers: Answers, form: Form) -> Answers:
     """Set the machine to connect to. Raises `InvalidInput`."""
     name, workspace = _read(form, "name"), _read(form, "workspace").rstrip("/")
     slots = _read_number(form, "slots", "The number of slots")
-    if name in [machine.name for machine in answers.machines]:
+    replaces = _read(form, "replaces")
+    if name in [machine.name for machine in answers.machines if machine.name != replaces]:
         raise InvalidInput(f"There is already a machine {name}.", "name")
     if form.get("kind") == "local":
         machine = MachineAnswer(name, workspace, "local", slots=slots)
@@ -184,7 +185,7 @@ def connect_machine(answers: Answers, form: Form) -> Answers:
         machine = _parse_machine(name, workspace, slots, _read(form, "address"), _read(form, "client_key_file"))
     given = {"name": name, "kind": "local", "slots": slots, "workspace": workspace or "/home"}
     _check(MachineTable, given)
-    return replace(answers, looked_at=machine)
+    return replace(answers, looked_at=replace(machine, replaces=replaces))
 
 
 def _parse_machine(name: str, workspace: str, slots: int, address: str, key_file: str) -> MachineAnswer:
@@ -199,8 +200,25 @@ def _parse_machine(name: str, workspace: str, slots: int, address: str, key_file
 
 
 def keep_machine(answers: Answers, machine: MachineAnswer) -> Answers:
-    """Add a machine that can run jobs."""
-    return replace(answers, machines=(*answers.machines, machine), looked_at=None)
+    """Add a machine that can run jobs, in place of the one that it replaces."""
+    added = replace(machine, replaces="")
+    others = [one for one in answers.machines if one.name != machine.replaces]
+    at = next((at for at, one in enumerate(answers.machines) if one.name == machine.replaces), len(others))
+    return replace(answers, machines=(*others[:at], added, *others[at:]), looked_at=None)
+
+
+def describe_machine(machine: MachineAnswer) -> dict[str, str]:
+    """The form of a machine, as it was filled in, to change it."""
+    address = f"{machine.user}@{machine.host}" + (f":{machine.port}" if machine.port != DEFAULT_PORT else "")
+    return {
+        "kind": machine.kind,
+        "name": machine.name,
+        "replaces": machine.name,
+        "address": address if machine.kind == "ssh" else "",
+        "client_key_file": machine.client_key_file,
+        "workspace": machine.workspace,
+        "slots": str(machine.slots),
+    }
 
 
 def drop_machine(answers: Answers, name: str) -> Answers:

@@ -16,7 +16,7 @@ from bot.setup.answers import SCRIPT, STEPS, TESTS, list_completed
 from bot.setup.config_text import render_config
 from bot.setup.files import UnusableFile
 from bot.setup.state import SetupState
-from bot.setup.steps import describe_forwarding, describe_labels, find_blocked, name_machine
+from bot.setup.steps import describe_forwarding, describe_labels, describe_machine, find_blocked, name_machine
 from bot.setup.trial import PROGRAMS, describe_host_key
 from handlers.text.sanitize import redact
 from runner.agents import BACKENDS
@@ -76,6 +76,9 @@ class Views:
     async def show_machines(self, request: web.Request) -> web.Response:
         """The machines, and the one that is being added."""
         machine, key = self._state.answers.looked_at, ""
+        wanted = request.query.get("change")
+        if changed := next((one for one in self._state.answers.machines if one.name == wanted), None):
+            self._state.typed = describe_machine(changed)
         if machine and machine.kind == "ssh" and not machine.client_key_file:
             try:
                 key = self._state.files.find_client_key()

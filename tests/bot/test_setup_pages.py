@@ -307,6 +307,18 @@ async def test_a_key_file_is_checked_when_it_is_entered(tryout: Tryout, operator
     assert "has mode 0644: every account on this host has access" in (await operator.look_at(tryout)).text
 
 
+async def test_a_machine_is_changed_in_the_form_that_added_it(tryout: Tryout, operator: Operator) -> None:
+    looked = await operator.look_at(tryout)
+    await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
+    page = await operator.open("/machines?change=machine-1")
+    assert f'value="{tryout.ssh.user}@127.0.0.1:{tryout.ssh.port}"' in page.html
+    looked = await operator.look_at(tryout, name="gpu-1", slots="3", replaces=page.hidden("replaces"))
+    assert "machine-1 ready" in looked.text
+    changed = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
+    assert "gpu-1 ready" in changed.text
+    assert [(one.name, one.slots) for one in operator.setup.state.answers.machines] == [("gpu-1", 3)]
+
+
 async def test_an_agent_that_no_machine_has_is_added_only_if_one_insists(tryout: Tryout, operator: Operator) -> None:
     ssh, state = tryout.ssh, operator.setup.state
     known_hosts = Path(ssh.known_hosts_file).read_text().split()

@@ -248,6 +248,23 @@ def test_an_invalid_machine_is_explained(changes: dict[str, str], words: str) ->
     assert [caught.value.field] == [*changes]
 
 
+def test_a_changed_machine_takes_the_place_of_the_old_one_once_it_has_passed_its_test() -> None:
+    before = Answers(machines=(MachineAnswer("a"), MachineAnswer("gpu-2", host="old", user="ptq"), MachineAnswer("c")))
+    form = {**steps.describe_machine(before.machines[1]), "address": "ptq@gpu-1:2222", "name": "gpu-1", "slots": "4"}
+    looked = steps.connect_machine(before, form)
+    assert looked.machines == before.machines, "until then it stays"
+    assert looked.looked_at
+    kept = steps.keep_machine(looked, looked.looked_at)
+    assert [(machine.name, machine.host, machine.port, machine.slots) for machine in kept.machines] == [
+        ("a", "", 22, 1),
+        ("gpu-1", "gpu-1", 2222, 4),
+        ("c", "", 22, 1),
+    ]
+    assert steps.describe_machine(kept.machines[1])["address"] == "ptq@gpu-1:2222"
+    with pytest.raises(InvalidInput, match="already a machine c"):
+        steps.connect_machine(before, {**form, "name": "c"})
+
+
 def test_known_hosts_contain_an_unusual_port() -> None:
     machine = steps.connect_machine(Answers(), MACHINE).looked_at
     assert machine is not None
