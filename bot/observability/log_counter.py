@@ -21,6 +21,7 @@ DOCUMENTED = (
     ("config.reloaded", "info"),
     ("delivery.lines_left_out", "warning"),
     ("delivery.not_stored", "error"),
+    ("delivery.of_namesake", "warning"),
     ("gateway.broken", "warning"),
     ("gateway.key_refused", "error"),
     ("gateway.lines_left_out", "warning"),

@@ -248,6 +248,7 @@ OURS = frozenset(
     (
         *("job.preset", "last.preset", "preset", "preset.command", "find_command(job.preset)", "command", "spec.usage"),
         *("job.agent", "author.agent", "agent", "model", "job.machine", "lost.machine", "machine", "name", "ANYWAY"),
+        "FRESH",
         *("job.base_commit[:10]", "(job.base_commit or '')[:10]", "base[:10]", "base_before[:10]", "commit[:10]"),
         *("pull.digest[:DIGEST_SHOWN]", "given", "standing", "PATH", "pull.branch", "branch", "suggestion"),
         *("use.key", "use.scope"),

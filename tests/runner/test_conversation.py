@@ -66,8 +66,10 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 def is_alive(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")
-    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):  # It may end between opening and reading.
+        return False
 
 
 async def test_a_stage_that_is_asked_for_many_times_costs_one_start_on_its_machine(watched: Watched) -> None:

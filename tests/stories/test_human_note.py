@@ -38,7 +38,7 @@ async def refused(world: World, comment: str, words: str, by: str = "maintainer"
 
 async def test_everything_that_is_no_human_note_is_refused_with_the_reason(world: World) -> None:
     await refused(world, f"/ptq pr {world.digest()}", "own words")
-    await refused(world, f"/ptq pr {world.digest()}\n\nlgtm!", "30 letters")
+    await refused(world, f"/ptq pr {world.digest()}\n\nlgtm!", "needs 30")
     await refused(world, f"/ptq pr {world.digest()}\n\n{NOTE_PLACEHOLDER}", "repeats our template")
     await refused(world, f"/ptq pr 000000000000\n\n{NOTE}", world.digest())
     copied = "It is mended. An early end. It is mended. An early end. looked, found, mended."
