@@ -14,7 +14,7 @@ app = typer.Typer(no_args_is_help=True, help="Say which repositories are meant."
 
 @app.callback()
 def group() -> None:
-    """Makes `accept` a command of its own, although there is no other."""
+    """Keeps the name `accept`: Typer drops the name of the only command of a group."""
 
 
 @app.command("accept")

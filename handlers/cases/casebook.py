@@ -406,7 +406,7 @@ async def fetch_brought_pull(connection: AsyncConnection, repository: str, issue
 
 
 async def fetch_updatable(connection: AsyncConnection, job: Job) -> tuple[Pull, Job] | None:
-    """The pull request that a note on this job's diff updates while it is open, and the job of which it has the diff.
+    """The pull request that a note on this job's diff updates while it is open, and the job whose diff it has.
 
     One for another branch is left alone.
     """

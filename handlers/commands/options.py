@@ -13,8 +13,11 @@ from typing import Any
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
 
-NAMES = ("agent", "model", "machine", "preset")
-"""The options with a name. Only a retry has a choice of presets."""
+GENERAL_NAMES = ("agent", "model", "machine")
+"""The options with a name that every command takes which starts a job."""
+
+NAMES = (*GENERAL_NAMES, "preset")
+"""All options with a name. Only a retry has a choice of presets."""
 
 ANYWAY, FRESH = "anyway", "fresh"
 """The options without a name: start even if something speaks against it, and without what earlier attempts found."""

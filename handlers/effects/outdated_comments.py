@@ -67,6 +67,6 @@ class OutdatedComments(Effect[DueFold]):
         )
 
     async def give_up(self, connection: AsyncConnection, due: DueFold, verdict: Verdict, error: Exception) -> None:
-        """See `Effect`. It is no error: the comment stays as it was."""
+        """See `Effect`. This is not an error: the comment stays as it was."""
         await self.store(connection, due.row, abandoned=verdict.trouble, trouble=None)
         log.warning("outdated_comment.abandoned", **due.log_context, reason=str(error))

@@ -227,7 +227,7 @@ async def find_earlier_repro(
 async def find_known(
     connection: AsyncConnection, context: Context, repository: str, number: int, *, private: bool
 ) -> EarlierAttempt | None:
-    """What the last usable attempt on an issue found, for one that begins anew; None if there is none."""
+    """What the last usable attempt on an issue found, for one that starts fresh; None if there is none."""
     job, report = await _fetch_usable(connection, repository, number, private=private)
     return recall(job, report, context.secrets, continued=False) if job else None
 
