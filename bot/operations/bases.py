@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
 from bot.operations.machines import UnknownMachine, find_machine
+from handlers.text.log_redactor import LogRedactor
 from handlers.text.sanitize import redact
 from handlers.text.stage_log import drop_marks
 from runner.characters import show_for_terminal
@@ -102,7 +103,7 @@ async def _prepare(settings: Settings, client: JobdClient, profile: Profile, sho
     job_id = secrets.token_hex(5)
     try:
         await client.make_base(job_id, profile.recipe(url, table.base_branch or NEWEST))
-        made, words = await _follow(client, job_id, show)
+        made, words = await _follow(client, job_id, LogRedactor(settings.secret_values()), show)
     except (HostError, JobdError) as error:
         made, words = False, str(error)
     else:
@@ -114,13 +115,15 @@ async def _prepare(settings: Settings, client: JobdClient, profile: Profile, sho
     return made
 
 
-async def _follow(client: JobdClient, job_id: str, show: Callable[[str], None]) -> tuple[bool, str]:
+async def _follow(client: JobdClient, job_id: str, log: LogRedactor, show: Callable[[str], None]) -> tuple[bool, str]:
+    """Show the log, as far as no secret can begin in it, and say how the build ended."""
     offset = 0
     while True:
         poll = await client.poll(job_id, "base", log_offset=offset)
         offset += len(poll.log)
-        show(drop_marks(poll.log.decode(errors="replace")))
-        if poll.state is StageState.RUNNING or poll.log:
+        is_over = poll.state is not StageState.RUNNING and not poll.log
+        show(drop_marks("".join(one.text for one in (log.finish() if is_over else log.feed(poll.log)))))
+        if not is_over:
             await asyncio.sleep(0 if poll.log else POLL_S)
         elif poll.state is StageState.DONE:
             about = found if isinstance(found := poll.result.get("base"), dict) else {}

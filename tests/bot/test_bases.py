@@ -59,6 +59,21 @@ def test_a_base_that_cannot_be_made_is_told_with_the_last_words(tmp_path: Path, 
     assert "no compiler" in made.stdout.splitlines()[-1]
 
 
+def test_a_secret_that_is_printed_in_two_pieces_is_not_shown(tmp_path: Path, repository: Repository) -> None:
+    first, second = "s3cret-", "0123456789abcdef"
+    pieces = f"printf {first}; sleep 1.5; echo {second}; printf last"
+    # The command itself, which is shown, has the secret in pieces, too.
+    config = write_config(tmp_path, repository, 'create_venv = ["mkdir"]', f'setup = ["{pieces}"]')
+    lines = [line for line in config.read_text().split("\n") if not line.startswith("webhook_secrets")]
+    config.write_text("\n".join(lines))
+    made = program.run(
+        "machines", "prepare", "here", "--config", config, PTQ_GITHUB__WEBHOOK_SECRETS=json.dumps([first + second])
+    )
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert f"\n{first}" not in made.stdout
+    assert "\n[redacted]\nlast" in made.stdout
+
+
 @pytest.fixture
 def ignored_ctrl_c() -> Iterator[None]:
     """The tests ignore SIGINT, as they do where a shell has started them in the background."""
