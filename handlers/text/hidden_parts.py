@@ -8,6 +8,8 @@ from collections.abc import Collection
 from enum import IntEnum
 from html import unescape
 
+from handlers.text.markdown import LANGUAGES
+
 STEPS = (
     "comments",
     "images",
@@ -35,14 +37,7 @@ to read, and so far to the right or below that nobody looks for it."""
 DRAWN_LANGUAGE = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 """Blocks of code in these languages are shown as pictures."""
 
-LANGUAGE = re.compile(
-    rf"(?:{DRAWN_LANGUAGE.pattern}|(?:asm|bash|bat|c|cc|cmake|cmd|conf|console|cpp|cs|css|csv|cu|cuda|cxx|cython|diff"
-    r"|docker|dockerfile|doctest|fish|fortran|gdb|go|h|hip|hpp|html|http|ini|ipython|ipython3|java|javascript|jinja|js"
-    r"|json|json5|jsonl|julia|kotlin|llvm|log|lua|makefile|markdown|md|mlir|nix|patch|perl|php|plaintext|powershell"
-    r"|proto|protobuf|ps1|ptx|py|py3|pycon|pyi|pytb|python|python3|pyx|r|rb|rs|rst|ruby|rust|scala|sh|shell|sql|swift"
-    r"|tex|text|toml|ts|tsx|txt|typescript|vim|xml|yaml|yml|zig|zsh|c\+\+|c#)(?![\w+#-]))",
-    re.IGNORECASE,
-)
+LANGUAGE = re.compile(rf"(?:{DRAWN_LANGUAGE.pattern}|(?:{LANGUAGES})(?![\w+#-]))", re.IGNORECASE)
 """What a fence's info string may begin with. A page does not show it, so an agent gets no other word."""
 
 

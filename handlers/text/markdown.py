@@ -12,6 +12,17 @@ from itertools import groupby
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+LANGUAGES = (
+    r"asm|bash|bat|c|c#|c\+\+|cc|cfg|cmake|cmd|conf|console|cpp|cs|css|csv|cu|cuda|cxx|cython|diff|docker"
+    r"|dockerfile|doctest|fish|fortran|gdb|glsl|go|gradle|h|haskell|hip|hpp|html|http|ini|ipython|ipython3"
+    r"|java|javascript|jinja|js|json|json5|jsonc|jsonl|jsx|julia|kotlin|latex|llvm|log|lua|make|makefile"
+    r"|markdown|md|metal|mlir|nasm|ninja|nix|none|objc|ocaml|output|patch|perl|php|plain|plaintext"
+    r"|powershell|proto|protobuf|ps1|ptx|py|py3|pycon|pyi|pytb|python|python3|pyx|r|rb|rs|rst|ruby|rust"
+    r"|scala|sh|shell|sql|starlark|swift|tex|text|toml|traceback|triton|ts|tsx|txt|typescript|vim|wgsl|xml"
+    r"|yaml|yml|zig|zsh"
+)
+"""The names of languages that people write behind the marks of a fence, as a pattern."""
+
 
 class AnyLink(MarkdownIt):
     """A parser for which every link is valid, as for GitHub's: what that refuses, it refuses later."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from handlers.text.markdown import LINE_START, Fence, find_half_span, find_spans, parse_blocks, split_fences
+from handlers.text.markdown import LANGUAGES, LINE_START, Fence, find_half_span, find_spans, parse_blocks, split_fences
 from handlers.text.secret_forms import find_forms, find_head, find_present, has_head, mask_escaped
 from runner.characters import show_invisible
 
@@ -352,15 +352,7 @@ RULES: tuple[Rule, ...] = (
 _SPAN = "\ue000"
 """Stands for a code span while the rules are applied. No text holds it: invisible characters are written out."""
 
-_LANGUAGES = re.compile(
-    r"asm|bash|bat|c|c\+\+|cc|cfg|cmake|cmd|conf|console|cpp|cs|css|csv|cu|cuda|cxx|cython|diff"
-    r"|dockerfile|fish|fortran|glsl|go|gradle|h|haskell|hip|hpp|html|http|ini|java|javascript|jinja"
-    r"|js|json|json5|jsonc|jsonl|jsx|julia|kotlin|latex|llvm|log|lua|make|makefile|markdown|md"
-    r"|metal|mlir|nasm|ninja|nix|none|objc|ocaml|output|patch|perl|php|plain|plaintext|powershell"
-    r"|proto|protobuf|ps1|ptx|py|pycon|pyi|pytb|python|python3|pyx|r|rb|rs|rst|ruby|rust|scala"
-    r"|sh|shell|sql|starlark|swift|tex|text|toml|traceback|triton|ts|tsx|txt|typescript|vim|wgsl"
-    r"|xml|yaml|yml|zig|zsh"
-)
+_LANGUAGES = re.compile(LANGUAGES)
 """Words behind a fence that colour it. Others may make GitHub draw what is in it, now or one day."""
 
 
