@@ -265,6 +265,7 @@ def _describe_more(
     names = ("base_branch", "base_commit", "follows")
     return {
         **_pick(job, names),
+        "environment": dict(job.facts),
         "usage": meter and _describe_usage(meter),
         "hold": held,
         "page": page,
@@ -290,6 +291,7 @@ def render_job(
         "agent": f"{job.agent}{f' ({job.model})' if job.model else ''}" if job.has_agent else "",
         "machine": job.machine or "",
         "base": f"{job.base_branch} at {job.base_commit}" if job.base_commit else job.base_branch,
+        "ran in": one_line("; ".join(f"{name} {value}" for name, value in job.facts), 1_000),
         "follows": job.follows or "",
         "took": describe_meter(meter) if meter else "",
         "held for": f"{hold.person} until {hold.expires_at:%Y-%m-%d %H:%M} UTC" if hold else "",

@@ -19,7 +19,7 @@ from handlers.text.shown_patch import show_patch
 from handlers.text.voice import NOTE_PLACEHOLDER, Headline, Label, Mark, quote, show_words
 from handlers.words.costs import describe_meter
 from handlers.words.replies import render_confidential
-from handlers.words.verified import Outcome, find_outcome, name_outcome, render_checks
+from handlers.words.verified import Outcome, find_outcome, name_outcome, render_checks, render_environment
 from runner.changes.concerns import is_withheld
 from runner.changes.patch import list_lines
 from runner.changes.rebase import find_unresolved
@@ -158,6 +158,7 @@ def draft_report(
     findings = _render_findings(job, parsed, secrets)
     above = [head, findings]
     above.append(render_checks(job, checks, report, public_url, secrets))
+    above.append(render_environment(job, secrets))
     above += [_render_doubts(left, secrets)] if left else []
     above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
     is_approvable = approvable(job, report, secrets, has_page=bool(public_url))

@@ -13,11 +13,13 @@ from handlers.text.voice import Headline, Label, Mark, show_words
 from runner.checks.environment_faults import FaultKind
 from runner.checks.new_names import find_new_names
 from runner.checks.verification import Check, CheckFinding, CheckKind, CheckVerdict, Side, judge
+from runner.model.facts import SHORT
 from runner.model.job import Job, JobState, Report
 
 MAX_ORIGIN = 120
 MAX_FAILURE = 200
 """The most characters of a machine's text that are quoted."""
+MAX_FACT = 120
 
 
 class Outcome(StrEnum):
@@ -93,6 +95,13 @@ def render_checks(
     if not lines:
         return ""
     return "\n".join([f"{Label.SEEN.bold}, in clean environments:\n", *lines])
+
+
+def render_environment(job: Job, secrets: Collection[str]) -> str:
+    """A line with the versions and devices that the job had; empty if they are unknown."""
+    facts = dict(job.facts)
+    shown = [f"{name} {show_words(facts[name], secrets, MAX_FACT)}" for name in SHORT if name in facts]
+    return f"{Label.SEEN.bold}, in the environment: {', '.join(shown)}" if shown else ""
 
 
 def find_outcome(state: JobState, checks: Sequence[Check]) -> Outcome:

@@ -118,6 +118,7 @@ jobs = Table(
     Column("exit_status", Integer),
     Column("trouble", Text),
     Column("failure", Text),
+    Column("facts", JSON, nullable=False),  # pairs of a name and a value
     Index("jobs_by_thread_and_series", "repository", "thread", "series"),
     Index("jobs_by_age", "created_at", "id", *LISTED),
 )

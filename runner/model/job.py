@@ -13,6 +13,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from runner.model.facts import Facts
+
 OPERATOR = "the operator"
 """Used instead of a login, because the account name of an operator on the host may be a stranger's login on GitHub."""
 
@@ -206,6 +208,8 @@ class Job(JobRequest):
     """What the job is waiting for, as a sentence; None if it is not blocked."""
     failure: str | None = None
     """Why the job did not succeed, as a sentence for the report."""
+    facts: Facts = ()
+    """What its environment consists of. Read before its agent begins."""
 
     @property
     def active(self) -> bool:

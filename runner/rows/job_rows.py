@@ -55,7 +55,8 @@ def _job(row: Row[Any]) -> Job:
 
 def _to_job(values: Mapping[str, Any]) -> Job:
     conflicts = None if values["conflicts"] is None else tuple(values["conflicts"])
-    lists = {"skills": tuple(values["skills"]), "conflicts": conflicts}
+    facts = tuple((name, value) for name, value in values["facts"])
+    lists = {"skills": tuple(values["skills"]), "conflicts": conflicts, "facts": facts}
     words = {"kind": JobKind(values["kind"]), "state": JobState(values["state"]), "posts": Posts(values["posts"])}
     return Job(**{**values, **lists, **words})
 

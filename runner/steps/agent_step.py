@@ -17,6 +17,7 @@ from runner.agents.skills import lay_out
 from runner.agents.verdict import judge
 from runner.model.caps import Caps, Scope
 from runner.model.ending import Ending, RunVerdict
+from runner.model.facts import tell_facts
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
 from runner.model.meter import Meter
@@ -78,7 +79,7 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
             files={**launch.files, **lay_out(skills, launch.skills_folder)},
         ),
         runtime.profiles[job.repository].limits,
-        prompt=job.prompt,
+        prompt=tell_facts(job.prompt, job.facts),
         relay=any(way.by_relay for way in ways) or (access is not None and not access.url),
         base_skills={
             f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files

@@ -12,6 +12,7 @@ import structlog
 
 from runner.characters import show_invisible
 from runner.model.environment import Profile
+from runner.model.facts import tell_facts
 from runner.model.job import Job, JobKind, JobState, Report
 from runner.model.jobd_answers import JobdError
 from runner.model.machines import Lease
@@ -138,7 +139,7 @@ def describe_context(job: Job, report: Report | None, profile: Profile | None) -
     ]
     shown = [f"## {title}\n\n{_indent(commands[title])}" for title in commands if commands[title]]
     texts = {"Last report": report.body, "Last worklog": report.worklog} if report else {}
-    texts["The agent's brief, with the issue and the test command"] = job.prompt
+    texts["The agent's brief, with the issue and the test command"] = tell_facts(job.prompt, job.facts)
     shown += [f"## {title}\n\n{text.strip()}" for title, text in texts.items() if text.strip()]
     return show_invisible("\n\n".join([*facts, *shown])) + "\n"
 

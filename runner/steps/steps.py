@@ -19,12 +19,14 @@ from runner.changes.artifacts import BadArtifacts, find_max_answer, is_plain, re
 from runner.changes.rebase import find_unresolved, read_conflicts, refuse_unresolved, tell_rebased
 from runner.checks.verification import name_environment
 from runner.model.environment import Profile
+from runner.model.facts import Facts, read_facts
 from runner.model.history import HistoryError
 from runner.model.job import FileChange, Job, JobKind, JobState, Report
 from runner.model.jobd_answers import JobdError, StageState
 from runner.model.machines import Lease
 from runner.model.stop_policy import KILL_PATIENCE
 from runner.rows import job_rows
+from runner.rows.machine_states import fetch_sightings
 from runner.steps.agent_step import follow_agent, start_agent
 from runner.steps.base_commit import NoBaseCommit, choose_base_commit, read_base_commit
 from runner.steps.gateway import Fetcher
@@ -183,7 +185,17 @@ async def _record_prepared(runtime: Runtime, job: Job, result: Mapping[str, Any]
         found["base_commit"] = commit
     if job.kind is JobKind.REBASE and job.conflicts is None:
         found["conflicts"] = read_conflicts(result)
+    if not job.facts:
+        found["facts"] = await _read_facts(runtime, job, result)
     return await update_job(runtime, job, **found) if found else job
+
+
+async def _read_facts(runtime: Runtime, job: Job, result: Mapping[str, Any]) -> Facts:
+    async with runtime.db.read() as connection:
+        lease = await job_rows.fetch_leased(connection, job.id)
+        sighting = (await fetch_sightings(connection)).get(job.machine or "")
+    gpus = sighting.inventory.gpus if sighting else None
+    return read_facts(result.get("facts"), gpus, lease.gpus if lease else ())
 
 
 async def _collect(runtime: Runtime, client: JobdClient, job: Job) -> Job:

@@ -254,7 +254,9 @@ async def test_two_jobs_on_one_machine_have_gpus_of_their_own(
     (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     go = shared / "go"
-    agent = WRITE_REPORT + "print('mine:', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n" + until(go) + FIX
+    say = "print('mine:', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
+    told = "print('told:', *[line for line in open(os.environ['PTQ_PROMPT_FILE']) if 'GPU:' in line], flush=True)\n"
+    agent = WRITE_REPORT + told + say + until(go) + FIX
     more_toml = f"{second_machine(tmp_path)}slots = 2\n"
     async with open_world(tmp_path, on_real_machine=True, agent=agent, more_toml=more_toml) as world:
         await order(world, "drain", "gpu-1")
@@ -267,8 +269,10 @@ async def test_two_jobs_on_one_machine_have_gpus_of_their_own(
         assert "2 × NVIDIA H100, 81559 MiB, driver 550.54.15; 1 for each slot\n" in await order(world, "list")
         seen = (await fetch_machine(world, "gpu-2"))["has"]
         assert [gpu["name"] for gpu in seen["gpus"]] == ["NVIDIA H100"] * 2
+        await world.wait_for_log(first.id, "told: - GPU: 1 × NVIDIA H100, 81559 MiB, driver 550.54.15\n".encode())
         go.touch()
-        await world.wait_for_report()
+        shown = await world.wait_for_report()
+        assert "**Seen by ptq-bot**, in the environment: GPU `1 × NVIDIA H100, 81559 MiB, driver 550.54.15`, Pyth" in shown
 
 
 def lacking_git(folder: Path) -> Path:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ..bounded_run import run_bounded
 from ..sandbox.namespaces import can_sandbox, find_missing
 from ..sandbox.sealing import has_sealed
 from ..sandbox.shortage import Shortage
@@ -24,9 +24,6 @@ QUERY = ("index", "uuid", "pci.bus_id", "memory.total", "driver_version", "name"
 
 TIMEOUT_S = 20.0
 """How long nvidia-smi may take. It wakes every idle GPU; if the driver hangs, it never returns."""
-
-MAX_OUTPUT = 65_536
-"""Bytes that fit into a pipe by default (`pipe(7)`)."""
 
 MAX_REASON = 300
 MAX_JOBS = 1_000
@@ -81,36 +78,6 @@ def find_gpus(timeout_s: float = TIMEOUT_S) -> tuple[list[dict[str, Any]], str |
         return list(read_gpus(out.decode(errors="replace"), find_minors(DRIVER))), None
     except ValueError:
         return [], "nvidia-smi gave an answer that cannot be read"
-
-
-def run_bounded(argv: Sequence[str], limit_s: float) -> tuple[int, bytes, bytes]:
-    """A program's exit status and output. Raises `OSError`, and `TimeoutExpired`, also if its output fills the pipe.
-
-    Does not wait after the time-out: a process that hangs in a driver cannot be killed.
-    """
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-    )
-    assert process.stdout
-    assert process.stderr
-    try:
-        status = process.wait(limit_s)
-        return status, read_now(process.stdout.fileno()), read_now(process.stderr.fileno())
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.returncode = 0  # Nobody waits for it.
-        raise
-    finally:
-        process.stdout.close()
-        process.stderr.close()
-
-
-def read_now(pipe: int) -> bytes:
-    """Read what a pipe holds, without waiting for its other end to close."""
-    os.set_blocking(pipe, False)
-    with suppress(BlockingIOError):
-        return os.read(pipe, MAX_OUTPUT)
-    return b""
 
 
 def read_gpus(text: str, minors: Mapping[tuple[int, str], str]) -> Iterator[dict[str, Any]]:

@@ -9,6 +9,7 @@ from ..environment.bases import refresh
 from ..environment.carry import carry_over
 from ..environment.clone import fetch_commit, require_commit
 from ..environment.environment import create_environment, decide, isolate_mounts
+from ..environment.facts import read_facts
 from ..files import Failure, blame_job, require_folders
 from ..git import to_text
 from ..safe_paths import write_safely
@@ -32,6 +33,8 @@ def prepare(stage: Stage) -> dict[str, Any]:
     with blame_job():
         base = create_environment(stage, store, commit)
         stage.say(f"The environment took {time.monotonic() - began:.2f} s.")
+        with stage.timing("facts"):
+            facts = read_facts(stage)
         # Only now: files that an earlier attempt wrote must not run before this job's agent does.
         with stage.timing("edits"):
             conflicts = carry_over(stage, commit, request["changes"], begun_at)
@@ -40,7 +43,7 @@ def prepare(stage: Stage) -> dict[str, Any]:
             text = "".join(f"{to_text(path)}\n" for path in conflicts)
             write_safely(job.root, f"{job.output.name}/{CONFLICTS}", text.encode())
     about = {"commit": base.commit, "made_at": base.made_at}
-    made = {"way": store.way, "sealed": is_sandboxed(job), "base": about, "took": stage.took}
+    made = {"way": store.way, "sealed": is_sandboxed(job), "base": about, "facts": facts, "took": stage.took}
     return {"base_commit": commit, "conflicts": [to_text(path) for path in conflicts], **made}
 
 

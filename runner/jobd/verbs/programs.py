@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .inventory import run_bounded
+from ..bounded_run import run_bounded
 
 TIMEOUT_S = 10.0
 """How long a program may take to print its version; programs in JavaScript are slow."""

@@ -138,6 +138,7 @@ def upgrade() -> None:
         sa.Column("exit_status", INTEGER),
         sa.Column("trouble", sa.Text()),
         sa.Column("failure", sa.Text()),
+        sa.Column("facts", sa.JSON(), nullable=False),
         sa.ForeignKeyConstraint(
             ["adopts"],
             ["jobs.id"],

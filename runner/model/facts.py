@@ -1,0 +1,77 @@
+"""Facts about the environment of a job: what it ran on, as far as the service itself has read it. Pure.
+
+A machine reports them before the job's agent begins. They are checked all the same: each has the form of its kind, so
+that none of them can hold a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.model.inventory import Gpu, describe_gpus
+from runner.model.machines import Devices
+
+Facts = tuple[tuple[str, str], ...]
+"""Names for people and values, in the order in which they are shown."""
+
+VERSION = re.compile(r"[0-9][\w.+!-]{0,63}", re.ASCII)
+COMPILER = re.compile(r"([a-z+]{1,10} )?[0-9][0-9.]{0,30}", re.ASCII)
+MODEL = re.compile(r"[\w.,:/()@+× -]{1,100}")
+"""The name of an operating system, a kernel or a processor."""
+MODELS = re.compile(r"[\w.,:;/()@+× -]{1,300}")
+UNREADABLE = "without a readable name"
+
+KINDS: Mapping[str, tuple[str, re.Pattern[str]]] = {
+    "python": ("Python", VERSION),
+    "torch": ("torch", VERSION),
+    "torch_cuda": ("CUDA of torch", VERSION),
+    "torch_hip": ("ROCm of torch", VERSION),
+    "torch_xpu": ("XPU of torch", VERSION),
+    **{name: (name, VERSION) for name in ("triton", "torchvision", "torchaudio", "torchtitan")},
+    **{name: (name, VERSION) for name in ("numpy", "jax", "transformers")},
+    "compiler": ("C++ compiler", COMPILER),
+    "nvcc": ("nvcc", VERSION),
+    "hipcc": ("hipcc", VERSION),
+    "os": ("OS", MODEL),
+    "kernel": ("kernel", MODEL),
+    "cpu": ("CPU", MODEL),
+}
+"""The facts that a machine reports: name in the protocol -> name for people, and form of the value."""
+
+GPU = "GPU"
+NO_GPU = "none"
+
+SHORT = (GPU, "Python", "torch", "CUDA of torch", "ROCm of torch", "XPU of torch", "triton", "C++ compiler", "OS")
+"""The facts that a comment shows. The job's page shows all."""
+
+
+def read_facts(told: Any, gpus: Sequence[Gpu] | None, devices: Devices) -> Facts:
+    """The facts of a job's environment, from the machine's answer and from its inventory.
+
+    `devices` are the GPUs of the job's slot; without any, its jobs see all `gpus` of the machine (None: unknown).
+    """
+    answer = told if isinstance(told, Mapping) else {}
+    own = {uuid for _, uuid in devices}
+    seen = describe_gpus([gpu for gpu in gpus or () if not own or gpu.uuid in own])
+    found = [(GPU, (seen or NO_GPU) if MODELS.fullmatch(seen or NO_GPU) else UNREADABLE)] if gpus is not None else []
+    return (*found, *((label, answer[name]) for name, (label, form) in KINDS.items() if _fits(answer.get(name), form)))
+
+
+def _fits(value: Any, form: re.Pattern[str]) -> bool:
+    return isinstance(value, str) and bool(form.fullmatch(value))
+
+
+def tell_facts(prompt: str, facts: Facts) -> str:
+    """A brief with the facts at its end. They are known only when the environment is prepared."""
+    if not facts:
+        return prompt
+    listed = "\n".join(f"- {name}: {value}" for name, value in facts)
+    return f"{prompt.rstrip()}\n\n## The environment\n\n{_TOLD}\n\n{listed}\n"
+
+
+_TOLD = (
+    "The service read this in your environment before you began, and shows it next to your report. Compare it with "
+    "what the issue says: if a version, a device or a platform differs in a way that could hide the bug, say so."
+)
