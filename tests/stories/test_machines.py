@@ -272,7 +272,7 @@ async def test_two_jobs_on_one_machine_have_gpus_of_their_own(
         await world.wait_for_log(first.id, "told: - GPU: 1 × NVIDIA H100, 81559 MiB, driver 550.54.15\n".encode())
         go.touch()
         shown = await world.wait_for_report()
-        assert "**Seen by ptq-bot**, in the environment: GPU `1 × NVIDIA H100, 81559 MiB, driver 550.54.15`, Pyth" in shown
+        assert "**Seen by ptq-bot**, in the environment: GPU `1 × NVIDIA H100, 81559 MiB, driver 550.54.15`, " in shown
 
 
 def lacking_git(folder: Path) -> Path:
