@@ -8,7 +8,7 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 # Without compiled files each worker translates all tests anew, which takes as long as a tenth of the suite.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz hostile mutation pictures lint setup clean
+.PHONY: demo docs test check test-agents bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz gpu hostile mutation pictures lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -26,6 +26,10 @@ crash: setup
 test-agents: setup $(DESCRIPTIONS)
 	$(BIN)/python -m tests.support.clis
 	$(BIN)/pytest -n $(WORKERS) -m agents
+
+# One job on this machine's NVIDIA GPU. It needs the driver, and a `python3` with PyTorch.
+gpu: setup
+	$(BIN)/python -m tests.gpu
 
 # Replicas, machines and GitHub break while 200 jobs run; ARGS="--seed N --jobs M" repeats a run.
 chaos: setup $(DESCRIPTIONS)

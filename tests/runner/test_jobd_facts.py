@@ -18,9 +18,10 @@ pytestmark = pytest.mark.slow
 
 SITE = "site=$(python -c \"import sysconfig; print(sysconfig.get_path('purelib'))\")"
 TORCH = f"""{SITE}
-mkdir -p $site/torch-2.11.0+cu130.dist-info $site/numpy-2.1.0.dist-info $site/torch
+mkdir -p $site/torch-2.11.0.dist-info $site/numpy-2.1.0.dist-info $site/torch
 echo 'raise SystemExit("torch takes long to import")' > $site/torch/__init__.py
-printf 'debug = False\\ncuda: Optional[str] = "13.0"\\nhip: Optional[str] = None\\n' > $site/torch/version.py
+printf '__version__ = "2.11.0+cu130"\\ndebug = False\\n' > $site/torch/version.py
+printf 'cuda: Optional[str] = "13.0"\\nhip: Optional[str] = None\\n' >> $site/torch/version.py
 mkdir $site/../triton.egg-info
 printf 'Metadata-Version: 2.4\\nVersion: 3.6.0+git1\\n' > $site/../triton.egg-info/PKG-INFO
 echo "$site/.." > $site/easy-install.pth

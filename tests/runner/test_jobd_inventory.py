@@ -56,6 +56,12 @@ def test_gpus_are_told_with_model_memory_and_driver(jobd: Jobd, smi: Path) -> No
     )
 
 
+def test_the_programs_of_a_drivers_container_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    write(tmp_path / "nvidia-smi", f"#!/bin/sh\necho '{TWO.splitlines()[0]}'\n")
+    assert [gpu["uuid"] for gpu in find_gpus(driver_programs=str(tmp_path))[0]] == ["GPU-6a1c5e0e-0001"]
+
+
 def test_a_machine_without_nvidia_smi_has_no_gpus_and_no_trouble(jobd: Jobd) -> None:
     jobd.env["PATH"] = str(Path(sys.executable).parent)
     answer = take(jobd)

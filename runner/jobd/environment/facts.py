@@ -60,8 +60,10 @@ if "torch" in sys.argv and "torch" not in wanted:
     import re
     from importlib.util import find_spec
     with open(os.path.join(os.path.dirname(find_spec("torch").origin), "version.py")) as file:
-        for name, version in re.findall(r"^(cuda|hip|xpu)\b[^=\n]*= *['\"]([^'\"\s]+)", file.read(), re.MULTILINE):
-            print("torch_" + name, version)
+        found = re.findall(r"^(__version__|cuda|hip|xpu)\b[^=\n]*= *['\"]([^'\"\s]+)", file.read(), re.MULTILINE)
+        for name, version in found:
+            # The metadata does not say what it was built for, as in 2.11.0+cu130.
+            print("torch" if name == "__version__" else "torch_" + name, version)
 """
 """Reads the versions in the job's Python, and prints a name and a version on each line.
 

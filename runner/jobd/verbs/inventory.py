@@ -28,6 +28,9 @@ TIMEOUT_S = 20.0
 MAX_REASON = 300
 MAX_JOBS = 1_000
 
+DRIVER_PROGRAMS = "/usr/local/nvidia/bin"
+"""Where containers have the programs of NVIDIA's driver. The PATH of an SSH session does not have it."""
+
 DRIVER = Path("/proc/driver/nvidia/gpus")
 """NVIDIA's driver describes each GPU here, in a folder named after its bus address."""
 
@@ -59,9 +62,11 @@ def is_sealing(workspace: Path) -> bool:
         return has_sealed(workspace)
 
 
-def find_gpus(timeout_s: float = TIMEOUT_S) -> tuple[list[dict[str, Any]], str | None]:
+def find_gpus(
+    timeout_s: float = TIMEOUT_S, driver_programs: str = DRIVER_PROGRAMS
+) -> tuple[list[dict[str, Any]], str | None]:
     """The GPUs, and a failure as a clause for people. Without nvidia-smi there are no GPUs and no failure."""
-    program = shutil.which("nvidia-smi")
+    program = shutil.which("nvidia-smi", path=f"{os.environ.get('PATH', os.defpath)}:{driver_programs}")
     if program is None:
         return [], None
     words = [program, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
