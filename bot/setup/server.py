@@ -24,9 +24,9 @@ from bot.setup.answers import MachineAnswer, find_next
 from bot.setup.checks import require_github, require_models, require_program
 from bot.setup.files import UnusableFile
 from bot.setup.github_app import CREATED, GitHubSetupError, complete, convert
-from bot.setup.state import SetupState, now
-from bot.setup.steps import Form, InvalidInput
-from bot.setup.trial import HostKeyUnavailable, read_host_key, try_machine
+from bot.setup.state import Complaint, SetupState, Underway, now
+from bot.setup.steps import Form, InvalidInput, describe_machine
+from bot.setup.trial import HostKeyUnavailable, Trial, read_host_key, try_machine
 from bot.setup.views import Views
 from bot.web.auth.form_fields import MAX_FORM, read_fields
 from runner.transport.ssh import SILENCE_S
@@ -34,6 +34,11 @@ from runner.transport.ssh import SILENCE_S
 STYLES = {name: Path(__file__).parents[1] / "web" / "static" / name for name in ("style.css", "setup.css")}
 SECRET_FIELDS = frozenset({"key", "private_key", "webhook_secret", "client_secret", "proxy_credentials"})
 """Fields that are not shown again after they were typed."""
+
+EXPLAINED = (InvalidInput, GitHubSetupError, UnusableFile, OSError)
+"""What the page of a form says about why it failed."""
+
+BUSY = "Nothing was done with this form, because the one before it was still being worked on. Send it again."
 
 
 class Setup:
@@ -51,7 +56,7 @@ class Setup:
         self._silence_s = silence_s
         self._views = Views(self.state, self.access.csrf_token, self.ended.set)
         self._one_at_a_time = asyncio.Lock()
-        self._checking: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def application(self) -> web.Application:
         """The web application."""
@@ -69,6 +74,7 @@ class Setup:
             "/repositories": self.set_repositories,
             "/machines/look": self.connect_machine,
             "/machines/confirm": self.confirm_machine,
+            "/machines/discard": self.discard_machine,
             "/machines/drop": self.drop_machine,
             "/agents/add": self.add_agent,
             "/agents/drop": self.drop_agent,
@@ -103,30 +109,55 @@ class Setup:
         """Answer a form with a redirect to a page, which also shows why the form failed."""
 
         async def handle(request: web.Request) -> web.Response:
+            page, form = request.path.split("/")[1], await _read_form(request)
+            target = f"/{page}"
             async with self._one_at_a_time:
-                self.state.typed = {}
-                try:
-                    target = await take(request)
-                except (InvalidInput, GitHubSetupError, UnusableFile) as error:
-                    self.state.failure = str(error)
-                    form = await _read_form(request)
-                    self.state.typed = {name: text for name, text in form.items() if name not in SECRET_FIELDS}
-                    if isinstance(error, InvalidInput) and error.field:
-                        # Two forms are on one page, with the same fields.
-                        self.state.failed_field = f"{'local-' * (form.get('kind') == 'local')}{error.field}"
-                        self.state.may_insist = error.may_insist
-                    target = f"/{request.path.split('/')[1]}"
-                except OSError as error:
-                    self._set_disk_failure(error)
-                    target = f"/{request.path.split('/')[1]}"
+                if underway := self.state.underway.get(page):
+                    if (underway.path, underway.form) != (request.path, form):
+                        self._complain(page, InvalidInput(BUSY), form)
+                else:
+                    self.state.complaints.pop(page, None)
+                    try:
+                        target = await take(request)
+                    except EXPLAINED as error:
+                        self._complain(page, error, form)
             return web.Response(status=303, headers={"Location": target})
 
         return handle
 
-    def _set_disk_failure(self, error: OSError) -> None:
-        self.state.failure = (
-            f"Cannot write to {self.state.files.folder}: {error.strerror}. Your answers are lost when set-up ends."
-        )
+    def _complain(self, page: str, error: Exception, form: Form) -> None:
+        words, field, may_insist = str(error), "", False
+        if isinstance(error, OSError):
+            words = f"Cannot write to {self.state.files.folder}: {error.strerror}."
+            words += " Your answers are lost when set-up ends."
+        if isinstance(error, InvalidInput) and error.field:
+            # Two forms are on one page, with the same fields.
+            field, may_insist = f"{'local-' * (form.get('kind') == 'local')}{error.field}", error.may_insist
+        typed = {name: text for name, text in form.items() if name not in SECRET_FIELDS}
+        self.state.complaints[page] = Complaint(words, field, may_insist, typed)
+
+    async def _start(
+        self, request: web.Request, words: str, work: Callable[[], Awaitable[None]], typed: Form | None = None
+    ) -> str:
+        """Do this after the answer, and return the page, which shows these words until it has ended.
+
+        If it fails, the form shows what was `typed`: by default what was sent.
+        """
+        page, form = request.path.split("/")[1], await _read_form(request)
+
+        async def finish() -> None:
+            try:
+                await work()
+            except EXPLAINED as error:
+                self._complain(page, error, form if typed is None else typed)
+            finally:
+                del self.state.underway[page]
+
+        self.state.underway[page] = Underway(words, request.path, form)
+        task = asyncio.create_task(finish())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return f"/{page}"
 
     async def show_next(self, request: web.Request) -> web.Response:
         """Go to the first step that is not complete."""
@@ -155,10 +186,8 @@ class Setup:
             try:
                 app = await convert(self.state.answers.place, request.query.get("code", ""))
                 self.state.save(replace(self.state.answers, app=app))
-            except GitHubSetupError as error:
-                self.state.failure = str(error)
-            except OSError as error:
-                self._set_disk_failure(error)
+            except (GitHubSetupError, OSError) as error:
+                self._complain("app", error, {})
         return web.Response(status=303, headers={"Location": "/app"})
 
     async def set_known_app(self, request: web.Request) -> str:
@@ -194,16 +223,12 @@ class Setup:
         answers = steps.connect_machine(self.state.answers, await _read_form(request))
         machine = answers.looked_at
         assert machine
-        if machine.kind == "ssh":
-            self._check_key(machine)
-            machine = replace(machine, host_key=await self._look(machine, "address"))
-            if not machine.client_key_file:
-                self.state.files.find_client_key()
-            self.state.save(replace(answers, looked_at=machine))
-        else:
+        if machine.kind == "local":
             self.state.save(answers)
-            await self._try()
-        return "/machines"
+            return await self._start(request, f"Testing {machine.name}", lambda: self._test(machine))
+        self._check_key(machine)
+        words = f"Connecting to {machine.user}@{machine.host}:{machine.port}, to fetch its host key"
+        return await self._start(request, words, lambda: self._connect(machine))
 
     def _check_key(self, machine: MachineAnswer) -> None:
         if machine.client_key_file:
@@ -212,35 +237,59 @@ class Setup:
                 words = f"This key cannot be used: {problem.words}. To fix it: {problem.fix}"
                 raise InvalidInput(words, "client_key_file")
 
-    async def _look(self, machine: MachineAnswer, field: str = "") -> str:
+    async def _connect(self, machine: MachineAnswer) -> None:
+        machine = replace(machine, host_key=await self._look(machine))
+        if not machine.client_key_file:
+            self.state.files.find_client_key()
+        await self._save_pending(machine)
+
+    async def _look(self, machine: MachineAnswer) -> str:
         try:
             return await read_host_key(machine, self._silence_s)
         except HostKeyUnavailable as error:
-            raise InvalidInput(f"Cannot connect to {machine.name}: {error}.", field) from error
+            raise InvalidInput(f"Cannot connect to {machine.name}: {error}.", "address") from error
+
+    async def _save_pending(self, machine: MachineAnswer) -> None:
+        async with self._one_at_a_time:
+            self.state.save(replace(self.state.answers, looked_at=machine))
 
     async def confirm_machine(self, request: web.Request) -> str:
         """Accept the host key that was shown, if the machine still has it, and test the machine."""
-        machine, form = self.state.answers.looked_at, await _read_form(request)
+        machine, shown = self.state.answers.looked_at, (await _read_form(request)).get("host_key", "")
         if machine is None:
             raise InvalidInput("There is no machine to confirm: connect to it first.")
+        words, typed = f"Testing {machine.name}", describe_machine(machine)
+        return await self._start(request, words, lambda: self._confirm(machine, shown), typed)
+
+    async def _confirm(self, machine: MachineAnswer, shown: str) -> None:
+        self.state.trial = Trial(machine)
         if machine.kind == "ssh":
-            shown, now = form.get("host_key", ""), await self._look(machine)
+            now = await self._look(machine)
             if shown != machine.host_key or now != machine.host_key:
                 self.state.trial = None
-                self.state.save(replace(self.state.answers, looked_at=replace(machine, host_key=now)))
+                await self._save_pending(replace(machine, host_key=now))
                 raise InvalidInput(
                     f"The host key of {machine.name} is no longer the one that you confirmed. It may have been "
                     "reinstalled, or somebody intercepts the connection. Compare the key again. Nothing was sent there."
                 )
-        await self._try()
-        return "/machines"
+        await self._test(machine)
 
-    async def _try(self) -> None:
-        machine = self.state.answers.looked_at
-        assert machine
-        self.state.trial = await try_machine(machine, self.state.files.folder)
-        if self.state.trial.passed:
-            self.state.save(steps.keep_machine(self.state.answers, self.state.trial.machine))
+    async def _test(self, machine: MachineAnswer) -> None:
+        self.state.trial = trial = Trial(machine)
+        async for trial in try_machine(machine, self.state.files.folder):
+            self.state.trial = trial
+        if trial.passed:
+            async with self._one_at_a_time:
+                self.state.save(steps.keep_machine(self.state.answers, trial.machine))
+        elif wrong := trial.wrong_entry:
+            field, finding = wrong
+            raise InvalidInput(f"The test found: {finding.words}. To fix it: {finding.fix}.", field)
+
+    async def discard_machine(self, request: web.Request) -> str:
+        """Forget the machine that is not tested, or that failed its test. One that it was to replace stays."""
+        self.state.trial = None
+        self.state.save(replace(self.state.answers, looked_at=None))
+        return "/machines"
 
     async def drop_machine(self, request: web.Request) -> str:
         """Remove a machine."""
@@ -283,23 +332,17 @@ class Setup:
         return await self.check_again(request)
 
     async def check_again(self, request: web.Request) -> str:
-        """Run the doctor on the configuration as it is now. The page shows when it has finished."""
-        if not self.state.is_checking:
-            self.state.is_checking = True
-            self._checking = asyncio.create_task(self._look_at_everything())
-        return "/finish"
+        """Run the doctor on the configuration as it is now."""
+        return await self._start(request, "Checking GitHub, machines and models", self._look_at_everything)
 
     async def _look_at_everything(self) -> None:
-        try:
-            self.state.findings = await examine(self.state.files.config)
-        finally:
-            self.state.is_checking = False
+        self.state.findings = await examine(self.state.files.config)
 
     async def close(self) -> None:
         """End background work."""
-        if self._checking:
-            self._checking.cancel()
-            await asyncio.wait([self._checking])
+        for task in (tasks := list(self._tasks)):
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def end(self, request: web.Request) -> str:
         """Finish, and remove the answers if the configuration has them."""

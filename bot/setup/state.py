@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,30 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+@dataclass(frozen=True, slots=True)
+class Complaint:
+    """Why a form was not accepted, for the next view of its page."""
+
+    words: str = ""
+    about: str = ""
+    """The field that it is about: its name, after the prefix of its form."""
+    may_insist: bool = False
+    """Whether the form offers to ignore it."""
+    typed: Form = field(default_factory=dict)
+    """What the form shows again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """Work that goes on after the form that started it was answered."""
+
+    words: str
+    """What is being done, as a sentence without its full stop."""
+    path: str
+    form: Form
+    """What was sent, and where to."""
+
+
 class SetupState:
     """One set-up."""
 
@@ -30,19 +55,14 @@ class SetupState:
         self.answers = self.files.load()
         self.our_url = ""
         self._oauth_state = ""
-        # For the next page:
-        self.failure = ""
-        self.failed_field = ""
-        """The field that the failure is about: its name, after the prefix of its form."""
-        self.may_insist = False
-        """Whether the form offers to ignore the failure."""
-        self.typed: Form = {}
+        self.complaints: dict[str, Complaint] = {}
+        """Page -> what its next view shows."""
+        self.underway: dict[str, Underway] = {}
+        """Page -> the work that one of its forms has started. Until it ends, the page reloads itself."""
         # Not saved, because it can be looked up again:
         self.installed: Sequence[Installed] = ()
         self.trial: Trial | None = None
         self.findings: Sequence[Finding] = ()
-        self.is_checking = False
-        """Whether the doctor is running."""
         self.is_written = False
         self.has_ended = False
 
@@ -70,4 +90,4 @@ class SetupState:
         try:
             self.installed = await list_installed(self.answers.place, self.answers.app, now)
         except GitHubSetupError as error:
-            self.failure = self.failure or str(error)
+            self.complaints.setdefault("repositories", Complaint(str(error)))

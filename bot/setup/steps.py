@@ -208,12 +208,12 @@ def keep_machine(answers: Answers, machine: MachineAnswer) -> Answers:
 
 
 def describe_machine(machine: MachineAnswer) -> dict[str, str]:
-    """The form of a machine, as it was filled in, to change it."""
+    """The form of a machine, as it was filled in."""
     address = f"{machine.user}@{machine.host}" + (f":{machine.port}" if machine.port != DEFAULT_PORT else "")
     return {
         "kind": machine.kind,
         "name": machine.name,
-        "replaces": machine.name,
+        "replaces": machine.replaces,
         "address": address if machine.kind == "ssh" else "",
         "client_key_file": machine.client_key_file,
         "workspace": machine.workspace,
@@ -222,10 +222,8 @@ def describe_machine(machine: MachineAnswer) -> dict[str, str]:
 
 
 def drop_machine(answers: Answers, name: str) -> Answers:
-    """Remove the machine of this name, also one that is not confirmed yet."""
-    kept = tuple(machine for machine in answers.machines if machine.name != name)
-    looked_at = answers.looked_at if answers.looked_at and answers.looked_at.name != name else None
-    return replace(answers, machines=kept, looked_at=looked_at)
+    """Remove the machine of this name."""
+    return replace(answers, machines=tuple(machine for machine in answers.machines if machine.name != name))
 
 
 def name_machine(answers: Answers) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import asyncssh
 
 from bot.doctor.findings import Finding, Part, has_failed
 from bot.doctor.machine_checks import UV, explain_failure, find_program, look_around
-from bot.doctor.machine_trial import GIT, judge_git, try_job
+from bot.doctor.machine_trial import GIT, JOB, judge_git, try_job
 from bot.setup.answers import MachineAnswer
 from bot.setup.config_text import CLIENT_KEY
 from bot.setup.files import write_private
@@ -33,22 +34,55 @@ FOLDER = "ptq"
 """The default work folder, in the home of the machine's account."""
 
 
+STEPS: Mapping[str, str] = {
+    "host key": "host key",
+    "Python": "connection",
+    "disk and GPUs": "disk",
+    "sandbox": "sandbox",
+    "git and agents": "agents",
+    "first job": JOB,
+}
+"""The steps of a test, in order -> the check whose finding ends each."""
+
+FIELDS: Mapping[str, str] = {"connection": "address", "login": "client_key_file", "program": "workspace"}
+"""Check -> the field of the form that its failure may be about."""
+
+
 class HostKeyUnavailable(Exception):  # noqa: N818 - what is the case
     """The host key cannot be fetched. The message is a clause for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The result of a test."""
+    """A test, as far as it has come."""
 
     machine: MachineAnswer
-    """With its work folder, and the programs that were found."""
-    findings: tuple[Finding, ...]
+    """After the last step with its work folder, and the programs that were found."""
+    findings: tuple[Finding, ...] = ()
+
+    def add(self, *findings: Finding) -> Trial:
+        """The same test with more findings."""
+        return replace(self, findings=(*self.findings, *findings))
+
+    @property
+    def remaining(self) -> list[str]:
+        """The steps that are not done, in order."""
+        done = {finding.check for finding in self.findings}
+        has_key = self.machine.kind == "ssh"
+        return [step for step, check in STEPS.items() if check not in done and (has_key or step != "host key")]
 
     @property
     def passed(self) -> bool:
         """Whether jobs can run there."""
-        return not has_failed(self.findings)
+        return not self.remaining and not has_failed(self.findings)
+
+    @property
+    def wrong_entry(self) -> tuple[str, Finding] | None:
+        """The field that caused the failure, with its finding; None if no entry did."""
+        failed = [finding for finding in self.findings if has_failed([finding])]
+        entered = {"address": self.machine.host, "client_key_file": self.machine.client_key_file, "workspace": True}
+        wrong = [(FIELDS[finding.check], finding) for finding in failed if finding.check in FIELDS]
+        return next((one for one in wrong if entered[one[0]]), None)
 
 
 async def read_host_key(machine: MachineAnswer, silence_s: float = SILENCE_S) -> str:
@@ -66,31 +100,35 @@ def describe_host_key(host_key: str) -> tuple[str, str]:
     return key.algorithm.decode(), key.get_fingerprint()
 
 
-async def try_machine(machine: MachineAnswer, folder: Path) -> Trial:
-    """Run our program there, as the service does. `folder` is the folder of the configuration."""
-    part, findings = Part(f"machine {machine.name}"), list[Finding]()
+async def try_machine(machine: MachineAnswer, folder: Path) -> AsyncIterator[Trial]:
+    """Run our program there, as the service does. The test is given after each finding.
+
+    `folder` is the folder of the configuration. The machine's host key must be the one that was confirmed.
+    """
+    part, trial = Part(f"machine {machine.name}"), Trial(machine)
     known_hosts = folder / f".{machine.name}.known_hosts"
     write_private(known_hosts, machine.known_hosts_line.encode())
     target = _as_machine(machine, folder, known_hosts)
     host = open_host(target)
     try:
+        if machine.kind == "ssh":
+            yield (trial := trial.add(part.ok("host key", "the one that you confirmed")))
         if not machine.workspace:
             target = replace(target, workspace=await _find_workspace(host))
         client = JobdClient(target, host)
         async for finding in look_around(part, target, client):
-            findings.append(finding)
+            yield (trial := trial.add(finding))
         programs = await client.find_programs([], [GIT, UV, *PROGRAMS.values()])
         found = {name: version for name, version in programs.versions.items() if version is not None}
-        findings += _judge_programs(part, found)
-        if not has_failed(findings):
-            findings.append(await try_job(part, target, host, CREATE_VENV))
-        machine = replace(machine, workspace=target.workspace, programs=found)
+        trial = replace(trial, machine=replace(machine, workspace=target.workspace, programs=found))
+        yield (trial := trial.add(*_judge_programs(part, found)))
+        if not has_failed(trial.findings):
+            yield trial.add(await try_job(part, target, host, CREATE_VENV))
     except (HostError, JobdError) as error:
-        findings.append(explain_failure(part, target, error))
+        yield trial.add(explain_failure(part, target, error))
     finally:
         known_hosts.unlink(missing_ok=True)
         await host.close()
-    return Trial(machine, tuple(findings))
 
 
 async def find_on_machine(machine: MachineAnswer, folder: Path, program: str) -> bool | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,12 +16,15 @@ from bot.config.manifest import load_manifest, read_manifest, read_reasons
 from bot.setup.answers import SCRIPT, STEPS, TESTS, list_completed
 from bot.setup.config_text import render_config
 from bot.setup.files import UnusableFile
-from bot.setup.state import SetupState
+from bot.setup.state import Complaint, SetupState
 from bot.setup.steps import describe_forwarding, describe_labels, describe_machine, find_blocked, name_machine
 from bot.setup.trial import PROGRAMS, describe_host_key
 from handlers.text.sanitize import redact
 from runner.agents import BACKENDS
 from runner.characters import show_invisible
+
+REFRESH_S = "2"
+"""How long a page waits before it reloads itself, in seconds. https://html.spec.whatwg.org/#the-refresh-header"""
 
 
 class Views:
@@ -77,15 +81,23 @@ class Views:
         """The machines, and the one that is being added."""
         machine, key = self._state.answers.looked_at, ""
         wanted = request.query.get("change")
+        entries = describe_machine(machine) if machine else {}
         if changed := next((one for one in self._state.answers.machines if one.name == wanted), None):
-            self._state.typed = describe_machine(changed)
+            entries = describe_machine(replace(changed, replaces=changed.name))
         if machine and machine.kind == "ssh" and not machine.client_key_file:
             try:
                 key = self._state.files.find_client_key()
             except UnusableFile as error:
-                self._state.failure = str(error)
+                self._state.complaints.setdefault("machines", Complaint(str(error)))
         host_key = describe_host_key(machine.host_key) if machine and machine.host_key else ("", "")
-        return self._page("machines", host_key=host_key, public_key=key, free_name=name_machine(self._state.answers))
+        return self._page(
+            "machines",
+            host_key=host_key,
+            public_key=key,
+            free_name=name_machine(self._state.answers),
+            entries=entries,
+            is_changing=changed is not None,
+        )
 
     async def show_agents(self, request: web.Request) -> web.Response:
         """The agents, and the programs found on the machines."""
@@ -125,8 +137,9 @@ class Views:
 
     def _page(self, name: str, **values: Any) -> web.Response:
         state = self._state
-        failure, failed_field, may_insist, typed = state.failure, state.failed_field, state.may_insist, state.typed
-        state.failure, state.failed_field, state.may_insist, state.typed = "", "", False, {}
+        complaint, underway = state.complaints.get(name, Complaint()), state.underway.get(name)
+        if not underway:
+            state.complaints.pop(name, None)
         html = self._templates.get_template(f"{name}.html").render(
             state=state,
             answers=state.answers,
@@ -134,14 +147,16 @@ class Views:
             steps=STEPS,
             done=list_completed(state.answers),
             here=name,
-            failure=failure,
-            failed_field=failed_field,
-            may_insist=may_insist,
-            typed=typed,
+            failure=complaint.words,
+            failed_field=complaint.about,
+            may_insist=complaint.may_insist,
+            typed=complaint.typed,
+            underway=underway,
             defaults={"tests": TESTS, "script": SCRIPT},
             **values,
         )
-        return web.Response(text=html, content_type="text/html")
+        headers = {"Refresh": REFRESH_S} if underway else {}
+        return web.Response(text=html, content_type="text/html", headers=headers)
 
     def _clean(self, value: object) -> object:
         """Remove secrets from a value, and make invisible characters visible."""

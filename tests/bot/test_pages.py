@@ -76,7 +76,10 @@ async def test_jobs_of_private_repositories_have_no_page_where_nobody_can_sign_i
     assert "hidden" not in str(await site.status())
     for path in ("", "/patch", "/files/report.md", "/log/agent", "/log/agent/events", "/actions"):
         answer = await site.get(f"/jobs/secretjob1{path}")
-        assert (answer.status, answer.text) == (404, "there is no such job\n"), path
+        missing = await site.get(f"/jobs/nothing{path}")
+        assert (answer.status, answer.html) == (404, missing.html), path
+        assert "Not found, or you don't have access" in answer.text
+        assert "private repositories have no pages" in answer.text
 
 
 @pytest.mark.parametrize("path", ["/deliveries", "/spend"])

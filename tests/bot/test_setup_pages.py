@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import os
 import re
 import socket
@@ -21,6 +22,7 @@ from bot.setup.answers import AgentAnswer, Answers, MachineAnswer
 from bot.setup.checks import require_models
 from bot.setup.steps import InvalidInput
 from tests.support.doctor_models import make_models
+from tests.support.gate import Gate
 from tests.support.installer import Operator, Seen, open_setup
 from tests.support.openapi import load_openapi
 
@@ -44,6 +46,12 @@ def find_wrong(seen: Seen) -> list[str]:
     inputs = re.findall(r'<(?:input|textarea)[^>]* name="([^"]+)"[^>]* aria-invalid="true"', seen.html)
     assert all(f'id="error-{name}"' in seen.html for name in inputs), seen.text
     return inputs
+
+
+def read_entries(seen: Seen) -> dict[str, str]:
+    """What stands in the form for a machine."""
+    form = seen.html.partition('action="/machines/look">')[2].partition("</form>")[0]
+    return {name: html.unescape(text) for name, text in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
 
 
 def modes(folder: Path) -> set[int]:
@@ -271,12 +279,84 @@ async def test_a_failed_login_is_explained_and_tested_again(tryout: Tryout, oper
     refused = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
     assert "user name and key" in refused.text
     assert "authorized_keys" in refused.text
+    assert find_wrong(refused) == [], "a new key has to be added on the machine"
+    assert read_entries(refused)["address"] == f"{tryout.ssh.user}@127.0.0.1:{tryout.ssh.port}"
     public_key = operator.setup.state.files.find_client_key()
     (tmp_path / "tryout" / "machine" / "ssh" / "authorized_keys").write_text(f"{public_key}\n")
     await tryout.ssh.stop()
     await tryout.ssh.start()
     tried = await operator.post("/machines/confirm", {"host_key": refused.hidden("host_key")})
     assert "machine-1 ready" in tried.text
+
+
+@pytest.mark.slow
+async def test_a_machine_is_tested_once_while_the_page_says_what_is_done(tryout: Tryout, operator: Operator) -> None:
+    async with Gate(tryout.ssh.port) as gate:
+        address = f"{tryout.ssh.user}@127.0.0.1:{gate.port}"
+        connecting = await operator.send_machine(tryout, address=address)
+        assert f"Connecting to {address}, to fetch its host key. This page refreshes" in connecting.text
+        assert (connecting.headers["Refresh"], "<form" in connecting.html) == ("2", False)
+        passing = await gate.meet()
+        await operator.send_machine(tryout, address=address)
+        assert (await operator.open("/machines")).headers["Refresh"] == "2"
+        assert gate.arrived == 1, "neither the same form nor a reload connects again"
+        passing.set()
+        looked = await operator.follow(connecting)
+
+        confirmed = {"host_key": looked.hidden("host_key")}
+        seen = await operator.send("/machines/confirm", confirmed)
+        steps_left = "Python, disk and GPUs, sandbox, git and agents, first job"
+        assert f"Testing machine-1: host key. Then: {steps_left}. This page" in seen.text
+        (await gate.meet()).set()
+        passing = await gate.meet()
+        seen = await operator.send("/machines/confirm", confirmed)
+        assert "ok host key" in seen.text
+        assert f"Testing machine-1: {steps_left.replace(',', '. Then:', 1)}. This page" in seen.text
+        assert gate.arrived == 3, "one test"
+        gate.is_open = True
+        passing.set()
+        seen = await operator.follow(seen)
+        assert ("machine-1 ready" in seen.text, "test job passed" in seen.text) == (True, True)
+    assert [machine.port for machine in operator.setup.state.answers.machines] == [gate.port]
+
+
+async def test_another_form_that_comes_meanwhile_is_shown_again(tryout: Tryout, operator: Operator) -> None:
+    async with Gate(tryout.ssh.port) as gate:
+        address = f"{tryout.ssh.user}@127.0.0.1:{gate.port}"
+        await operator.send_machine(tryout, address=address)
+        passing = await gate.meet()
+        meanwhile = await operator.send_machine(tryout, address="ptq@gpu-2", name="gpu-2")
+        assert (gate.arrived, "Send it again" in meanwhile.text) == (1, True)
+        passing.set()
+        seen = await operator.follow(meanwhile)
+    assert "Send it again" in seen.text
+    assert (read_entries(seen)["address"], read_entries(seen)["name"]) == ("ptq@gpu-2", "gpu-2")
+    assert operator.setup.state.answers.looked_at
+    assert operator.setup.state.answers.looked_at.port == gate.port
+
+
+@pytest.mark.slow
+async def test_a_failed_test_marks_the_entry_that_caused_it(tryout: Tryout, operator: Operator, tmp_path: Path) -> None:
+    looked = await operator.look_at(tryout, workspace="/proc/ptq")
+    seen = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
+    assert find_wrong(seen) == ["workspace"]
+    assert "To fix it: make /proc/ptq writable for the account" in seen.text
+    assert {"name": "machine-1", "workspace": "/proc/ptq", "slots": "1"}.items() <= read_entries(seen).items()
+    assert ("ok host key" in seen.text, "Test again" in seen.text) == (True, True), "what was found stays"
+    key = tmp_path / "another"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    looked = await operator.look_at(tryout, client_key_file=str(key))
+    seen = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
+    assert (find_wrong(seen), read_entries(seen)["client_key_file"]) == (["client_key_file"], str(key))
+
+
+async def test_a_change_that_is_discarded_leaves_the_machine_as_it_was(tryout: Tryout, operator: Operator) -> None:
+    state = operator.setup.state
+    state.save(replace(state.answers, machines=(MachineAnswer("machine-1", "/srv/ptq", host="gpu-1", user="ptq"),)))
+    looked = await operator.look_at(tryout, replaces="machine-1")
+    assert read_entries(looked)["replaces"] == "machine-1"
+    seen = await operator.post("/machines/discard")
+    assert ("machine-1 ready" in seen.text, state.answers.looked_at) == (True, None)
 
 
 @pytest.mark.slow
@@ -379,12 +459,6 @@ async def test_a_read_only_folder_is_explained(operator: Operator, tmp_path: Pat
     assert "Cannot write to" in seen.text
 
 
-async def wait_for_the_doctor(operator: Operator) -> str:
-    while operator.setup.state.is_checking:
-        await asyncio.sleep(0.05)
-    return (await operator.open("/finish")).text
-
-
 @pytest.mark.slow
 async def test_set_up_ends_with_a_configuration_that_the_doctor_has_checked(
     tryout: Tryout, operator: Operator, tmp_path: Path
@@ -411,7 +485,7 @@ async def test_set_up_ends_with_a_configuration_that_the_doctor_has_checked(
     assert f'href="{tryout.github.url}/{NAME}/labels"' in written.html
     assert "when maintainer has signed in" in written.text
     assert 'operators = ["maintainer"]' in config.read_text()
-    said = await wait_for_the_doctor(operator)
+    said = written.text
     assert "App ptq-bot (" in said
     assert "FAILED" not in said
     app = operator.setup.state.answers.app

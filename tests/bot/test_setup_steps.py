@@ -250,7 +250,8 @@ def test_an_invalid_machine_is_explained(changes: dict[str, str], words: str) ->
 
 def test_a_changed_machine_takes_the_place_of_the_old_one_once_it_has_passed_its_test() -> None:
     before = Answers(machines=(MachineAnswer("a"), MachineAnswer("gpu-2", host="old", user="ptq"), MachineAnswer("c")))
-    form = {**steps.describe_machine(before.machines[1]), "address": "ptq@gpu-1:2222", "name": "gpu-1", "slots": "4"}
+    form = steps.describe_machine(replace(before.machines[1], replaces="gpu-2"))
+    form |= {"address": "ptq@gpu-1:2222", "name": "gpu-1", "slots": "4"}
     looked = steps.connect_machine(before, form)
     assert looked.machines == before.machines, "until then it stays"
     assert looked.looked_at

@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from playwright.async_api import Browser, Route, expect
 
 from bot.app import Service
 from bot.config.settings import load_settings
 from bot.demo.playground import PACE
 from bot.demo.tryout import Tryout
-from tests.support.installer import open_setup
+from tests.support.browser import PATIENCE_S as BROWSER_PATIENCE_S
+from tests.support.browser import find_faults, open_page
+from tests.support.gate import Gate
+from tests.support.installer import open_setup, serve_setup
 from tests.support.openapi import load_openapi
 from tests.support.world import PATIENCE_S
 
@@ -48,3 +52,41 @@ async def test_from_nothing_to_a_first_report_by_the_pages_alone(tmp_path: Path,
         assert load_settings(config).dashboard.operators == {"maintainer"}, "the owner of the App"
         assert "+    for start in range(0, len(items), size):" in report
         assert tryout.github.complaints == []
+
+
+async def stand_still(route: Route) -> None:
+    """The page as it is, without its reload."""
+    answer = await route.fetch()
+    await route.fulfill(response=answer, headers={k: v for k, v in answer.headers.items() if k != "refresh"})
+
+
+async def test_a_page_that_shows_what_set_up_does_reloads_itself_and_suits_everybody(
+    tmp_path: Path, browser: Browser
+) -> None:
+    expect.set_options(timeout=BROWSER_PATIENCE_S * 1000)
+    async with (
+        Tryout(tmp_path / "tryout") as tryout,
+        Gate(tryout.ssh.port) as gate,
+        serve_setup(tmp_path / "here") as (setup, address),
+        open_page(browser) as page,
+    ):
+        await page.goto(address)
+        await page.goto(f"{setup.state.our_url}/machines")
+        await page.get_by_label("Host", exact=True).fill(f"{tryout.ssh.user}@127.0.0.1:{gate.port}")
+        await page.get_by_label("SSH private key").fill(str(tryout.ssh.client_key_file))
+        await page.get_by_label("Work folder on the machine").fill(str(tryout.workspace))
+        await page.get_by_role("button", name="Connect").click()
+        await expect(page.get_by_role("status")).to_contain_text("Connecting to")
+        (await gate.meet()).set()
+        await page.get_by_role("button", name="Key matches: test this machine").click()
+        (await gate.meet()).set()
+        passing = await gate.meet()
+        await expect(page.get_by_role("status")).to_contain_text("Testing machine-1: Python. Then: disk and GPUs")
+        await page.route("**/machines", stand_still)
+        await page.goto(f"{setup.state.our_url}/machines")
+        assert await find_faults(page, "machines, tested") == []
+        await page.unroute("**/machines")
+        await page.goto(f"{setup.state.our_url}/machines")
+        gate.is_open = True
+        passing.set()
+        await expect(page.get_by_text("ready", exact=True)).to_be_visible()

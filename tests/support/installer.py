@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import html
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -56,7 +57,18 @@ class Operator:
             return Seen(answer.status, str(answer.url), answer.headers, await answer.text())
 
     async def post(self, path: str, form: Mapping[str, str] | None = None, **headers: str) -> Seen:
-        """Send a form of ours, with its word, and go where it leads."""
+        """Send a form of ours, with its word, go where it leads, and wait until set-up has done what it asks."""
+        return await self.follow(await self.send(path, form, **headers))
+
+    async def follow(self, seen: Seen) -> Seen:
+        """What a page shows once it reloads itself no more."""
+        while "Refresh" in seen.headers:
+            await asyncio.sleep(0.05)  # A browser waits for as long as the page says.
+            seen = await self.open(seen.url)
+        return seen
+
+    async def send(self, path: str, form: Mapping[str, str] | None = None, **headers: str) -> Seen:
+        """Send a form of ours, and go where it leads."""
         fields = {"csrf": self.setup.access.csrf_token, **(form or {})}
         url = path if path.startswith("http") else f"{self.url}{path}"
         async with self.session.post(url, data=fields, headers=headers) as answer:
@@ -83,6 +95,10 @@ class Operator:
         return await self.post("/repositories", {"repository": NAME, **script, **labels})
 
     async def look_at(self, tryout: Tryout, **changes: str) -> Seen:
+        return await self.follow(await self.send_machine(tryout, **changes))
+
+    async def send_machine(self, tryout: Tryout, **changes: str) -> Seen:
+        """The form for the machine of the tryout; what it shows at once."""
         ssh = tryout.ssh
         form = {
             "address": f"{ssh.user}@127.0.0.1:{ssh.port}",
@@ -91,7 +107,7 @@ class Operator:
             "workspace": str(tryout.workspace),
             "slots": "1",
         }
-        return await self.post("/machines/look", {**form, **changes})
+        return await self.send("/machines/look", {**form, **changes})
 
     async def add_agent(self, python: str) -> Seen:
         return await self.post("/agents/add", {"kind": "command", "name": "script", "command": f"{python} {AGENT}"})

@@ -86,9 +86,13 @@ class Newcomer:
         await self._type("Host", self.told["host"])
         await self._type("SSH private key", self.told["SSH private key"])
         await self._type("Work folder on the machine", self.told["folder"])
-        await self._click("button", "Connect", "machines, host key")
-        await self._click("button", "Key matches: test this machine", "machines, tried")
+        # The page reloads itself while set-up works.
+        await self._press(self.page.get_by_role("button", name="Connect"))
+        await expect(self.page.get_by_role("button", name="Key matches: test this machine")).to_be_visible()
+        await self._arrive("machines, host key")
+        await self._press(self.page.get_by_role("button", name="Key matches: test this machine"))
         await expect(self.page.get_by_text("ready", exact=True)).to_be_visible()
+        await self._arrive("machines, tried")
         await self._click("link", "Next: agents", "agents, none")
 
     async def add_agent(self) -> None:

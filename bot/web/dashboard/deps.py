@@ -66,8 +66,6 @@ class DashboardDeps:
 
     def refuse(self, visitor: Visitor) -> web.HTTPException:
         """The answer for a page that does not exist or that the visitor may not see."""
-        if not visitor.may_sign_in:
-            return web.HTTPNotFound(text="there is no such job\n", headers=HEADERS)
         page = self.renderer.render_page("missing.html", visitor)
         return web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)
 
