@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..bounded_run import run_bounded
+from ..files import Failure
 from ..stages.stage import Stage
 
 PACKAGES = ("torch", "triton", "torchvision", "torchaudio", "torchtitan", "numpy", "jax", "transformers")
@@ -74,8 +75,11 @@ Packages are found by the names of their metadata folders, and torch's `version.
 
 def read_facts(stage: Stage) -> dict[str, str]:
     """The facts by name, as far as they can be read. A fact that is missing never makes a job fail."""
-    env, folder = stage.job.environment(), stage.job.worktree
-    return stage.do_inside(lambda: {**read_machine(), **read_programs(env, folder, time.monotonic() + LIMIT_S)})  # type: ignore[no-any-return]
+    env, folder, deadline = stage.job.environment(), stage.job.worktree, time.monotonic() + LIMIT_S
+    found: dict[str, str] = {}
+    with suppress(Failure, OSError):
+        found = stage.do_inside(lambda: {**read_machine(), **read_programs(env, folder, deadline)})
+    return found
 
 
 def read_machine() -> dict[str, str]:
@@ -101,8 +105,8 @@ def read_programs(env: Mapping[str, str], folder: Path, deadline: float) -> dict
     """The facts that the environment's own programs tell."""
     env = {**env, "PATH": f"{env['PATH']}:{CUDA}"}
     found: dict[str, str] = {}
-    # `-I`: neither a file in the worktree nor a variable takes the place of a module.
-    said = ask(["python", "-I", "-c", READ_PYTHON, *PACKAGES], env, folder, deadline)
+    # `-I`: neither a file in the worktree nor a variable takes the place of a module. `-B`: nothing is written.
+    said = ask(["python", "-I", "-B", "-c", READ_PYTHON, *PACKAGES], env, folder, deadline)
     found.update(line.partition(" ")[::2] for line in said.splitlines())
     for name, argv in PROGRAMS.items():
         if version := find_version(ask(argv, env, folder, deadline)):
