@@ -29,6 +29,8 @@ PICTURED_PAGES = {"": "overview", "/jobs": "jobs", "/deliveries": "deliveries", 
 PICTURED_STEPS = {
     "app": "setup-app",
     "machines, tried": "setup-machine",
+    "repositories": "setup-repositories",
+    "agents": "setup-agents",
     "finish, looked": "setup-doctor",
 }
 """The same for the steps of set-up."""

@@ -63,10 +63,11 @@ NAME_FOLDERS = """() => {
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode;
+    node.data = node.data.replace(/[^\\s"'=]*[/]bin[/]python3?(?=\\s)/g, "python3");
     node.data = node.data.replace(/[^\\s"'=]*[/]pytest-of-[^/]+[/]pytest-[0-9]+[/][^/]+[/]/g, "/srv/");
   }
 }"""
-"""Shows folders of the tests as if they were an operator's."""
+"""Shows folders and the Python of the tests as if they were an operator's."""
 
 OURS = "127.0.0.1"
 """The only host from which pages may load anything."""
