@@ -8,6 +8,7 @@ FROM python:3.11-slim-bookworm AS build
 WORKDIR /src
 COPY pyproject.toml constraints.txt README.md LICENSE app.yml ./
 COPY bot bot
+COPY docs docs
 COPY github_standin github_standin
 COPY handlers handlers
 COPY runner runner

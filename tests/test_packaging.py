@@ -53,6 +53,12 @@ def test_the_command_line_works_from_another_directory(installed: Folder) -> Non
     assert "serve" in output_of(installed, only(FINAL, "ENTRYPOINT").words[0], "--help")
 
 
+def test_what_the_image_copies_is_sent_to_docker() -> None:
+    copied = {source for step in BUILD if step.instruction == "COPY" for source in step.text.split()[:-1]}
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert copied == sent
+
+
 @pytest.mark.slow
 def test_the_command_that_the_image_runs_exists(installed: Folder) -> None:
     command, option, _ = only(FINAL, "CMD").words
@@ -72,6 +78,12 @@ def test_the_manifest_and_the_templates_travel_along(installed: Folder) -> None:
     assert name == "ptq-bot"
     assert place.startswith(str(installed.root / "opt/ptq"))
     assert set(templates.split()) >= {path.name for path in (ROOT / "prompts").iterdir()}
+
+
+@pytest.mark.slow
+def test_the_documents_that_set_up_pages_show_travel_along(installed: Folder) -> None:
+    script = "from bot.setup.documents import find_document; print(find_document('machines.md'))"
+    assert output_of(installed, "python", "-c", script).strip().startswith(str(installed.root / "opt/ptq"))
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from bot.setup import steps
 from bot.setup.access import STATIC, Handler, SetupAccess, SetupRefused
 from bot.setup.answers import MachineAnswer, find_next
 from bot.setup.checks import require_github, require_models, require_program
+from bot.setup.documents import FOLDER, find_document
 from bot.setup.files import UnusableFile
 from bot.setup.github_app import CREATED, GitHubSetupError, complete, convert
 from bot.setup.state import Complaint, SetupState, Underway, now
@@ -64,6 +65,7 @@ class Setup:
         app.on_response_prepare.append(self._views.add_headers)
         app.router.add_get("/", self.show_next)
         app.router.add_get(f"{STATIC}{{name}}", self.send_style)
+        app.router.add_get(f"{FOLDER}{{name}}", self.send_document)
         app.router.add_get(CREATED, self.receive_app)
         for name, show in self._views.pages().items():
             app.router.add_get(f"/{name}", show)
@@ -167,6 +169,12 @@ class Setup:
         """A style sheet."""
         if path := STYLES.get(request.match_info["name"]):
             return web.FileResponse(path)
+        raise SetupRefused(404, "There is no such page.")
+
+    async def send_document(self, request: web.Request) -> web.StreamResponse:
+        """A document, as its text."""
+        if path := find_document(request.match_info["name"]):
+            return web.Response(text=await asyncio.to_thread(path.read_text))
         raise SetupRefused(404, "There is no such page.")
 
     # The App

@@ -15,6 +15,7 @@ from markupsafe import Markup
 from bot.config.manifest import load_manifest, read_manifest, read_reasons
 from bot.setup.answers import SCRIPT, STEPS, TESTS, list_completed
 from bot.setup.config_text import render_config
+from bot.setup.documents import link_documents
 from bot.setup.files import UnusableFile
 from bot.setup.state import Complaint, SetupState
 from bot.setup.steps import describe_forwarding, describe_labels, describe_machine, find_blocked, name_machine
@@ -35,6 +36,7 @@ class Views:
         self._state, self._csrf_token, self._leave = state, csrf_token, leave
         loader = FileSystemLoader(Path(__file__).parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self._clean)
+        self._templates.filters["documents"] = lambda text: link_documents(str(self._clean(text)))
 
     def pages(self) -> Mapping[str, Callable[[web.Request], Awaitable[web.Response]]]:
         """Step -> the handler of its page."""

@@ -20,6 +20,7 @@ from bot.demo.tryout import Tryout
 from bot.setup import steps
 from bot.setup.answers import AgentAnswer, Answers, MachineAnswer
 from bot.setup.checks import require_models
+from bot.setup.documents import link_documents
 from bot.setup.steps import InvalidInput
 from tests.support.doctor_models import make_models
 from tests.support.gate import Gate
@@ -103,6 +104,24 @@ async def test_a_browser_without_a_session_gets_only_style_sheets(tmp_path: Path
     async with open_setup(tmp_path, inside=False) as operator:
         assert (await operator.open("/static/style.css")).status == 200
         assert (await operator.post("/static/style.css")).status == 403, "a form is not read without a session"
+
+
+async def test_the_documents_that_a_page_names_are_links_that_open(operator: Operator) -> None:
+    page = await operator.open("/app")
+    assert re.search(r"docs/[a-z-]+\.md", page.text)
+    links = re.findall(r'<a href="(/docs/[a-z-]+\.md)" target="_blank">docs/', page.html)
+    assert len(links) == len(re.findall(r"docs/[a-z-]+\.md", page.text))
+    document = await operator.open(links[0])
+    assert (document.status, document.html.startswith("# ")) == (200, True)
+    assert document.headers["Content-Type"] == "text/plain; charset=utf-8"
+    for name in ("setup", "..%2fREADME.md", "nothing.md"):
+        assert (await operator.open(f"/docs/{name}")).status == 404
+
+
+def test_only_documents_that_exist_become_links() -> None:
+    assert link_documents("<b> docs/nothing.md, xdocs/faq.md, a/docs/faq.md") == (
+        "&lt;b&gt; docs/nothing.md, xdocs/faq.md, a/docs/faq.md"
+    )
 
 
 async def test_another_host_name_is_refused(operator: Operator) -> None:
