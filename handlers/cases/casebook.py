@@ -16,6 +16,7 @@ from sqlalchemy import Row, Select, and_, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.case import LABELS, Case, CaseState
+from handlers.cases.withheld import fetch_withheld
 from handlers.ports import WritePriority
 from runner.db.schema import NOT_AS_WANTED, TO_MINIMIZE, case_labels, cases, jobs, outdated_comments, pulls, replies
 from runner.db.sql import insert_new, upsert
@@ -303,9 +304,10 @@ async def mark_outdated(connection: AsyncConnection, report: Reply, now: datetim
 
     If its job has succeeded, these are the status and report of each earlier attempt that it followed, or that had the
     same preset. A report that a note can still approve without a digest, or that has a pull request, is not outdated.
+    A withheld report changes no comment: that would tell how its job has ended.
     """
     newer = await job_rows.fetch_job(connection, report.job_id or "")
-    if newer is None or newer.state is not JobState.SUCCEEDED:
+    if newer is None or newer.state is not JobState.SUCCEEDED or await fetch_withheld(connection, newer.id):
         return
     is_replaced = and_(jobs.c.preset == newer.preset, jobs.c.kind == newer.kind)
     if newer.follows and newer.kind is not JobKind.VERIFY:

@@ -62,7 +62,10 @@ _TITLE = re.compile(
 )
 """The option with its value: in quotes, which phones curl, or the rest of the line. They write a long dash, too."""
 
-_DIGEST = re.compile(r"`?([0-9a-fA-F]{6,64})`?")
+_DIGEST = re.compile(r"[\W_]*([0-9a-fA-F]{6,64})[\W_]*")
+"""A digest as people write it: in quotes or bold, before a colon."""
+
+_NAMED = re.compile(rf"(?<![^\W_])[0-9a-fA-F]{{{DIGEST_SHOWN},}}(?![^\W_])")
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S+", re.IGNORECASE)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 """A word; in Chinese and Japanese, which write no spaces, a character."""
@@ -80,6 +83,8 @@ class NoteText:
     """As it was typed; empty where the option came without one."""
     unknown: str | None = None
     """What stands on the command's line like an option, and is none."""
+    perhaps: Sequence[str] = ()
+    """Where no digest comes first: what may be meant for one, on the command's line or the first one below it."""
 
 
 def parse_note(command: Command) -> NoteText:
@@ -105,7 +110,10 @@ def has_note(comment: str, text: str, title: str | None, digest: str) -> bool:
 
 def _read(digest: str | None, line: str, body: str, title: str | None) -> NoteText:
     option = _OPTION.search(line)
-    return NoteText(digest, f"{line.strip()}\n\n{body}".strip(), title, option[0].strip() if option else None)
+    first = body.strip().partition("\n")[0]
+    perhaps = () if digest else tuple(map(str.lower, _NAMED.findall(_normalise(_ADDRESS.sub(" ", f"{line}\n{first}")))))
+    text = f"{line.strip()}\n\n{body}".strip()
+    return NoteText(digest, text, title, option[0].strip() if option else None, perhaps)
 
 
 def _take_title(line: str) -> tuple[str | None, str]:

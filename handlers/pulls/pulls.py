@@ -142,14 +142,16 @@ def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> NoteFault 
     """Why a note approves nothing; None when it approves the report's diff.
 
     `stood` are the reports that existed when the note was written, newest first. The newest one is what a note without
-    a digest approves.
+    a digest approves. Each word of the note that may be a digest has to name this one.
     """
     digest = report.digest or ""
     shown = digest[:DIGEST_SHOWN]
-    if note.digest is not None and not matches_digest(note.digest, digest):
-        stale = replies.render_stale_digest(note.digest[:DIGEST_SHOWN], shown)
-        return NoteFault(find_digest_fault(note.digest) or stale, OUTDATED)
-    if note.digest is None and (not stood or stood[0].job_id != report.job_id):
+    named = [note.digest] if note.digest is not None else note.perhaps
+    for name in named:
+        if not matches_digest(name, digest):
+            stale = replies.render_stale_digest(name[:DIGEST_SHOWN], shown)
+            return NoteFault(find_digest_fault(name) or stale, OUTDATED)
+    if not named and (not stood or stood[0].job_id != report.job_id):
         return NoteFault(replies.render_newer_report(shown), OUTDATED)
     if option := find_option_fault(note, shown):
         return NoteFault(option, option)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum
 from html import unescape
 
@@ -33,6 +33,9 @@ info string. Each can be left out, so that a test can show what it is for."""
 FOLDED, FOOTNOTE, DRAWN, TINY, FAR = "⟨folded⟩", "⟨footnote⟩", "⟨drawn⟩", "⟨tiny⟩", "⟨far off⟩"
 """Our marks, at what a page shows only to a reader who unfolds it, at its very end if at all, as a picture, too small
 to read, and so far to the right or below that nobody looks for it."""
+
+UNSEEN, BEYOND = "⟨perhaps unseen⟩", "⟨beyond the table⟩"
+"""Our marks of a line that the page may not show, and before the cells of a row for which its table has no column."""
 
 DRAWN_LANGUAGE = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
 """Blocks of code in these languages are shown as pictures."""
@@ -119,6 +122,13 @@ RAW_TEXT = re.compile(r"script|style|textarea|title|xmp|iframe|noembed|noframes|
 """Elements in which a browser reads no tags and no comments."""
 
 _ADDRESSES = {"a": "href", "img": "src", "source": "src", "video": "src"}
+
+_SIZES_KEPT = frozenset({"border", "cellpadding", "cellspacing", "height", "hspace", "size", "vspace", "width"})
+"""Attributes that make room on the page. They are kept where they move what follows far away (`distance.py`)."""
+_SIZED = frozenset({"hr", "img", "table", "tbody", "td", "tfoot", "th", "thead", "tr"})
+_PIXELS = re.compile(r"\s*(\d{1,6})(?![\d.]*%)")
+_ROOM = 100
+"""Pixels of which nobody need be told."""
 
 Found = tuple[str, int, Trust]
 """What is shown of a part, where it ends, and how well we know it."""
@@ -256,7 +266,8 @@ class Editor:
     def _show_tag(self, found: re.Match[str]) -> str:
         """A tag with what a page shows something of: where it leads, and that it is not folded."""
         closing, name, rest = found.groups()
-        attributes = {key.lower(): value for key, value in _ATTRIBUTE.findall(rest)}
+        # Of several with one name, the first counts.
+        attributes = {key.lower(): value for key, value in reversed(_ATTRIBUTE.findall(rest))}
         known = _KNOWN_TAG.fullmatch(name)
         key = _ADDRESSES.get(name.lower(), "")
         address = attributes.get(key, "").strip()
@@ -264,6 +275,9 @@ class Editor:
         # Of several with one name, a browser opens one alone.
         is_open = "open" in attributes and "name" not in attributes
         kept += " open" * (is_open and name.lower() == "details")
+        if name.lower() in _SIZED and not closing:
+            # How large a picture is, its reader sees.
+            kept += "".join(_name_room(attributes, ("height", "width") if name.lower() == "img" else ()))
         tag = f"<{closing}{name}{kept if 'attributes' in self._steps else rest}>"
         if not known:
             return f"⟨{tag}⟩" if "unknown tags" in self._steps else tag
@@ -275,6 +289,14 @@ class Editor:
             tag = f"⟨{tag}⟩"
         tag += DRAWN * (drawn and "drawings" in self._steps)
         return tag + FOLDED * (folded and "folded parts" in self._steps)
+
+
+def _name_room(attributes: Mapping[str, str], dropped: Collection[str]) -> Iterator[str]:
+    """The attributes that make much room, as numbers."""
+    for key in sorted(_SIZES_KEPT.intersection(attributes).difference(dropped)):
+        pixels = _PIXELS.match(unescape(attributes[key]).strip("\"'"))
+        if pixels and int(pixels[1]) > _ROOM:
+            yield f" {key}={int(pixels[1])}"
 
 
 def _judge_tag(line: str, tag: re.Match[str], name: str) -> Trust:

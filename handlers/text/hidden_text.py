@@ -12,9 +12,10 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
 from html import unescape
 
-from handlers.text.distance import Distance
+from handlers.text.distance import PREFIX, Distance
 from handlers.text.hidden_parts import (
     ADDRESS,
+    BEYOND,
     DRAWN,
     DRAWN_LANGUAGE,
     FAR,
@@ -24,6 +25,7 @@ from handlers.text.hidden_parts import (
     RAW_TEXT,
     STEPS,
     TAG,
+    UNSEEN,
     Editor,
     Trust,
 )
@@ -31,17 +33,10 @@ from runner.characters import MAX_LINE, find_far, show_invisible
 
 __all__ = ["BEYOND", "DRAWN", "FAR", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "count_certain_lines", "reveal"]
 
-UNSEEN, BEYOND = "⟨perhaps unseen⟩", "⟨beyond the table⟩"
-"""Our marks, beside those of parts of lines: of a line that the page may not show, and before the cells of a row for
-which its table has no column."""
-
-_PREFIX = r"(?:[ \t]|>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|\[\^[^\] \t\n\0]++\]:|\[[ xX]\](?=[ \t]))*+"
-"""What lists, quotes, footnotes and tasks put before a line."""
-
 _LINE_END = re.compile(r"\r\n?")
-_CONTAINERS = re.compile(_PREFIX)
+_CONTAINERS = re.compile(PREFIX)
 _LABEL = r"\[(?!\^[^\] \t\n\0]++\]:)(?:[^\[\]\\]|\\.)*+"
-_DEFINITION = re.compile(rf"^{_PREFIX}{_LABEL}\]:", re.MULTILINE | re.DOTALL)
+_DEFINITION = re.compile(rf"^{PREFIX}{_LABEL}\]:", re.MULTILINE | re.DOTALL)
 _MAYBE_DEFINITION = re.compile(rf"{_LABEL}\\?(?:\]:|$)")
 _NO_DEFINITION = re.compile(
     r"\[[^\[\]\\]+\]:[ \t]*[^\s<]\S*[ \t]+(?:[^\s\"'(]|\"[^\"\\]*\"[ \t]*\S|'[^'\\]*'[ \t]*\S|\([^()\\]*\)[ \t]*\S)"
@@ -151,19 +146,19 @@ class _Page:
     def show(self) -> Iterator[str]:
         """The lines that are left."""
         distance = Distance()
-        for line, prefix, is_code in self._show_lines():
-            is_far = distance.is_far(line, prefix, is_code=is_code)
-            yield FAR + line if is_far and "far text" in self._steps else line
+        for shown, line, is_code in self._show_lines():
+            is_far = distance.is_far(shown, line, is_code=is_code)
+            yield FAR + shown if is_far and "far text" in self._steps else shown
 
     def _show_lines(self) -> Iterator[tuple[str, str, bool]]:
-        """Each line that is left, what lists and quotes put before it, and whether it certainly is code."""
+        """Each line that is left, how it was written, and whether it certainly is code. A comment was nothing."""
         at = 0
         while at < len(self._lines):
             line = self._lines[at]
             if not line.strip(" \t"):
                 self._end_paragraph()
                 self._after_blank = True
-                yield line, "", False
+                yield line, line, False
                 at += 1
                 continue
             end = at if self._lost or self._in_pre else self._find_block_end(at)
@@ -173,7 +168,7 @@ class _Page:
                 self._begin()
                 at = end
                 continue
-            yield self._show_line(at), (_CONTAINERS.match(line) or [""])[0], False
+            yield self._show_line(at), line, False
             self._after_blank = False
             at += 1
 

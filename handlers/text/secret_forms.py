@@ -142,17 +142,25 @@ def find_spans(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> It
         yield from (found.span() for found in shape.finditer(text)) if shape else ()
 
 
-def mask_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape], mask: str) -> str:
-    """The text without what is a secret once Markdown has dropped its marks: `ghp\\_a**b**` shows `ghp_ab`."""
+def find_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> Iterator[tuple[int, int]]:
+    """Where something begins and ends that is a secret, or looks like one, without its backslashes and emphasis, in
+    order. Shells and strings of a program spell signs with a backslash, too."""
+    plain = _DROPPED.sub(r"\1", text)
+    spans = sorted(find_spans(plain, secrets, shapes)) if len(plain) < len(text) else []
+    if not spans:
+        return
     places, dropped = [], [0]
     for found in _DROPPED.finditer(text):
         places.append(found.start() - dropped[-1])
         dropped.append(dropped[-1] + len(found[0]) - len(found[1] or ""))
-    if not places:
-        return text
+    for start, end in spans:
+        yield start + dropped[bisect_left(places, start)], end + dropped[bisect_right(places, end - 1)]
+
+
+def mask_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape], mask: str) -> str:
+    """The text without what is a secret once Markdown has dropped its marks: `ghp\\_a**b**` shows `ghp_ab`."""
     parts, done = [], 0
-    for start, end in sorted(find_spans(_DROPPED.sub(r"\1", text), secrets, shapes)):
-        first, last = start + dropped[bisect_left(places, start)], end + dropped[bisect_right(places, end - 1)]
+    for first, last in find_escaped(text, secrets, shapes):
         if first >= done:
             parts += [text[done:first], mask]
         done = max(done, last)

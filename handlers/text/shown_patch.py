@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from handlers.text.sanitize import KEY_SHAPES, REDACTED, Rule
-from handlers.text.secret_forms import find_forms, find_spans
+from handlers.text.secret_forms import find_escaped, find_forms, find_spans
 from runner.changes.patch import PatchLine, list_lines
 from runner.characters import escape_invisible, show_path
 
@@ -141,6 +141,8 @@ def _find_masked(patch: str, lines: Sequence[PatchLine], secrets: Collection[str
     for numbers, texts in _read_sides(lines):
         text = "\n".join(texts)
         masked.update(_find_lines(text, numbers, find_spans(text, secrets, plain)))
+        # Not what only looks like one: an expression that looks for credentials does so without its backslashes.
+        masked.update(_find_lines(text, numbers, find_escaped(text, secrets, ())))
         if shapes and "PRIVATE KEY" in text:
             masked.update(numbers[at] for at in _find_keys(texts))
     return masked - {_BETWEEN}

@@ -160,8 +160,9 @@ def _find_open(line: str, fence: str) -> str:
     return "" if marks.startswith(fence) and not rest.strip() else fence
 
 
-_BEGINNING = re.compile(r"(?:[\s>#*+~|_\\-]|\d{1,9}[.)](?=\s)|\[[ xX]\](?=\s))*")
-"""What may stand before the first word of a line: the marks of quotes, lists, headings, tables and emphasis."""
+_BEGINNING = re.compile(rf"(?:[\s>#*+~|_\\-]|\d{{1,9}}[.)](?=\s)|\[[ xX]\](?=\s)|{SPEAKER}[\s*~_\\]*+\|)*")
+"""What may stand before the first word of a line: the marks of quotes, lists, headings, tables and emphasis. A cell
+that says only who speaks does not speak for the next one."""
 
 _LINK_END = re.compile(r"\]\((?:[^\s()]++|\([^\s()]*+\))*+\)")
 """Where a link leads. A reader does not see it. `make_safe` leaves no link with more to it than an address."""

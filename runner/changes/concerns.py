@@ -96,8 +96,17 @@ _LEAD = re.compile(
 )
 """The words before a concern where a line announces it; there are commas between clauses."""
 
-_BEGINNING = re.compile(r"(?:(?:an?|potential|possible|likely|confirmed|serious|severe|critical) )*")
+_BEGINNING = re.compile(
+    r"(?:(?:an?|potential|possible|likely|confirmed|serious|severe|critical|and|but|also|plus"
+    r"|there (?:is|are|may be|might be|could be)),? )*"
+)
 """The words before a concern with which a report begins."""
+
+_OTHERS = re.compile(
+    rf"\b(?:{'|'.join(words for words in (*OUTCOMES, *ALIASES) if not words.startswith('security'))}"
+    r"|not (?:only|just|merely))\b(?!,? n?or\b)(?:, | )?"
+)
+"""Words that may stand before a concern and deny nothing of it: another outcome, such as `not a bug`."""
 
 _DENIED = re.compile(
     r" (?:(?:is|are|was|were|has been|have been) )?"
@@ -221,6 +230,7 @@ def _announces_concern(clauses: list[str], following: list[str], *, is_first: bo
     for place, clause in enumerate(clauses):
         for found in _NAMED.finditer(clause):
             before, after = ", ".join([*clauses[:place], clause[: found.start()]]), clause[found.end() :]
+            before = _OTHERS.sub("", before)
             behind = clauses[place + 1 :] or following
             is_denied = _DENIED.match(after) or (not after and behind and _NOTHING.issuperset(behind))
             if not is_denied and (_LEAD.search(before) or (is_first and _BEGINNING.fullmatch(before))):

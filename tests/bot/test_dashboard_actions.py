@@ -145,6 +145,19 @@ async def test_while_github_says_nothing_nobody_may(dashboard: Dashboard) -> Non
     assert len(await dashboard.jobs()) == 2
 
 
+async def test_while_github_says_nothing_a_stranger_does_not_hear_which_repositories_are_configured(
+    dashboard: Dashboard,
+) -> None:
+    async with dashboard.browser("bob") as browser:
+        await browser.visit("/jobs")
+        csrf = browser.fields("/sign-out")["csrf"]
+        dashboard.github.faults.add("GET", "*", 500, times=50)
+        form = {"csrf": csrf, "preset": "ad-hoc", "advice": "Do it."}
+        answers = [await browser.send("/launch", {**form, "repository": name}) for name in (HIDDEN, "octo/unknown")]
+        assert [answer.status for answer in answers] == [404, 404]
+        assert answers[0].text.replace(HIDDEN, "") == answers[1].text.replace("octo/unknown", "")
+
+
 async def test_a_page_looks_for_the_pull_request_of_a_note_and_stops_in_the_end(dashboard: Dashboard) -> None:
     path = await add_report(dashboard)
     async with dashboard.browser("alice") as browser:

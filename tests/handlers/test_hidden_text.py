@@ -179,6 +179,103 @@ def test_what_is_drawn_outside_of_the_screen_is_marked(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "blank", ["\u00a0", "&nbsp;", "\u2007", "&#8199;", "\u3000", "&emsp;", "\u3164", "&nbsp;<b></b>", "\u00a0."]
+)
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"Steps to reproduce{{}} {HIDDEN}",
+        f"> Steps{{}}{HIDDEN}",
+        f"Steps{{}}\n{HIDDEN}",
+        f"| a | b |\n|---|---|\n| x{{}} | {HIDDEN} |",
+        f"<table><tr><td>x{{}}</td>\n<td>{HIDDEN}</td></tr></table>",
+    ],
+)
+def test_what_is_behind_many_blanks_that_a_page_does_not_merge_is_marked(line: str, blank: str) -> None:
+    for count, is_marked in ((3_000, True), (12, False)):
+        (shown,) = [shown for shown in reveal(line.format(blank * count)).split("\n") if HIDDEN in shown]
+        assert (FAR in shown) is is_marked
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        '<table><tr><td height="20000"></td></tr></table>\n\n{}',
+        "<table><tr><td valign=top HEIGHT=&#50;0000>x</td></tr></table>\n\n{}",
+        "<table><tr><td height=20000 height=1>x</td></tr></table>\n\n{}",
+        "<table><tr><th height=20000>x</th></tr><tr>\n<td>{}</td></tr></table>",
+        "<table><tr height=20000><td>x</td></tr>\n<tr><td>{}</td></tr></table>",
+        "<table><tbody height=20000><tr><td>x</td></tr></tbody></table>\n\n{}",
+        "<table height=20000><tr><td>x</td></tr></table>\n\n{}",
+        "<table cellpadding=9000><tr><td>x</td></tr>\n<tr><td>{}</td></tr></table>",
+        "<table><tr><td width=20000></td>\n<td>{}</td></tr></table>",
+        "<hr size=20000>\n\n{}",
+        "<img src=x vspace=9000>\n\n{}",
+    ],
+)
+def test_what_is_behind_a_very_large_element_is_marked(table: str) -> None:
+    (line,) = [line for line in reveal(f"It fails.\n\n{table.format(HIDDEN)}").split("\n") if HIDDEN in line]
+    assert FAR in line
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "- " * 15 + "x\n" + " " * 30 + "- " * 15 + "{}",
+        "\n".join("  " * depth + "- x" for depth in range(30)) + "\n" + "  " * 30 + "- {}",
+        "\n".join("  " * depth + "-" for depth in range(30)) + "\n" + "  " * 30 + "- {}",
+        "- " * 15 + "x\n\n" + " " * 30 + "> " * 15 + "{}",
+        "- " * 30 + "x\n{}",
+        "- " * 30 + "x\n2. {}",
+        "> " + "- " * 20 + "x\n> 2. {}",
+        "123456789. " + "- " * 20 + "x\n      - {}",
+        "> " * 10 + "- " * 10 + "{}",
+    ],
+)
+def test_what_is_in_many_lists_and_quotes_is_marked_wherever_they_begin(lines: str) -> None:
+    *_, line = reveal(lines.format(HIDDEN)).split("\n")
+    assert line.startswith(FAR)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[](http://x.example)<br>",
+        "[](http://x.example/a|b)<br>",
+        "<x-y></x-y><br>",
+        '<a href="x>y"></a><br>',
+        "<div><x.y></div>",
+        "$\\phantom{abc}$<br>",
+        "<details><summary></summary>words</details><br>",
+        "[a]: http://x.example\n\n&nbsp;\n",
+        "[^a]: words\n\n&nbsp;\n",
+    ],
+)
+def test_what_the_page_does_not_show_brings_nobody_nearer_to_what_follows(line: str) -> None:
+    lines = f"{line}\n" * 100
+    *_, last = reveal(f"It fails.\n\n{lines}\n{HIDDEN}").split("\n")
+    assert FAR in last
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<table width="100%">\n<tr><td width="50%"></td><td width=50%>a</td></tr>\n</table>\n\nb',
+        '<img width="1024" height="4000" src="x">\n\na',
+        f"{'* ' * 20}\na",
+        f"{'- ' * 14}a\n\nb\n\n{'- ' * 14}c\n2. d",
+        "1. a\n2. b\n   - c\n3. d\n" * 20,
+        "| a&nbsp;&nbsp;&nbsp;&nbsp;&nbsp;&nbsp; | b |\n|---|---|\n| 1 | 2 |",
+        "<details>\n<summary>log</summary>\n\na\n</details>\n\n" * 30 + "b",
+        "![](x)\n\n" * 40 + "a",
+        "<br>see <https://a.example> and `vector<int>`\n" * 60 + "a",
+    ],
+)
+def test_room_that_people_need_stays_as_it_is(text: str) -> None:
+    assert FAR not in reveal(text)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "<ul>\n" + "<li>one</li>\n" * 100 + "</ul>\nand more",
@@ -276,6 +373,16 @@ def test_without_html_and_openers_nothing_changes(text: str) -> None:
             "$a\n",
             "a$\n",
             "a|b\n-|-\n",
+            "&nbsp;",
+            "\u00a0 a",
+            "- a\n  ",
+            "- \n",
+            "<td height=9 ",
+            "<td height=9>",
+            "⟨<a",
+            "<details><summary>",
+            "](((",
+            "](a(b)",
             "a\n" + "-" * 9_000,
             "[a](b (c",
         ),

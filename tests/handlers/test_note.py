@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from handlers.cases.casebook import Reply
 from handlers.commands.table import Command, parse_commands
 from handlers.pulls.note import (
     MIN_LETTERS,
@@ -16,8 +17,11 @@ from handlers.pulls.note import (
     matches_digest,
     parse_note,
 )
+from handlers.pulls.pulls import find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
 from tests.support.cpu_time import takes_at_most
+from tests.support.jobs import NOON
+from tests.support.site import make_report
 
 DIGEST = "3f9c21d07ab4" + "0" * 52
 NOTE = "The loop ended one chunk early, so the tail was lost. It now runs to the end, also for empty input."
@@ -67,6 +71,55 @@ def fault(note: str) -> str:
 )
 def test_a_command_splits_into_digest_and_note(argument: str, body: str, expected: NoteText) -> None:
     assert parse_note(Command("pr", argument, body)) == expected
+
+
+FORMS = [
+    *(
+        "{}:",
+        "{}.",
+        '"{}"',
+        "**{}**",
+        "({})",
+        "“{}”,",
+        "digest {}",
+        "for {}",
+        '--title "x" -- {}',
+        '--title "x" **{}**',
+    ),
+    *("{}, because", "{}\tbecause", "_{}_:"),
+]
+
+
+@pytest.mark.parametrize(
+    "command", [*((form, "{note}") for form in FORMS), *(("", f"{form}\n\n{{note}}") for form in FORMS)]
+)
+def test_a_note_approves_no_other_diff_than_the_one_that_it_names(command: tuple[str, str]) -> None:
+    report = make_report(digest=DIGEST)
+    stood = [Reply("r", "report", "octo/widgets", 7, "", NOON, NOON, job_id=report.job_id)]
+    for named, starts in ((DIGEST[:12], ""), (DIGEST, ""), ("ab0f9c21d07a", "`ab0f9c21d07a` is outdated")):
+        argument, body = (part.replace("{}", named).replace("{note}", NOTE) for part in command)
+        fault = find_fault(parse_note(Command("pr", argument, body)), report, stood)
+        assert (fault.reply if fault else "").startswith(starts)
+        assert (fault is not None) is bool(starts)
+
+
+def test_a_digest_that_is_named_later_counts_as_one() -> None:
+    report = make_report(digest=DIGEST)
+    assert find_fault(parse_note(Command("pr", f"digest {DIGEST[:12]}", NOTE)), report, []) is None
+
+
+@pytest.mark.parametrize(
+    ("argument", "body"),
+    [
+        (DIGEST, f"It mends what ab0f9c21d07a broke. {NOTE}"),
+        ("", f"It mends https://github.com/o/r/commit/ab0f9c21d07a . {NOTE}"),
+        ("", f"{NOTE}\n\nIt mends what ab0f9c21d07a broke."),
+    ],
+)
+def test_a_commit_that_a_note_mentions_is_no_digest(argument: str, body: str) -> None:
+    report = make_report(digest=DIGEST)
+    stood = [Reply("r", "report", "octo/widgets", 7, "", NOON, NOON, job_id=report.job_id)]
+    assert find_fault(parse_note(Command("pr", argument, body)), report, stood) is None
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,9 @@ from handlers.ports import GitHub, GitHubError, GitHubUnavailable, OverBudget
 from runner.db.database import Database
 from runner.model.job import Job, JobState
 from runner.rows import job_rows
+from tests.handlers.test_report_comment import result
 from tests.support.clock import Clock
-from tests.support.jobs import make_job, open_database
+from tests.support.jobs import make_job, open_database, store_report
 from tests.support.model_github import ModelGitHub
 
 NAME, ISSUE = "octo/widgets", 7
@@ -50,13 +51,14 @@ class Issue:
     clock: Clock
     jobs: list[Job] = field(default_factory=list)
 
-    async def attempt(self, state: JobState = JobState.SUCCEEDED, **changes: Any) -> Job:
+    async def attempt(self, state: JobState = JobState.SUCCEEDED, body: str = "fix staged", **changes: Any) -> Job:
         """An ended attempt whose status and report are posted."""
         number = len(self.jobs) + 1
         job = make_job(id=f"{number:010}", attempt=number, thread=ISSUE, state=state, **changes)
         self.jobs.append(job)
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
+            await store_report(connection, replace(result(), job_id=job.id, body=body))
             for kind in ("status", "report"):
                 reply = casebook.draft_reply(f"{kind}{number}", kind, job, f"{kind} {number}", self.clock())
                 await casebook.insert_reply(connection, reply)
@@ -107,6 +109,15 @@ async def test_only_what_a_newer_report_replaces_is_folded(
 ) -> None:
     await issue.attempt(**earlier)
     await issue.attempt(**newer)
+    assert await issue.fold() == (["report 1", "status 1"] if folds else [])
+
+
+@pytest.mark.parametrize(("body", "folds"), [("fix staged", True), ("security concern", False)])
+async def test_a_withheld_report_folds_nothing_for_that_would_tell_how_its_run_ended(
+    issue: Issue, body: str, folds: bool
+) -> None:
+    await issue.attempt()
+    await issue.attempt(body=body)
     assert await issue.fold() == (["report 1", "status 1"] if folds else [])
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
@@ -109,6 +111,31 @@ def test_a_secret_is_masked_line_by_line_with_its_marks(char: str, key: list[str
     assert {line.is_proposed for line in shown.masked} == {char == "+"}
     assert show_patch(patch, [LIVE], shapes=()).masked == (shown.masked if key[-1] in LIVE else [])
     read_back(patch, LIVE)
+
+
+ODD = "sk-live+Q/w'e\"r<t>&y=Zx9_aB$cd%12"
+
+
+@pytest.mark.parametrize("char", "+- ")
+@pytest.mark.parametrize(
+    "line",
+    [
+        json.dumps(ODD).replace("/", "\\/"),
+        repr(ODD),
+        re.sub(r"([^\w+/=%.-])", r"\\\1", ODD),
+        f"a\\'b = {ODD[:9]}\\{ODD[9:]} # \\'",
+    ],
+)
+def test_a_live_secret_that_is_spelled_with_backslashes_is_masked(char: str, line: str) -> None:
+    patch = write_file("k.py", [" before('\\/')", f"{char}{line}", " after('\\/')"])
+    shown = show_patch(patch, [ODD])
+    assert shown.text.split("\n")[5:8] == [" before('\\/')", f"{char}[redacted]", " after('\\/')"]
+    read_back(patch, ODD)
+
+
+def test_an_expression_that_looks_for_credentials_stays() -> None:
+    patch = write_file("a.js", [r"+const URL = /https?:\/\/[^\s:]+:[^@]+@/;"])
+    assert show_patch(patch, [ODD]).is_exact
 
 
 def test_a_key_of_which_a_part_stays_is_masked_on_both_sides() -> None:

@@ -218,6 +218,11 @@ class Visibility:
         """A form of theirs was allowed."""
         self._allowed[login.casefold(), repository.lower()] = True
 
+    def has_known_role(self, login: str, repository: str) -> bool:
+        """Whether GitHub has said, not long ago, that somebody may read a repository."""
+        question = (login.casefold(), repository.lower())
+        return question in self._allowed or self._roles.get(question, Role.NONE) >= Role.READ
+
     async def find_role(self, login: str, repository: str) -> Role:
         """What somebody is in a repository, as of moments ago; nobody where GitHub does not say, or is not asked."""
         question = (login.casefold(), repository.lower())

@@ -114,7 +114,8 @@ class Actions:
 
     async def launch(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """Start a job on an issue, or a task if there is no issue."""
-        person, repository = await admit(self._deps, visitor, fields.get("repository", ""), Operation.START)
+        name = fields.get("repository", "")
+        person, repository = await admit(self._deps, visitor, name, Operation.START, is_typed=True)
         preset, number = fields.get("preset", ""), fields.get("issue", "").strip().removeprefix("#")
         if number:
             return await self._start(visitor, fields, person, repository, _read_number(number), preset)

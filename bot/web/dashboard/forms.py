@@ -132,9 +132,12 @@ def describe(error: Exception) -> FormRefusal:
     return FormRefusal("GitHub did not answer as expected. Please try again.", 503)
 
 
-async def admit(deps: DashboardDeps, visitor: Visitor, name: str, operation: Operation) -> tuple[Person, Repository]:
+async def admit(
+    deps: DashboardDeps, visitor: Visitor, name: str, operation: Operation, *, is_typed: bool = False
+) -> tuple[Person, Repository]:
     """Check with GitHub that the visitor may do this in a repository. Returns them, and the repository.
 
+    `is_typed`: the name is the visitor's, and not that of a job which they may see.
     Raises `ActionRefused`, `NotPermitted`, and what `handlers.ports.GitHub` raises.
     """
     absent = ActionRefused("Repository not found, or you don't have access.", 404, "repository")
@@ -144,8 +147,15 @@ async def admit(deps: DashboardDeps, visitor: Visitor, name: str, operation: Ope
     rules = deps.context.rules_for(name)
     if rules is None or visitor.login is None:
         raise absent
-    repository = await deps.context.github.fetch_repository(rules.name)
-    person = await identify(deps.context, rules, visitor.login, Surface.PAGE, operation)
+    try:
+        repository = await deps.context.github.fetch_repository(rules.name)
+        person = await identify(deps.context, rules, visitor.login, Surface.PAGE, operation)
+    except (GitHubError, GitHubUnavailable) as error:
+        # Nobody asks GitHub about one that is not configured, so a stranger must not hear of GitHub's trouble, either.
+        if not is_typed or deps.visibility.has_known_role(visitor.login, name):
+            raise
+        log.warning("dashboard.role_unknown", repository=rules.name, reason=str(error))
+        raise absent from None
     if person.role < Role.READ:
         raise absent
     person.require(operation, rules.name)
