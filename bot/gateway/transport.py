@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from runner.transport.listening import Stream
-from runner.transport.paced import PIECE_BYTES, REST_S, LoopShare
+from runner.transport.paced import PIECE_BYTES, LoopShare
 
 HIGH_WATER = 65_536
 """Bytes in the send buffer above which the protocol is asked to pause. This is asyncio's default."""
@@ -56,8 +56,7 @@ class StreamTransport(asyncio.Transport):
         with suppress(OSError, EOFError):
             while data := await self._stream.read():
                 for start in range(0, len(data), PIECE_BYTES):
-                    while self._share.is_used_up:  # noqa: ASYNC110 - it ends by time alone
-                        await asyncio.sleep(REST_S)
+                    await self._share.wait()
                     self._share.work(self._protocol.data_received, data[start : start + PIECE_BYTES])
                 await self._may_read.wait()
                 await asyncio.sleep(0)  # Reading data that has arrived already does not yield to other tasks.

@@ -46,11 +46,21 @@ class LoopShare:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether no more work may be done for now. It changes with time."""
+        """Whether no more work may be done until `pay_back`."""
+        return self._debt_s >= BURST_S
+
+    def pay_back(self) -> None:
+        """Count the time that has passed."""
         now = self._clock()
         self._debt_s = max(0.0, self._debt_s - (now - self._seen) * SHARE)
         self._seen = now
-        return self._debt_s >= BURST_S
+
+    async def wait(self) -> None:
+        """Wait until more work may be done."""
+        self.pay_back()
+        while self.is_used_up:
+            await asyncio.sleep(REST_S)
+            self.pay_back()
 
     def work(self, step: Callable[[bytes], object], piece: bytes) -> None:
         """Process a piece."""
@@ -108,6 +118,7 @@ class PacedReading(asyncio.Protocol):
         self._reader.resume_writing()
 
     def _hand_over(self) -> None:
+        self._share.pay_back()
         while self._pending and not self._share.is_used_up and not self._is_unread():
             piece = bytes(self._pending[:PIECE_BYTES])
             del self._pending[:PIECE_BYTES]
