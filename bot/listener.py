@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, cast
 
 import structlog
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.http import RawRequestMessage
 
 log = structlog.get_logger()
 
@@ -42,6 +44,9 @@ SETTLED_S = 0.1
 
 MAX_WAITING = 2
 """The most queued requests of one connection. aiohttp would keep up to 32, with 2 MB of headers each."""
+
+PIECE_BYTES = 4096
+"""The bytes that aiohttp gets at once, because it parses everything that it gets."""
 
 WARN_S = 60.0
 """The shortest time between two warnings about rejected connections, in seconds."""
@@ -170,6 +175,10 @@ class HttpListener:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         connection = request.protocol
         self._idle.pop(connection, None)
+        if has_no_length(request.headers):
+            refusal = web.Response(status=411, text="a body needs a Content-Length\n")
+            refusal.force_close()
+            return refusal
         if not request.content.is_eof():
             self._unfinished[connection] = asyncio.get_running_loop().time()
             request.content.on_eof(partial(self._forget_unfinished, connection))
@@ -181,6 +190,12 @@ class HttpListener:
     def _make_handler(self) -> asyncio.Protocol:
         assert self._runner.server is not None
         return _Connection(self._runner.server, self._idle)
+
+
+def has_no_length(headers: Mapping[str, str]) -> bool:
+    """Whether a request's body comes in chunks. Such bodies are refused unread, because each chunk takes aiohttp some
+    time, and a chunk can have one byte. GitHub, browsers and forwarders send a `Content-Length`."""
+    return hdrs.TRANSFER_ENCODING in headers
 
 
 class _Arriving(asyncio.Protocol):
@@ -250,6 +265,10 @@ class _Connection(web.RequestHandler):
         )
         self._now = loop.time
         self._idle = idle
+        self._unparsed = bytearray()
+        """What comes after aiohttp has paused. It goes on with a call of `data_received` without data."""
+        self._is_refused = False
+        """A request on this connection has no length. Nothing after its head is read."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -257,11 +276,30 @@ class _Connection(web.RequestHandler):
         self._idle[self] = self._now()
 
     def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if len(self._messages) > MAX_WAITING and self.transport is not None:
+        if not data:  # aiohttp goes on with what it has.
+            super().data_received(data)
+        self._unparsed += data
+        while self._unparsed and not (self._reading_paused or self._is_refused or self._is_ahead()):
+            piece = bytes(self._unparsed[:PIECE_BYTES])
+            del self._unparsed[:PIECE_BYTES]
+            super().data_received(piece)
+            for message, body in self._messages:
+                if isinstance(message, RawRequestMessage) and has_no_length(message.headers):
+                    self._is_refused = True
+                    body.feed_eof()  # Otherwise aiohttp waits for the end of the body.
+        if self._is_refused:
+            self._unparsed.clear()
+        elif self._is_ahead() and self.transport is not None:
             self.transport.abort()
         if self._idle.pop(self, None) is not None:
             self._idle[self] = self._now()
+
+    def _is_ahead(self) -> bool:
+        """Whether the client sends more than clients do before they are answered.
+
+        aiohttp would keep what comes behind a request for an upgrade, and parse it at once.
+        """
+        return len(self._messages) > MAX_WAITING or (self._upgraded and bool(self._unparsed))
 
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None

@@ -12,6 +12,11 @@ MAX_TOKENS = 200_000
 MAX_DIGITS = 40
 """Digits of an integer: converting one takes time that grows with their square, and no other thread runs meanwhile."""
 
+_AS_ZEROS = bytes(ord("0") if chr(byte).isascii() and chr(byte).isdigit() else byte for byte in range(256))
+"""Replaces each digit by the same one, so that a search for some in a row needs no expression, and takes no time."""
+
+_LONG_NUMBER = b"0" * (MAX_DIGITS + 1)
+
 SURELY_SMALL = 10_000
 """Bytes that need no counting."""
 
@@ -36,6 +41,30 @@ def parse_bounded(text: bytes) -> Any:
         return json.loads(text.decode(), parse_int=_read_integer, parse_constant=_refuse_constant)
     except RecursionError:
         raise ValueError("nested too deep") from None
+
+
+def has_long_number(text: bytes, most_quotes: int) -> bool:
+    """Whether a number has more than `MAX_DIGITS` digits in a row. For parsers that ask nobody before they convert it.
+
+    It may also be true of a text with more than `most_quotes` quotation marks, and of what is no JSON.
+    """
+    digits = text.translate(_AS_ZEROS)
+    if _LONG_NUMBER not in digits:
+        return False
+    outside = leave_out_texts(digits, most_quotes)
+    return outside is None or _LONG_NUMBER in outside
+
+
+def leave_out_texts(text: bytes, most_quotes: int) -> bytes | None:
+    """What is outside of the texts of some JSON; None if there are more than `most_quotes` quotation marks.
+
+    It is right up to the first place that is no JSON. A list is made for the quotation marks, so it takes their limit.
+    """
+    # Without escapes, each quotation mark begins or ends a text.
+    plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    if plain.count(b'"') > most_quotes:
+        return None
+    return b'"'.join(plain.split(b'"')[::2])
 
 
 def _is_small(text: bytes) -> bool:

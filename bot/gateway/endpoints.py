@@ -282,7 +282,7 @@ class ModelGateway:
         """Answer the HTTP requests of one connection. Raises `OSError`."""
         server = web.Server(partial(self._answer_by_relay, endpoint, task), handler_cancellation=True)
         try:
-            await StreamTransport(stream, _JobConnection(server, endpoint)).run()
+            await StreamTransport(stream, _JobConnection(server, endpoint), endpoint.share).run()
         finally:
             await server.shutdown(SETTLE_S)
 

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 ROOT = "/git/"
 """The prefix of the paths that git requests."""
 
+POST_BUFFER = "33554432"
+"""Bytes up to which git sends a request with a length. The service's own address refuses bodies in chunks."""
 SERVICE = "git-upload-pack"
 """The git service that answers fetches. The one that accepts pushes is `git-receive-pack`."""
 
@@ -122,6 +124,8 @@ def build_git_environment(
     settings = [(f"http.{root}.extraHeader", f"Authorization: Bearer {token}")]
     if by_relay:  # The relay is on the machine's loopback interface, which no proxy can reach.
         settings.append((f"http.{root}.proxy", ""))
+    else:
+        settings.append((f"http.{root}.postBuffer", POST_BUFFER))
     settings += [(f"url.{root}{name}.insteadOf", address) for address, name in addresses]
     environment = {"GIT_CONFIG_COUNT": str(len(settings))}
     for number, (key, value) in enumerate(settings):

@@ -44,6 +44,7 @@ from runner.model.job import Job
 from runner.model.usage import NOTHING
 from runner.rows.calls import Account, AtCap, Ledger
 from runner.rows.claims import ClaimLost
+from runner.transport.paced import LoopShare
 
 log = structlog.get_logger()
 
@@ -168,6 +169,8 @@ class JobEndpoint:
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     """Held while a request to a model is parsed. Parsing takes CPU time, which no cap limits."""
     looking_up: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LOOKUPS))
+    share: LoopShare = field(default_factory=LoopShare)
+    """What it takes to receive the requests on all connections of the job's relay."""
     denials: int = 0
     """The number of requests to models that were refused after they were received."""
     answering: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)

@@ -20,6 +20,7 @@ import msgspec
 from bot.gateway.usage import Count, bound_tokens
 from runner.agents.lines import part, parts, show
 from runner.agents.prices import strip_edition
+from runner.bounded_json import MAX_DIGITS, has_long_number, leave_out_texts
 
 MAX_MODEL = 200
 """Characters of a model's name."""
@@ -152,6 +153,9 @@ MAX_PARTS = 250_000
 FREE_PARTS, BYTES_PER_PART = 20_000, 10
 """A request can have `FREE_PARTS` parts, and one more per `BYTES_PER_PART` bytes. Conversations have about one part per
 40 bytes."""
+
+QUOTES_PER_PART = 4
+"""JSON has at most two strings, so four quotation marks, for each list, object and comma."""
 
 LIGHT_BYTES, LIGHT_PARTS = 64 * 1024, 1_000
 """A request within both limits is parsed in one or two milliseconds."""
@@ -295,13 +299,16 @@ def is_light(body: bytes) -> bool:
 
 def has_too_many_parts(body: bytes) -> bool:
     """Whether a request has more lists, objects and commas than a conversation of its size can have."""
-    most = min(FREE_PARTS + len(body) // BYTES_PER_PART, MAX_PARTS)
+    most = _bound_parts(body)
     if _count_signs(body) <= most:
         return False
-    # These characters may be inside strings. Without escapes, each quotation mark begins or ends a string.
-    plain = body.replace(rb"\\", b"").replace(rb"\"", b"")
-    # JSON has at most two strings, so four quotation marks, per counted character. This also limits `split`'s list.
-    return plain.count(b'"') > 4 * most or _count_signs(b"".join(plain.split(b'"')[::2])) > most
+    # These characters may be inside strings.
+    outside = leave_out_texts(body, most * QUOTES_PER_PART)
+    return outside is None or _count_signs(outside) > most
+
+
+def _bound_parts(body: bytes) -> int:
+    return min(FREE_PARTS + len(body) // BYTES_PER_PART, MAX_PARTS)
 
 
 def _count_signs(text: bytes) -> int:
@@ -311,6 +318,8 @@ def _count_signs(text: bytes) -> int:
 def _parse(body: bytes) -> Mapping[str, Any]:
     if has_too_many_parts(body):
         raise NotAllowed("the request has more parts than a conversation of its size")
+    if has_long_number(body, _bound_parts(body) * QUOTES_PER_PART):
+        raise NotAllowed(f"the request has a number of more than {MAX_DIGITS} digits")
     try:
         asked = msgspec.json.decode(body)
     except (ValueError, RecursionError):

@@ -42,6 +42,7 @@ DOCUMENTED = (
     ("request.not_configured", "info"),
     ("request.refused", "info"),
     ("service.waits_for_its_database", "warning"),
+    ("ssh.machine_closes_nothing", "warning"),
     ("ssh.machine_sends_too_much", "warning"),
     ("sweep.unknown_folders", "warning"),
 )

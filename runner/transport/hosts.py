@@ -12,6 +12,8 @@ from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import asyncssh
+import structlog
+from asyncssh.stream import SSHUNIXStreamSession
 
 from runner.model.completed import Completed
 from runner.model.machines import Machine
@@ -22,6 +24,8 @@ from runner.transport.output import Output
 from runner.transport.ssh import SILENCE_S, connect
 from runner.transport.ssh_metrics import SSH_METRICS
 
+log = structlog.get_logger()
+
 Value = TypeVar("Value")
 
 MAX_SESSIONS = 5
@@ -30,6 +34,10 @@ CHANNEL_RETRY_S = 0.1
 WINDOW = 256 * 1024
 """Bytes that a forwarded connection may send before somebody reads them. asyncssh may keep twice as many, and its own
 window has 2 MiB: a job with many connections would fill the service's memory."""
+MAX_CHANNELS = 256
+"""Connections to one socket that a machine has not closed. asyncssh keeps each until then, whatever we close."""
+MAX_REFUSED = 1_000
+"""A machine that opens so many more, and closes none meanwhile, loses its SSH connection. A relay opens 100 at once."""
 BEGIN_S = LISTEN_S = 30.0
 """How long a command may take to start, or a socket to be opened."""
 
@@ -140,7 +148,9 @@ class SshHost:
         try:
             async with asyncio.timeout(LISTEN_S):
                 connection = await self._connected()
-                return SshListening(connection, await connection.start_unix_server(lambda: serve, path, window=WINDOW))
+                channels = _Channels(connection, serve, self._machine.name)
+                listener = await connection.create_unix_server(channels.begin, path, encoding=None, window=WINDOW)
+                return SshListening(connection, listener)
         except TimeoutError:
             raise no_answer(LISTEN_S) from None
         except asyncssh.ChannelListenError as error:
@@ -214,6 +224,47 @@ class SshHost:
         if self._connecting and self._connecting.done() and not _is_over(self._connecting):
             self._connecting.result().abort()
             self._connecting = None
+
+
+Serve = Callable[[asyncssh.SSHReader[bytes], asyncssh.SSHWriter[bytes]], Awaitable[None]]
+
+
+class _Channels:
+    """Counts the connections to one socket, until the machine has closed them."""
+
+    def __init__(self, connection: asyncssh.SSHClientConnection, serve: Serve, machine: str) -> None:
+        self._connection = connection
+        self._serve = serve
+        self._machine = machine
+        self._open = 0
+        self._refused = 0
+
+    async def begin(self) -> _Channel:
+        """The receiving end of a new one. Raises `ChannelOpenError`, after which asyncssh keeps nothing."""
+        if self._open < MAX_CHANNELS:
+            self._open += 1
+            return _Channel(self._serve, self._end)
+        self._refused += 1
+        if self._refused == MAX_REFUSED:
+            log.warning("ssh.machine_closes_nothing", machine=self._machine)
+            self._connection.abort()
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_RESOURCE_SHORTAGE, "too many connections")
+
+    def _end(self) -> None:
+        self._open -= 1
+        self._refused = 0
+
+
+class _Channel(SSHUNIXStreamSession[bytes]):
+    """The receiving end of a connection to a socket."""
+
+    def __init__(self, serve: Serve, end: Callable[[], None]) -> None:
+        super().__init__(serve)
+        self._end = end
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._end()
 
 
 class _CountedStream(SshStream):

@@ -394,7 +394,8 @@ class JobdClient:
 
     async def _install(self) -> None:
         argv = [self._machine.python, "-I", "-c", INSTALL, self._path, self._digest]
-        parse_answer(await self._host.run(argv, stdin=self._program))
+        completed = await self._host.run(argv, stdin=self._program, max_output_bytes=MAX_ANSWER_BYTES)
+        await run_aside(len(completed.stdout), parse_answer, completed)
 
 
 def _encode(content: bytes) -> str:

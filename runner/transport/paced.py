@@ -1,4 +1,4 @@
-"""Limits how much of the event loop's time one machine's connection can use: at most a quarter.
+"""Limits how much of the event loop's time one machine's connection, or one job's requests, can use: at most a quarter.
 
 asyncssh takes about 20 µs for a packet of any size. So a machine under an attacker's control could keep the event loop
 busy for seconds with one megabyte. Received data is processed in small pieces, and their time is measured. When a
@@ -29,8 +29,48 @@ MANY_RESTS = 250
 """After so many pauses, about ten seconds, the log reports the machine once."""
 
 
+REST_S = BURST_S / 2 / SHARE
+"""How long to wait once the share is used up, in seconds: half of the burst is paid back then, and new pieces fit."""
+
+
+class LoopShare:
+    """Measures work, and says when it has used up its share. `clock` is the loop's time, `work` is CPU time."""
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, work: Callable[[], float] = time.thread_time
+    ) -> None:
+        self._clock = clock
+        self._work = work
+        self._debt_s = 0.0
+        self._seen = clock()
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no more work may be done until `pay_back`."""
+        return self._debt_s >= BURST_S
+
+    def pay_back(self) -> None:
+        """Count the time that has passed."""
+        now = self._clock()
+        self._debt_s = max(0.0, self._debt_s - (now - self._seen) * SHARE)
+        self._seen = now
+
+    async def wait(self) -> None:
+        """Wait until more work may be done."""
+        self.pay_back()
+        while self.is_used_up:
+            await asyncio.sleep(REST_S)
+            self.pay_back()
+
+    def work(self, step: Callable[[bytes], object], piece: bytes) -> None:
+        """Process a piece."""
+        begun = self._work()
+        step(piece)
+        self._debt_s += self._work() - begun
+
+
 class PacedReading(asyncio.Protocol):
-    """A protocol between a TCP connection and its SSH connection. `clock` is the loop's time, `work` is CPU time."""
+    """A protocol between a TCP connection and its SSH connection. See `LoopShare` for `clock` and `work`."""
 
     def __init__(
         self,
@@ -41,11 +81,8 @@ class PacedReading(asyncio.Protocol):
     ) -> None:
         self._reader = reader
         self._machine = machine
-        self._clock = clock
-        self._work = work
+        self._share = LoopShare(clock, work)
         self._pending = bytearray()
-        self._debt_s = 0.0
-        self._seen = clock()
         self._rests = 0
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -81,16 +118,12 @@ class PacedReading(asyncio.Protocol):
         self._reader.resume_writing()
 
     def _hand_over(self) -> None:
-        now = self._clock()
-        self._debt_s = max(0.0, self._debt_s - (now - self._seen) * SHARE)
-        self._seen = now
-        while self._pending and self._debt_s < BURST_S and not self._is_unread():
+        self._share.pay_back()
+        while self._pending and not self._share.is_used_up and not self._is_unread():
             piece = bytes(self._pending[:PIECE_BYTES])
             del self._pending[:PIECE_BYTES]
-            begun = self._work()
-            self._reader.data_received(piece)
-            self._debt_s += self._work() - begun
-        if self._pending or self._debt_s >= BURST_S:
+            self._share.work(self._reader.data_received, piece)
+        if self._pending or self._share.is_used_up:
             self._rest()
 
     def _rest(self) -> None:
@@ -99,8 +132,7 @@ class PacedReading(asyncio.Protocol):
         if self._rests == MANY_RESTS:
             log.warning("ssh.machine_sends_too_much", machine=self._machine)
         self._pause()
-        # Wait until half of the burst is paid back, so that the next pieces fit.
-        self._timer = asyncio.get_running_loop().call_later(BURST_S / 2 / SHARE, self._go_on)
+        self._timer = asyncio.get_running_loop().call_later(REST_S, self._go_on)
 
     def _go_on(self) -> None:
         self._timer = None

@@ -8,6 +8,7 @@ import pytest
 from multidict import CIMultiDict
 
 from bot.gateway.fetches import NotFetched, build_git_environment, list_addresses, read_fetch
+from bot.gateway.proxy import MAX_BODY
 
 NAME = "octo/widgets"
 WEB = "https://github.com"
@@ -79,7 +80,9 @@ def test_git_is_led_by_its_environment_and_the_token_goes_to_the_gateway_alone()
     ]
 
 
-def test_a_proxy_is_not_gone_round_where_machines_come_by_our_address() -> None:
+def test_where_machines_come_by_our_address_no_proxy_is_gone_round_and_every_body_has_a_length() -> None:
     environment = build_git_environment("https://ptq.example/gateway", "token", [], by_relay=False)
-    assert environment["GIT_CONFIG_COUNT"] == "1"
+    assert environment["GIT_CONFIG_COUNT"] == "2"
     assert environment["GIT_CONFIG_KEY_0"] == "http.https://ptq.example/gateway/git/.extraHeader"
+    assert environment["GIT_CONFIG_KEY_1"] == "http.https://ptq.example/gateway/git/.postBuffer"
+    assert int(environment["GIT_CONFIG_VALUE_1"]) == MAX_BODY

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from bot.gateway.fetches import NotFetched, read_fetch
 from bot.gateway.packages import NoHello, NotConnected, read_hello, read_wanted
 from bot.gateway.requests import NotAllowed, RequestRule, choose_betas, is_light, read_request
 from runner.agents.prices import PRICES, Price
+from tests.support.cpu_time import takes_at_most
 from tests.support.gateway import Pieces
 
 PLAIN: dict[str, dict[str, Any]] = {
@@ -158,6 +160,30 @@ def test_a_number_of_any_size_is_passed_on_or_refused(number: str) -> None:
     body = b'{"model": "m", "max_tokens": 5, "messages": [], "top_k": %s}' % number.encode()
     with suppress(NotAllowed):
         assert json.loads(read_request("POST", "/v1/messages", "", body, ANYTHING).body)["top_k"]
+
+
+@pytest.mark.parametrize("start", ["", "-", "0.", "1e-", '"\\\\", ', '"a\\"b", '])
+def test_a_long_number_is_refused_before_it_is_converted(start: str) -> None:
+    """The end is no JSON, so whoever read it first would say that."""
+    for digits, words in (("12" * 20, "no JSON"), ("12" * 20 + "3", "more than 40 digits")):
+        with pytest.raises(NotAllowed, match=words):
+            read_request("POST", "/v1/messages", "", f'{{"a": [{start}{digits}, nothing'.encode(), ANYTHING)
+
+
+def test_digits_in_texts_are_no_numbers() -> None:
+    text = "1234567890" * 5_000 + '\\" "' + "1" * 41
+    assert json.loads(read("/v1/messages", system=text).body)["system"] == text
+
+
+def test_long_numbers_of_a_refused_request_take_hardly_longer_than_its_texts() -> None:
+    """Converting them would hold up every other thread for seconds."""
+    numbers, texts = (b'{"a": [' + b",".join([part] * 1_000) for part in (b"9" * 4_299, b'"%s"' % (b"9" * 4_297)))
+
+    def refuse(body: bytes) -> None:
+        with pytest.raises(NotAllowed):
+            read_request("POST", "/v1/messages", "", body, ANYTHING)
+
+    assert takes_at_most(3, partial(refuse, texts), partial(refuse, numbers))
 
 
 def test_what_is_cheap_to_check_is_checked_before_the_conversation_is_looked_through() -> None:

@@ -7,10 +7,12 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 from aiohttp import web
 
 from bot.gateway.transport import StreamTransport
 from runner.transport.listening import LocalStream
+from runner.transport.paced import BURST_S, PIECE_BYTES, SHARE, LoopShare
 
 LARGE = bytes(range(256)) * 20_000
 
@@ -29,7 +31,7 @@ async def serving() -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamW
     ours, theirs = socket.socketpair()
     server = web.Server(answer, access_log=None, handler_cancellation=True)
     stream = LocalStream(*await asyncio.open_unix_connection(sock=ours))
-    work = asyncio.create_task(StreamTransport(stream, server()).run())
+    work = asyncio.create_task(StreamTransport(stream, server(), LoopShare()).run())
     reader, writer = await asyncio.open_unix_connection(sock=theirs)
     try:
         yield reader, writer, work
@@ -114,5 +116,61 @@ class Talker(asyncio.Protocol):
 async def test_a_connection_that_breaks_while_something_is_sent_is_over_at_once() -> None:
     talker = Talker()
     async with asyncio.timeout(3):  # Not as long as one that is still listened to is waited for.
-        await StreamTransport(Deaf(), talker).run()
+        await StreamTransport(Deaf(), talker, LoopShare()).run()
     assert talker.lost_at
+
+
+class Flood:
+    """A stream on which 400 kB have arrived already, so that reading never waits."""
+
+    def __init__(self) -> None:
+        self.data = [b"x" * 100_000] * 4
+
+    async def read(self) -> bytes:
+        return self.data.pop() if self.data else b""
+
+    async def write(self, data: bytes) -> None:
+        pass
+
+    async def end(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+class Worker(asyncio.Protocol):
+    """Each byte costs 1 µs of work. Its clock is the sum of work and of rests."""
+
+    worked_s = 0.0
+    longest_s = 0.0
+    """The most work without a pass of the loop."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.in_pass_s = 0.0
+
+    def read_clock(self) -> float:
+        return self.loop.time() + self.worked_s
+
+    def data_received(self, data: bytes) -> None:
+        assert len(data) <= PIECE_BYTES
+        if not self.in_pass_s:
+            self.loop.call_soon(self.end_pass)
+        self.worked_s += len(data) * 1e-6
+        self.in_pass_s += len(data) * 1e-6
+        self.longest_s = max(self.longest_s, self.in_pass_s)
+
+    def end_pass(self) -> None:
+        self.in_pass_s = 0.0
+
+
+async def test_data_that_takes_long_to_read_holds_up_nothing_else_on_any_number_of_connections_of_a_job() -> None:
+    worker = Worker()
+    share = LoopShare(clock=worker.read_clock, work=lambda: worker.worked_s)
+    began = worker.read_clock()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(StreamTransport(Flood(), worker, share).run() for _ in range(3)))
+    assert worker.worked_s == pytest.approx(1.2)
+    assert worker.longest_s < BURST_S / (1 - SHARE) + 2 * PIECE_BYTES * 1e-6
+    assert worker.read_clock() - began > (worker.worked_s - BURST_S) / SHARE * 0.9

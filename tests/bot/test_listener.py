@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import socket
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from aiohttp import web
 from yarl import URL
 
 from bot.listener import SETTLED_S, HttpListener
+from tests.support.cpu_time import no_garbage_collection
 
 PATIENCE_S = 20.0
 STALL_S = 0.4
@@ -293,3 +296,83 @@ async def test_what_never_listened_can_be_closed_and_a_taken_address_is_an_error
         await second.open("127.0.0.1", port or 0)
     await first.close()
     await second.close()
+
+
+CHUNKS = b"1\r\na\r\n" * 30_000
+"""A body of 30,000 bytes in chunks of one byte."""
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+async def _send(url: URL, *parts: bytes) -> bytes:
+    """All that a new connection is answered, until it ends."""
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    with suppress(ConnectionError):
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+    answer = b""
+    with suppress(ConnectionError):
+        while more := await asyncio.wait_for(reader.read(65_536), PATIENCE_S):
+            answer += more
+    writer.close()
+    return answer
+
+
+@pytest.mark.parametrize("head", [b"POST / HTTP/1.1\r\nHost: x\r\n", b"GET /nothing HTTP/1.1\r\nHost: x\r\n"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 150000\r\n\r\n" + b"x" * 150_000,
+    ],
+)
+async def test_a_body_in_chunks_is_refused(head: bytes, before: bytes) -> None:
+    listener = _make_listener()
+    url = URL(await listener.open("127.0.0.1", 0))
+    answer = await _send(url, before + head + CHUNKED + b"1\r\na\r\n0\r\n\r\n")
+    assert answer.count(b"HTTP/1.1 200 ") == bool(before)
+    assert answer.count(b"HTTP/1.1 411 ") == 1
+    await listener.close()
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        b"",
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 150000\r\n\r\n" + b"x" * 150_000,
+        b"GET /nothing HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+    ],
+    ids=["alone", "behind a body that waits to be read", "behind an upgrade"],
+)
+async def test_the_chunks_of_a_refused_body_are_not_read(before: bytes) -> None:
+    """They would take a hundred times as long as a body that has a length."""
+    listener = _make_listener()
+    url = URL(await listener.open("127.0.0.1", 0))
+    head = before + b"POST /nothing HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+
+    async def measure(more: bytes) -> float:
+        began = time.process_time()
+        for _ in range(10):
+            await _send(url, head + more + CHUNKS)
+        return time.process_time() - began
+
+    with no_garbage_collection():
+        for _ in range(5):
+            plain = await measure(b"Content-Length: %d\r\n\r\n" % len(CHUNKS))
+            if await measure(CHUNKED) < 3 * plain:
+                break
+        else:
+            pytest.fail("the chunks are read")
+    await listener.close()
+
+
+async def test_a_large_body_arrives_whole_and_so_does_the_next_one() -> None:
+    listener = _make_listener()
+    url = await listener.open("127.0.0.1", 0)
+    async with aiohttp.ClientSession() as session:
+        for size in (LARGE // 10, 0, LARGE // 10):
+            async with session.post(url, data=io.BytesIO(b"x" * size)) as answer:
+                assert await answer.text() == f"{size} bytes"
+    await listener.close()

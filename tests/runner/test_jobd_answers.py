@@ -154,6 +154,22 @@ async def test_a_long_answer_is_read_in_another_thread(size: int, *, aside: bool
     assert (await run_aside(size, threading.get_ident) != threading.get_ident()) is aside
 
 
+class Lacking(Talker):
+    """A host that has no program of ours, whatever is installed there."""
+
+    async def run(self, argv: list[str], *, stdin: bytes = b"", **limits: Any) -> Completed:
+        installed = await super().run(argv, stdin=stdin, **limits)
+        return installed if "-c" in argv else Completed(2, b"", b"can't open file")
+
+
+async def test_what_an_installation_says_is_bounded_and_read_in_another_thread() -> None:
+    lacking = Lacking("x" * 200_000)
+    with pytest.raises(JobdError):
+        await JobdClient(HERE, lacking).call("version")  # type: ignore[arg-type]
+    assert lacking.limits == [4_000_000] * 3
+    assert lacking.watched.readers != {threading.get_ident()}
+
+
 async def test_a_result_may_be_as_long_as_its_repository_allows_and_nothing_else_is_longer() -> None:
     talker = Talker("")
     client = JobdClient(HERE, talker)  # type: ignore[arg-type]

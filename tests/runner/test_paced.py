@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import asyncssh
 import pytest
@@ -14,7 +15,8 @@ from asyncssh.packet import String
 
 from bot.demo.loopback import find_free_port
 from runner.model.machines import Machine
-from runner.transport.hosts import SshHost
+from runner.transport.hosts import MAX_CHANNELS, MAX_REFUSED, SshHost
+from runner.transport.listening import Stream
 from runner.transport.paced import BURST_S, MAX_UNSENT_BYTES, PIECE_BYTES, SHARE, PacedReading
 from runner.transport.ssh_metrics import SSH_METRICS
 
@@ -144,6 +146,13 @@ class Flooding:
             client_key_file=folder / "key",
         )
 
+    async def listen(self, **options: Any) -> asyncssh.SSHAcceptor:
+        """Serve in this loop."""
+        authorized = asyncssh.import_authorized_keys(self._key.export_public_key().decode())
+        return await asyncssh.listen(
+            "127.0.0.1", self.port, server_host_keys=[self._key], authorized_client_keys=authorized, **options
+        )
+
     def run(self, started: threading.Event, stop: threading.Event) -> None:
         async def answer(process: asyncssh.SSHServerProcess[bytes]) -> None:
             connection = process.channel.get_connection()
@@ -153,15 +162,7 @@ class Flooding:
             process.exit(0)
 
         async def serve() -> None:
-            authorized = asyncssh.import_authorized_keys(self._key.export_public_key().decode())
-            async with asyncssh.listen(
-                "127.0.0.1",
-                self.port,
-                server_host_keys=[self._key],
-                authorized_client_keys=authorized,
-                process_factory=answer,
-                encoding=None,
-            ):
+            async with await self.listen(process_factory=answer, encoding=None):
                 started.set()
                 await asyncio.to_thread(stop.wait)
 
@@ -189,3 +190,48 @@ async def test_a_flood_of_packets_makes_its_machine_rest_and_commands_still_end(
         await host.close()
         stop.set()
         await asyncio.to_thread(thread.join)
+
+
+class Opening(asyncssh.SSHServer):
+    """A machine that lets the service listen at any path, and can open connections to it."""
+
+    def __init__(self, opened: asyncio.Queue[asyncssh.SSHServerConnection]) -> None:
+        self._opened = opened
+
+    def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
+        self._opened.put_nowait(conn)
+
+    def unix_server_requested(self, listen_path: str) -> asyncssh.SSHListener:
+        return asyncssh.SSHListener()
+
+
+async def test_a_machine_that_opens_connections_and_closes_none_is_refused_more_and_then_disconnected(
+    tmp_path: Path,
+) -> None:
+    flooding = Flooding(tmp_path)
+    machines: asyncio.Queue[asyncssh.SSHServerConnection] = asyncio.Queue()
+    served: list[Stream] = []
+
+    async def accept(stream: Stream) -> None:
+        """Its connection is handled at once, but the machine has not closed it by then."""
+        served.append(stream)
+
+    async def open_all(count: int) -> list[asyncssh.SSHWriter[bytes]]:
+        opening = (machine.open_unix_connection("/x/1", encoding=None) for _ in range(count))
+        opened = await asyncio.gather(*opening, return_exceptions=True)
+        return [pair[1] for pair in opened if isinstance(pair, tuple)]
+
+    host = SshHost(flooding.machine)
+    async with asyncio.timeout(60), await flooding.listen(server_factory=lambda: Opening(machines)):
+        listening = await host.listen("/x/1", accept)
+        machine = machines.get_nowait()
+        held = await open_all(MAX_CHANNELS + 10)
+        assert (len(held), len(served), listening.is_alive) == (MAX_CHANNELS, MAX_CHANNELS, True)
+        for writer in held[:20]:
+            writer.close()
+            await writer.wait_closed()
+        held = held[20:] + await open_all(30)
+        assert (len(held), listening.is_alive) == (MAX_CHANNELS, True), "places that are free again are taken"
+        assert await open_all(MAX_REFUSED) == []
+        await until(lambda: not listening.is_alive)
+        await host.close()
