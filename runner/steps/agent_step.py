@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -141,7 +140,7 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     await runtime.gateway.close(job.id)
     if poll.state is StageState.FAILED:
         return await end(runtime, job, JobState.FAILED, explain(poll, "the agent could not be started"))
-    tally, meter, _ = await asyncio.to_thread(runtime.usage_reader.read, job, agent, whole=True)
+    tally, meter, _ = await runtime.usage_reader.read_aside(job, agent, whole=True)
     run_s = min(meter.usage.run_s, _read_run_s(poll.result, meter.usage.run_s))
     meter = replace(meter, usage=meter.usage.with_run_s(run_s))
     meter = account.correct(meter) if account else meter
@@ -205,7 +204,7 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, heading: str) -
     """Count the usage of a running agent. Warn it before a cap, and stop it at a cap or after a cancel."""
     profile = runtime.profiles[job.repository]
     await keep_routes(runtime, client, job)
-    _, meter, idle_s = await asyncio.to_thread(runtime.usage_reader.read, job, runtime.agents[job.agent])
+    _, meter, idle_s = await runtime.usage_reader.read_aside(job, runtime.agents[job.agent])
     meter = replace(meter, heading=heading)
     taken = await _fetch_taken(runtime, job)
     if account := await _open_account(runtime, job, taken):

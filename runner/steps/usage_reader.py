@@ -5,9 +5,12 @@ After a restart, it reads the spool again from the beginning.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 
 from runner.agents import Agent
 from runner.agents.events import Tally
@@ -25,6 +28,8 @@ MAX_LINE = 4_000_000
 
 MAX_TOOL = 80
 
+READING_THREADS = 2
+
 
 @dataclass(slots=True)
 class _Place:
@@ -38,25 +43,35 @@ class _Place:
 
 
 class UsageReader:
-    """One for the service. `read` updates a job's usage."""
+    """One for the service. `read_aside` updates a job's usage.
+
+    It has threads of its own, because an agent can write a log that takes a minute to read. Each job has a thread for
+    one piece of its log, and then waits for its next turn.
+    """
 
     def __init__(self, spool: Spool, prices: Mapping[str, Price], now: Callable[[], datetime]) -> None:
         self._spool = spool
         self._prices = prices
         self._now = now
+        self._threads = ThreadPoolExecutor(READING_THREADS, "usage")
         self._places: dict[str, _Place] = {}
         self._warned: set[str] = set()
+
+    async def read_aside(self, job: Job, agent: Agent, *, whole: bool = False) -> tuple[Tally, Meter, float]:
+        """Like `read`, in threads."""
+        in_thread = partial(asyncio.get_running_loop().run_in_executor, self._threads)
+        while await in_thread(self._read_piece, job, agent):
+            pass
+        return await in_thread(partial(self.read, job, agent, whole=whole))
 
     def read(self, job: Job, agent: Agent, *, whole: bool = False) -> tuple[Tally, Meter, float]:
         """The events so far, the usage so far, and the seconds since the last event.
 
         `whole` means that the log is complete, so that its last line counts even without a line end.
         """
-        now = self._now()
-        place = self._places.setdefault(job.id, _Place(now))
-        while chunk := self._spool.read_from(job.id, "agent", place.offset, CHUNK):
-            place.offset += len(chunk)
-            self._fold(place, chunk, agent)
+        while self._read_piece(job, agent):
+            pass
+        now, place = self._now(), self._find_place(job)
         if whole and place.rest:
             self._fold(place, b"\n", agent)
         return place.tally, self._describe(job, agent, place, now), (now - place.grew_at).total_seconds()
@@ -73,6 +88,18 @@ class UsageReader:
         """Drop the state of an ended job."""
         self._places.pop(job_id, None)
         self._warned.discard(job_id)
+
+    def _find_place(self, job: Job) -> _Place:
+        return self._places.setdefault(job.id, _Place(self._now()))
+
+    def _read_piece(self, job: Job, agent: Agent) -> bool:
+        """Read the next piece of the log. False if there is none."""
+        place = self._find_place(job)
+        chunk = self._spool.read_from(job.id, "agent", place.offset, CHUNK)
+        place.offset += len(chunk)
+        if chunk:
+            self._fold(place, chunk, agent)
+        return bool(chunk)
 
     def _fold(self, place: _Place, chunk: bytes, agent: Agent) -> None:
         *lines, rest = (place.rest + chunk).split(b"\n")

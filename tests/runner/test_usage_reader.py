@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +18,7 @@ from tests.support.cpu_time import measure_cpu
 from tests.support.jobs import NOON, make_job
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
+UNKNOWN = b'{"type": "nothing known"}\n'
 JOB = make_job(started_at=NOON, model="priced")
 
 
@@ -115,3 +118,22 @@ def test_an_answer_of_unknown_cost_leaves_the_whole_run_to_the_price_table(tmp_p
     assert (meter.usage.cost_usd, meter.cost_is_estimate) == (1.0, True)
     unpriced = harness.reader.read(replace(JOB, model="of our own"), harness.agent)[1]
     assert unpriced.usage.cost_usd is None, "what is known of it is not its cost"
+
+
+async def test_long_logs_are_read_in_turns_and_take_no_thread_of_others(tmp_path: Path) -> None:
+    harness, ended = Harness(tmp_path), list[str]()
+    jobs = [make_job(id=f"aaaaaaaaa{number}", thread=number) for number in range(4)]
+    for job in jobs[:3]:
+        harness.spool.append(job.id, "agent", UNKNOWN * 60_000)
+    harness.spool.append(jobs[3].id, "agent", UNKNOWN)
+    closed = ThreadPoolExecutor(1)
+    closed.shutdown()
+    asyncio.get_running_loop().set_default_executor(closed)
+
+    async def read(job_id: str) -> None:
+        tally, _, _ = await harness.reader.read_aside(make_job(id=job_id), harness.agent)
+        ended.append(job_id)
+        assert tally.unknown == (1 if job_id == jobs[3].id else 60_000)
+
+    await asyncio.gather(*(read(job.id) for job in jobs))
+    assert ended[0] == jobs[3].id, "who has a short log waits for one piece of each of the others"
