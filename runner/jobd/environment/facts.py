@@ -131,7 +131,7 @@ def find_version(said: str) -> str:
     lines = said.splitlines()
     if release := re.search(r"release \S+, V([0-9.]+)|HIP version: ([0-9.]+)", said):
         return release[1] or release[2]
-    if not lines or not (version := re.search(r"([0-9]+\.[0-9]+(\.[0-9]+)*)(?!.* [0-9]+\.[0-9])", lines[0])):
+    if not lines or not (version := re.search(r"(?<![0-9.])[0-9]{1,9}(?:\.[0-9]{1,9}){1,3}", lines[0])):
         return ""
     name = "clang" if "clang" in lines[0] else "g++" if re.match(r"(g|c)\+\+", lines[0]) else ""
-    return f"{name} {version[1]}".strip()
+    return f"{name} {version[0]}".strip()
