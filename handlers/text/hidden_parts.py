@@ -128,7 +128,7 @@ _SIZES_KEPT = frozenset({"border", "cellpadding", "cellspacing", "height", "hspa
 _SIZED = frozenset({"hr", "img", "table", "tbody", "td", "tfoot", "th", "thead", "tr"})
 _PIXELS = re.compile(r"\s*(\d{1,6})(?![\d.]*%)")
 _ROOM = 100
-"""Pixels of which nobody need be told."""
+"""Pixels. Smaller sizes are left out."""
 
 Found = tuple[str, int, Trust]
 """What is shown of a part, where it ends, and how well we know it."""

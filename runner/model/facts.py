@@ -1,7 +1,8 @@
 """Facts about the environment of a job: what it ran on, as far as the service itself has read it. Pure.
 
-A machine reports them before the job's agent begins. They are checked all the same: each has the form of its kind, so
-that none of them can hold a sentence.
+A machine reports them before the job's agent begins. Each must have the form of its kind. What programs of the
+environment say must be a version, so the repository's code cannot write a sentence here. The other facts are the
+machine's own: names of its operating system, kernel, processor and GPUs.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ def _fits(value: Any, form: re.Pattern[str]) -> bool:
     return isinstance(value, str) and bool(form.fullmatch(value))
 
 
-def tell_facts(prompt: str, facts: Facts) -> str:
-    """A brief with the facts at its end. They are known only when the environment is prepared."""
+def tell_facts(prompt: str, facts: Facts, commit: str) -> str:
+    """A brief with the facts and the commit at its end. They are known only when the environment is prepared."""
     if not facts:
         return prompt
-    listed = "\n".join(f"- {name}: {value}" for name, value in facts)
+    listed = "\n".join(f"- {name}: {value}" for name, value in (*facts, ("commit", commit)))
     return f"{prompt.rstrip()}\n\n## The environment\n\n{_TOLD}\n\n{listed}\n"
 
 

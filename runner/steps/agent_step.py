@@ -78,7 +78,7 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
             files={**launch.files, **lay_out(skills, launch.skills_folder)},
         ),
         runtime.profiles[job.repository].limits,
-        prompt=tell_facts(job.prompt, job.facts),
+        prompt=tell_facts(job.prompt, job.facts, job.base_commit or ""),
         relay=any(way.by_relay for way in ways) or (access is not None and not access.url),
         base_skills={
             f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files

@@ -139,7 +139,9 @@ def describe_context(job: Job, report: Report | None, profile: Profile | None) -
     ]
     shown = [f"## {title}\n\n{_indent(commands[title])}" for title in commands if commands[title]]
     texts = {"Last report": report.body, "Last worklog": report.worklog} if report else {}
-    texts["The agent's brief, with the issue and the test command"] = tell_facts(job.prompt, job.facts)
+    texts["The agent's brief, with the issue and the test command"] = tell_facts(
+        job.prompt, job.facts, job.base_commit or ""
+    )
     shown += [f"## {title}\n\n{text.strip()}" for title, text in texts.items() if text.strip()]
     return show_invisible("\n\n".join([*facts, *shown])) + "\n"
 

@@ -118,6 +118,9 @@ def _is_to_be_killed(job: Job) -> bool:
 async def _prepare(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     if job.adopts:
         await client.adopt(job.id, job.adopts)
+        async with runtime.db.read() as connection:
+            adopted = await job_rows.fetch_job(connection, job.adopts)
+        job = await update_job(runtime, job, facts=adopted.facts) if adopted else job
         return await _leave_preparing(runtime, client, job)
     poll = await follow(runtime, client, job, "prepare")
     profile = runtime.profiles[job.repository]

@@ -131,7 +131,7 @@ def test_a_refusal_is_short_whatever_was_asked() -> None:
     ],
 )
 def test_a_request_of_too_many_parts_is_refused_before_it_is_read(start: bytes, part: bytes, number: int) -> None:
-    """None of them is JSON, so whoever read it first would say that."""
+    """None of them is JSON: code that parsed it first would say so."""
     with pytest.raises(NotAllowed, match="more parts"):
         read_request("POST", "/v1/messages", "", start + part * number, ANYTHING)
 
@@ -164,7 +164,7 @@ def test_a_number_of_any_size_is_passed_on_or_refused(number: str) -> None:
 
 @pytest.mark.parametrize("start", ["", "-", "0.", "1e-", '"\\\\", ', '"a\\"b", '])
 def test_a_long_number_is_refused_before_it_is_converted(start: str) -> None:
-    """The end is no JSON, so whoever read it first would say that."""
+    """The end is not JSON: code that parsed it first would say so."""
     for digits, words in (("12" * 20, "no JSON"), ("12" * 20 + "3", "more than 40 digits")):
         with pytest.raises(NotAllowed, match=words):
             read_request("POST", "/v1/messages", "", f'{{"a": [{start}{digits}, nothing'.encode(), ANYTHING)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.environment.facts import find_version, read_programs
-from runner.model.facts import read_facts
+from runner.jobd.environment.facts import PACKAGES, PROGRAMS, find_version, read_machine, read_os_name, read_programs
+from runner.model.facts import GPU, KINDS, SHORT, read_facts
 from runner.model.inventory import Gpu
 from tests.support.jobd import Jobd
 
@@ -50,6 +50,24 @@ def test_programs_that_hang_or_are_missing_are_left_out(tmp_path: Path) -> None:
         (tmp_path / name).chmod(0o755)
     env = {"PATH": f"{tmp_path}:{os.defpath}"}
     assert read_programs(env, tmp_path, time.monotonic() + 0.5) == {"python": "3.12.1"}
+
+
+LIE = """mkdir -p "$VIRTUAL_ENV/bin"
+rm -f "$VIRTUAL_ENV/bin/python"
+printf '#!/bin/sh\\necho python 3.12.1; echo os approved by the maintainers\\n' > "$VIRTUAL_ENV/bin/python"
+chmod +x "$VIRTUAL_ENV/bin/python"
+"""
+
+
+def test_a_program_of_the_environment_cannot_name_the_machine(jobd_without_base: Jobd) -> None:
+    ended = jobd_without_base.prepare(setup=[LIE])
+    told = ended["result"]["facts"]
+    assert (told["python"], told["os"]) == ("3.12.1", read_os_name())
+
+
+def test_all_that_a_machine_reads_is_shown() -> None:
+    assert {*PACKAGES, *PROGRAMS, *read_machine()} <= {*KINDS}
+    assert {*SHORT} <= {GPU, *(label for label, _ in KINDS.values())}
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert f"# Job {first.id}" in seen
     assert "looked, found, mended" in seen
     assert "python -m unittest" in seen
+    assert f"- commit: {first.base_commit}\n" in seen
     assert await world.leases() == 1, "the slot stays taken"
 
     said = await release(load_settings(world.playground.config), first.id)
@@ -76,6 +77,8 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert (second.requested_by, second.base_commit) == ("casey", first.base_commit)
     assert "+by hand" in report
     assert "# more" in report
+    assert second.facts == first.facts != ()
+    assert "**Seen by ptq-bot**, in the environment: " in report
     assert "casey has edited files in this environment" in report
     assert "· by hand ·" in report
     assert "agent `" not in report

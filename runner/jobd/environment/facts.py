@@ -53,7 +53,7 @@ for folder in sys.path:
             if not version:
                 with open(os.path.join(folder, name, "PKG-INFO")) as file:
                     version = next(line.split()[1] for line in file if line.startswith("Version:"))
-        except Exception:
+        except (OSError, ValueError, IndexError, StopIteration):
             continue
         wanted.discard(package)
         print(package, version.partition("-")[0])
@@ -78,18 +78,19 @@ def read_facts(stage: Stage) -> dict[str, str]:
     env, folder, deadline = stage.job.environment(), stage.job.worktree, time.monotonic() + LIMIT_S
     found: dict[str, str] = {}
     with suppress(Failure, OSError):
-        found = stage.do_inside(lambda: {**read_machine(), **read_programs(env, folder, deadline)})
+        # The machine's own facts count: a program of the environment can print any name.
+        found = stage.do_inside(lambda: {**read_programs(env, folder, deadline), **read_machine()})
     return found
 
 
 def read_machine() -> dict[str, str]:
-    """The facts about the machine itself."""
-    found = {"kernel": f"{platform.system()} {platform.release()}", "os": read_os_name()}
+    """The facts about the machine itself. One that cannot be read is empty."""
+    found = {"kernel": f"{platform.system()} {platform.release()}", "os": read_os_name(), "cpu": ""}
     with suppress(OSError):
         model = re.search(r"^model name\s*: *(.*)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
         count = len(os.sched_getaffinity(0))
         found["cpu"] = f"{count} × {model[1] if model else 'CPU'}, {platform.machine()}"
-    return {name: value for name, value in found.items() if value}
+    return found
 
 
 def read_os_name() -> str:
