@@ -67,10 +67,10 @@ class Distance:
         self._blanks = self._cells = self._pipes = self._gap = 0
         """How many lines, cells, cells of a Markdown table and columns the page shows as blank since its last word."""
         self._tall = 0
-        """Lines that the open table is high at least, whatever its cells say."""
+        """The least height of the open table, in lines."""
         self._open = Counter[str]()
         self._folded: list[int] = []
-        """For each part that can be folded, the blank lines before it: folded, it is none of the page's room."""
+        """For each open part that can be folded, the blank lines before it. A folded part takes no room."""
         self._lists = Lists()
 
     def is_far(self, shown: str, line: str, *, is_code: bool) -> bool:
@@ -82,7 +82,7 @@ class Distance:
         if is_code:
             self._gap = 0
             return self._pass(0, says=_SAYS.search(shown) is not None)
-        # What has a mark already may be shown nowhere: it brings nobody nearer to what follows it.
+        # A line that has a mark already may not be visible, so its words do not reset the counts.
         is_seen = not shown.startswith((UNSEEN, FOOTNOTE, DRAWN))
         # A page shows `</ul>` in code as it is written, so only a line that cannot be code closes something.
         closes = "`" not in line and not line.startswith(("\t", "    ")) and not _has_prefix(line)
@@ -154,7 +154,7 @@ class Distance:
         return sum(pixels // _LINE_HEIGHT for is_high, pixels in sizes if is_high)
 
     def _fold(self, tag: str, *, is_end: bool, closes: bool) -> None:
-        """What is folded brings nobody nearer to what follows it: behind it, count on from its summary."""
+        """Behind a part that can be folded, go on with the count of its summary: folded words are not visible."""
         if tag == "details" and not is_end:
             self._folded.append(self._blanks)
         elif self._folded and is_end and tag == "summary":

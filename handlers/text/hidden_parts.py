@@ -276,7 +276,7 @@ class Editor:
         is_open = "open" in attributes and "name" not in attributes
         kept += " open" * (is_open and name.lower() == "details")
         if name.lower() in _SIZED and not closing:
-            # How large a picture is, its reader sees.
+            # A reader sees how large a picture is.
             kept += "".join(_name_room(attributes, ("height", "width") if name.lower() == "img" else ()))
         tag = f"<{closing}{name}{kept if 'attributes' in self._steps else rest}>"
         if not known:

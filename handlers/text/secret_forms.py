@@ -143,8 +143,10 @@ def find_spans(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> It
 
 
 def find_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> Iterator[tuple[int, int]]:
-    """Where something begins and ends that is a secret, or looks like one, without its backslashes and emphasis, in
-    order. Shells and strings of a program spell signs with a backslash, too."""
+    """The places, in order, of what is a secret or has such a shape once backslashes and emphasis are dropped.
+
+    Shells and strings in programs write signs with a backslash, too.
+    """
     plain = _DROPPED.sub(r"\1", text)
     spans = sorted(find_spans(plain, secrets, shapes)) if len(plain) < len(text) else []
     if not spans:

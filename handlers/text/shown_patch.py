@@ -141,7 +141,7 @@ def _find_masked(patch: str, lines: Sequence[PatchLine], secrets: Collection[str
     for numbers, texts in _read_sides(lines):
         text = "\n".join(texts)
         masked.update(_find_lines(text, numbers, find_spans(text, secrets, plain)))
-        # Not what only looks like one: an expression that looks for credentials does so without its backslashes.
+        # Without shapes: a regular expression for credentials looks like a credential without its backslashes.
         masked.update(_find_lines(text, numbers, find_escaped(text, secrets, ())))
         if shapes and "PRIVATE KEY" in text:
             masked.update(numbers[at] for at in _find_keys(texts))

@@ -162,7 +162,7 @@ def _find_open(line: str, fence: str) -> str:
 
 _BEGINNING = re.compile(rf"(?:[\s>#*+~|_\\-]|\d{{1,9}}[.)](?=\s)|\[[ xX]\](?=\s)|{SPEAKER}[\s*~_\\]*+\|)*")
 """What may stand before the first word of a line: the marks of quotes, lists, headings, tables and emphasis. A cell
-that says only who speaks does not speak for the next one."""
+that holds only the speaker does not cover the next cell."""
 
 _LINK_END = re.compile(r"\]\((?:[^\s()]++|\([^\s()]*+\))*+\)")
 """Where a link leads. A reader does not see it. `make_safe` leaves no link with more to it than an address."""
