@@ -126,7 +126,7 @@ async def test_a_preset_that_changes_nothing_says_how_the_repro_fails(tmp_path: 
 
 async def test_without_a_script_nothing_is_verified_and_nothing_is_said(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX, verify_runs=1) as world:
-        assert "Seen by ptq-bot" not in await report_on(world, "It loses the last items, without any script.")
+        assert "in clean environments" not in await report_on(world, "It loses the last items, without any script.")
 
 
 async def test_a_change_that_cannot_be_built_is_reported_and_said_not_to_be_verified(tmp_path: Path) -> None:
