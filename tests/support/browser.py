@@ -64,7 +64,7 @@ NAME_FOLDERS = """() => {
   while (walker.nextNode()) {
     const node = walker.currentNode;
     node.data = node.data.replace(/[^\\s"'=]*[/]bin[/]python3?(?=\\s)/g, "python3");
-    node.data = node.data.replace(/[^\\s"'=]*[/]pytest-of-[^/]+[/]pytest-[0-9]+[/](?:popen-gw[0-9]+[/])?[^/]+[/]/g, "/srv/");
+    node.data = node.data.replace(/[^\\s"'=]*[/]pytest-of-[^/]+[/]pytest-[0-9]+[/][^/]+[/]/g, "/srv/");
   }
 }"""
 """Shows folders and the Python of the tests as if they were an operator's."""
