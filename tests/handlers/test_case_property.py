@@ -263,7 +263,7 @@ class Cases(RuleBasedStateMachine):
     async def dispatch(self, brought: sansio.Event, context: Context) -> None:
         """Work a delivery as the service does, and hold what was done against what was asked."""
         request = next(request for request in self.requests if request.guid == brought.delivery_id)
-        may_write = request.by in self.github.writers
+        may_write = self.may_write(request.by)
         if may_write and self.is_approval(request):
             self.approving.add(request.which)
         before = self.read_case(request.issue)
@@ -278,6 +278,11 @@ class Cases(RuleBasedStateMachine):
             self.answered.add(name_answer(request, may_write=may_write))
         if self.dies_at_the_end:
             raise asyncio.CancelledError
+
+    def may_write(self, who: str) -> bool:
+        """Whether somebody has the right, and has not been refused so often that GitHub is not asked at the moment."""
+        _, until = self.context.strangers.get((who, NAME.lower()), (0, self.clock()))
+        return who in self.github.writers and self.clock() >= until
 
     def is_approval(self, request: Request) -> bool:
         """Whether it is a good note of the diff that stands."""
