@@ -308,14 +308,21 @@ class Setup:
     # Agents
 
     async def add_agent(self, request: web.Request) -> str:
-        """Add an agent that is installed on a machine, and whose models answer."""
+        """Add an agent, if it is installed on a machine and its models answer, or if the operator insists."""
         form = await _read_form(request)
         answers = steps.add_agent(self.state.answers, form)
         if form.get("anyway") != "yes":
-            await require_program(answers.agents[-1], answers.machines, self.state.files.folder)
-            await require_models(answers.place, answers.agents[-1])
+            words = f"Asking machines for the program of {answers.agents[-1].name}, and its models for an answer"
+            return await self._start(request, words, lambda: self._add_agent(form))
         self.state.save(answers)
         return "/agents"
+
+    async def _add_agent(self, form: Form) -> None:
+        answers = steps.add_agent(self.state.answers, form)
+        await require_program(answers.agents[-1], answers.machines, self.state.files.folder)
+        await require_models(answers.place, answers.agents[-1])
+        async with self._one_at_a_time:
+            self.state.save(steps.add_agent(self.state.answers, form))
 
     async def drop_agent(self, request: web.Request) -> str:
         """Remove an agent."""

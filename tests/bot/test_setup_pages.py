@@ -425,7 +425,9 @@ async def test_an_agent_that_no_machine_has_is_added_only_if_one_insists(tryout:
     machine = replace(machine, client_key_file=str(ssh.client_key_file), host_key=" ".join(known_hosts[1:3]))
     state.save(replace(state.answers, machines=(machine,)))
     form = {"kind": "command", "name": "mine", "command": "/nowhere/agent"}
-    seen = await operator.post("/agents/add", form)
+    at_once = await operator.send("/agents/add", form)
+    assert "Asking machines for the program of mine, and its models for an answer. This page refreshes" in at_once.text
+    seen = await operator.follow(at_once)
     assert "/nowhere/agent is not installed on machine-1. Install it there" in seen.text
     assert (find_wrong(seen), "Add it anyway" in seen.text) == (["command"], True)
     assert list(state.answers.agents) == []
