@@ -116,6 +116,8 @@ class RepositoryRules:
     """The command in the brief for rebuilding after edits of compiled code."""
     tools: tuple[str, ...] = ()
     """Debugging tools that the brief mentions."""
+    brief: str = ""
+    """What the operator tells every agent about the project, as Markdown."""
     push_to: str | None = None
     """The fork for branches and commits; None means the repository itself."""
     commit_author: str = "app"

@@ -31,7 +31,10 @@ SHIPPED_SKILLS = (
 
 
 PROFILES = Path(__file__).parent / "profiles"
-"""Profiles: default values of a repository's table, which its own keys override."""
+"""Profiles: default values of a repository's table, which its own keys override.
+
+A profile's `brief` is a file in the same folder. The repository's own brief is added to it.
+"""
 
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
@@ -45,7 +48,7 @@ def _check_repository(name: str) -> str:
 
 
 MAX_INSTRUCTIONS = 20_000
-"""The most characters of an operator's preset."""
+"""The most characters of an operator's preset, and of a brief."""
 
 HOST_ENTRY = r"^(\*\.)?[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*(:[0-9]{1,5})?$"
 """A host, or `*.` and a domain; with a port, if it is not 443."""
@@ -98,6 +101,14 @@ def _check_skill(folder: Path) -> Path:
 def read_profiles() -> dict[str, dict[str, Any]]:
     """Name -> built-in profile."""
     return {path.stem: tomllib.loads(path.read_text()) for path in PROFILES.glob("*.toml")}
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str | Path) else value
+
+
+def _check_briefs(files: tuple[Path, ...]) -> tuple[Path, ...]:
+    return tuple(map(_read_instructions, files))
 
 
 def list_shipped_skills() -> Mapping[str, Path]:
@@ -311,6 +322,7 @@ class RepositoryTable(Table):
     lint: tuple[Text, ...] = ()
     create_venv: Command = ("python3", "-m", "venv")
     test_command: Text = "python -m pytest"
+    brief: Annotated[tuple[Path, ...], BeforeValidator(_as_list), AfterValidator(_check_briefs)] = ()
     import_names: tuple[str, ...] = ()
     tools: tuple[Text, ...] = ()
     protected_paths: tuple[Text, ...] = PROTECTED_PATHS
@@ -333,7 +345,8 @@ class RepositoryTable(Table):
             raise ValueError(f"unknown profile; available: {', '.join(sorted(shipped))}")
         profile = shipped[name]
         limits = {**profile.pop("limits", {}), **given.get("limits", {})}
-        return {**profile, **given, "limits": limits}
+        briefs = [PROFILES / file for file in _as_list(profile.pop("brief", []))]
+        return {**profile, **given, "limits": limits, "brief": [*briefs, *_as_list(given.get("brief", []))]}
 
     @model_validator(mode="after")
     def _fetched_one_way(self) -> RepositoryTable:
@@ -353,6 +366,7 @@ class RepositoryTable(Table):
             who_may_open=Role[self.who_may_open.upper()],
             lint_command=" && ".join(self.lint) or None,
             rebuild_command=" && ".join(self.rebuild) or None,
+            brief="\n\n".join(file.read_text().strip() for file in self.brief),
             caps=caps,
         )
 

@@ -62,8 +62,12 @@ PATHS = {
     "machines": ("client_key_file", "known_hosts_file", "ssh_config_file"),
     "skills": ("folder",),
     "presets": ("file",),
+    "repos": ("brief",),
 }
 """Keys with paths that are relative to the configuration's folder."""
+
+BY_NAME = ("skills", "presets", "repos")
+"""Those among them whose tables have names."""
 
 WORDS = {
     "missing": "is missing",
@@ -288,7 +292,7 @@ def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
     for name, keys in PATHS.items():
         found = values.get(name)
         tables = found if isinstance(found, list) else [found]
-        for table in [*found.values()] if name in ("skills", "presets") and isinstance(found, dict) else tables:
+        for table in [*found.values()] if name in BY_NAME and isinstance(found, dict) else tables:
             if isinstance(table, dict):
                 _resolve(table, keys, folder)
     server = values.get("server")

@@ -102,12 +102,30 @@ def test_the_example_shows_every_key_with_its_default() -> None:
         RecoveryTable: example["recovery"],
     }
     # Nobody needs them, or not beside others.
-    instead = {"private_key", "ca_file", "webhook_url", "client_secret_file", "credentials_file"}
+    instead = {"private_key", "ca_file", "webhook_url", "client_secret_file", "credentials_file", "brief"}
     for table, shown in tables.items():
         assert set(shown) | instead >= set(table.model_fields), table
     assert all(f"# {key} =" in text or f"or {key} =" in text for key in instead)
     assert Limits(**example["limits"]) == Limits()
     assert RecoveryTable(**example["recovery"]) == RecoveryTable()
+
+
+def test_a_repositorys_brief_is_read_and_follows_its_profiles(tmp_path: Path) -> None:
+    (tmp_path / "own.md").write_text("Ask `make check` first.\n")
+    change = swap('# brief = "widgets.md"', 'brief = "own.md"')
+    alone = load(tmp_path, lambda text: change(text).replace('profile = "pytorch"', ""))
+    assert alone.repository_rules()[0].brief == "Ask `make check` first."
+    brief = load(tmp_path, change).repository_rules()[0].brief
+    assert brief.startswith("### Where things are\n")
+    assert brief.endswith("\n\nAsk `make check` first.")
+
+
+@pytest.mark.parametrize(("text", "problem"), [(None, "does not exist: "), (" \n", "must hold 1 to 20,000 characters")])
+def test_a_brief_that_cannot_be_told_is_refused(tmp_path: Path, text: str | None, problem: str) -> None:
+    if text is not None:
+        (tmp_path / "own.md").write_text(text)
+    (found,) = problems(tmp_path, swap('# brief = "widgets.md"', 'brief = "own.md"'))
+    assert found.startswith(f'repos."octo/widgets".brief: {problem}')
 
 
 @pytest.mark.parametrize("key", [PEM, PKCS1, PEM.replace("\n", "\\n"), base64.b64encode(PEM.encode()).decode()])
