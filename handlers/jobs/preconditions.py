@@ -243,6 +243,6 @@ async def _fetch_usable(
     job = await job_rows.fetch_last_told(connection, repository, number, private=private)
     report = await job_rows.fetch_report(connection, job.id) if job else None
     # The row says how the report was judged when it was stored. The rules of today may be stricter.
-    if job is None or report is None or not has_words(report) or is_withheld(report):
+    if job is None or report is None or not has_words(report) or is_withheld(job, report):
         return None, None
     return job, report

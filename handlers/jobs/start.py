@@ -342,7 +342,13 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job) 
 
 
 async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, now: datetime) -> Job:
-    """Create the job of an issue without an active one, and update its case and thread."""
+    """Create the job of an issue without an active one, and update its case and thread.
+
+    It is confidential if its case is.
+    """
+    case = await casebook.fetch_case(connection, request.case_key)
+    if case and case.confidential:
+        request = replace(request, confidential=True)
     job = await job_rows.create_job(connection, request, now)
     assert job
     await open_case(connection, public_url, job)

@@ -69,6 +69,8 @@ cases = Table(
     Column("active_job_id", String(20)),
     Column("standing_job_id", String(20)),  # a note would approve the report of this job
     Column("pull_number", Integer),
+    # What further attempts find is for operators alone.
+    Column("confidential", Boolean, nullable=False, default=False, server_default=false()),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime, nullable=False),
     UniqueConstraint("repository", "issue_number"),
@@ -112,6 +114,7 @@ jobs = Table(
     Column("name", String(50)),  # of a worktree or a task
     Column("pinned_to", String(100)),  # the only machine that it may run on
     Column("posts", String(20), nullable=False, default="all", server_default="all"),  # all, finding, nothing
+    Column("confidential", Boolean, nullable=False, default=False, server_default=false()),  # as its case was
     Column("stopped_as", String(20)),
     Column("stopped_at", UtcDateTime),
     Column("stop_reason", Text),

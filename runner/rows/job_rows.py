@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, turns
@@ -352,7 +352,8 @@ async def fetch_report_head(connection: AsyncConnection, job_id: str) -> ReportH
 
 async def fetch_withheld_among(connection: AsyncConnection, job_ids: Collection[str]) -> set[str]:
     """The jobs among these whose result only operators may see."""
-    query = select(reports.c.job_id).where(reports.c.job_id.in_(job_ids), reports.c.withheld)
+    query = select(jobs.c.id).outerjoin(reports, reports.c.job_id == jobs.c.id)
+    query = query.where(jobs.c.id.in_(job_ids), or_(jobs.c.confidential, reports.c.withheld))
     return set((await connection.execute(query)).scalars())
 
 

@@ -110,7 +110,7 @@ async def begin_verification(runtime: Runtime, job: Job, report: Report) -> Job 
     # A person waits for access, and on some machines this environment would replace the job's.
     if not profile.verification.runs or is_held or not (known or planned):
         return None
-    withheld = await run_aside(report.size, is_withheld, report)
+    withheld = await run_aside(report.size, is_withheld, job, report)
     async with runtime.db.write() as connection:
         moved = await job_rows.move_job(connection, job, JobState.VERIFYING, runtime.now())
         await job_rows.insert_report(connection, report, withheld=withheld)
@@ -125,7 +125,7 @@ async def begin_only(runtime: Runtime, job: Job) -> Job:
     report = Report(job.id, body="", worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
     async with runtime.db.write() as connection:
         moved = await job_rows.move_job(connection, job, JobState.VERIFYING, runtime.now())
-        await job_rows.insert_report(connection, report, withheld=False)
+        await job_rows.insert_report(connection, report, withheld=job.confidential)
     return log_move(moved)
 
 
