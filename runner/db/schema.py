@@ -262,7 +262,7 @@ checks = Table(
     metadata,
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("kind", String(20), nullable=False),  # issue, agent, tests
+    Column("kind", String(20), nullable=False),  # issue, agent, kept, tests
     Column("origin", Text, nullable=False),  # where the script was; or the path of the tests
     Column("script", Text, nullable=False),  # or the names of the tests
     Column("runs", JSON, nullable=False),  # by side; empty before the check has run

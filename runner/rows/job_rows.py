@@ -125,8 +125,10 @@ async def fetch_last_job(
     return _job(row) if row else None
 
 
-async def fetch_last_told(connection: AsyncConnection, repository: str, thread: int, *, private: bool) -> Job | None:
-    """The newest job of an issue whose report others may use: it has words, and is not for the operator alone.
+async def fetch_told(
+    connection: AsyncConnection, repository: str, thread: int, *, private: bool, limit: int
+) -> list[Job]:
+    """The newest jobs of an issue whose reports others may use: they have words, and are not for the operator alone.
 
     Without `private`, none from when the repository was private. As above, no failed rebase.
     """
@@ -135,9 +137,8 @@ async def fetch_last_told(connection: AsyncConnection, repository: str, thread: 
     which = [jobs.c.repository == repository, jobs.c.thread == thread, jobs.c.id.in_(told), ~in_vain]
     if not private:
         which.append(~jobs.c.private)
-    query = select(jobs).where(*which).order_by(jobs.c.attempt.desc()).limit(1)
-    row = (await connection.execute(query)).one_or_none()
-    return _job(row) if row else None
+    query = select(jobs).where(*which).order_by(jobs.c.attempt.desc()).limit(limit)
+    return [_job(row) for row in await connection.execute(query)]
 
 
 async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job | None:
