@@ -63,7 +63,7 @@ class Context:
 
     def opens_log(self, job: Job) -> bool:
         """Whether everybody who can see a job may read its log. If not, only people who can start jobs there may."""
-        return self.public_logs and not job.private
+        return self.public_logs and not job.private and not job.confidential
 
     def rules_for(self, repository: str) -> RepositoryRules | None:
         """The rules of a repository, or None if it is not configured."""

@@ -39,7 +39,7 @@ from handlers.text.sanitize import (
 from handlers.text.transcript import drop_colours, redact_log
 from handlers.words.pull_template import render_template
 from runner.agents.lines import parse_line
-from runner.changes.concerns import is_withheld
+from runner.changes.concerns import names_concern
 from runner.checks.new_names import find_new_names
 from runner.checks.regression_tests import find_tests
 from runner.checks.signature import count_tests, find_signature, name_failure
@@ -158,7 +158,7 @@ WHOLE: dict[str, Function] = {
     "reveal": reveal,
     "extract_repros": _find_repros,
     "parse_report": parse_report,
-    "is_withheld": lambda text: is_withheld(Report("0123456789", text, "", "", "", "", (), None)),
+    "names_concern": lambda text: names_concern(Report("0123456789", text, "", "", "", "", (), None)),
     "notes": _read_notes,
     "notes, against a report": lambda text: find_note_fault(NOTE, [text], "0" * 12),
     "template": _render_template,

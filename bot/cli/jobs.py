@@ -65,6 +65,14 @@ def clean_job_(job_id: Job, config: Config) -> None:
     print_answer(clean_job(load(config), job_id))
 
 
+@app.command("lift")
+def lift_job_(job_id: Job, config: Config) -> None:
+    """Let further jobs of a job's issue post their reports again, after a confidential report."""
+    from bot.operations.jobs import lift_job
+
+    print_answer(lift_job(load(config), job_id))
+
+
 @app.command("logs")
 def read_log_(
     job_id: Job,

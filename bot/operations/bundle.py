@@ -20,9 +20,9 @@ from sqlalchemy import make_url
 from bot.config.settings import Settings
 from bot.operations.jobs import NO_LOG, read_log, show_job
 from bot.operations.machines import list_machines
+from handlers.cases.withheld import fetch_withheld
 from handlers.text.report import has_words
 from handlers.text.sanitize import redact
-from runner.changes.concerns import is_withheld
 from runner.db.database import open_existing_database
 from runner.own_files import open_private
 from runner.rows import job_rows
@@ -55,8 +55,8 @@ async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
     """
     files = {"job.txt": await show_job(settings, job_id)}
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
-        report = await job_rows.fetch_report(connection, job_id)
-    if is_withheld(report):
+        report, withheld = await job_rows.fetch_report(connection, job_id), await fetch_withheld(connection, job_id)
+    if withheld:
         raise NotBundled("what the job found may be for you alone, and its logs say it: see ptq-bot report")
     for stage in STAGES:
         if (log := await read_log(settings, job_id, stage, raw=True)) != NO_LOG:

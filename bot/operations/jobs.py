@@ -1,4 +1,4 @@
-"""`ptq-bot jobs`: operators list, show, cancel, rename and clean jobs, and read their logs.
+"""`ptq-bot jobs`: operators list, show, cancel, rename and clean jobs, lift confidentiality, and read logs.
 
 Most data is from the database. The log of a running stage is from the service's data folder. Control characters in text
 from agents and strangers are made visible, so that a terminal does not execute them.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,8 @@ from bot.operations.context import find_operator
 from bot.operations.holds import LOOK_EVERY_S, NAME
 from bot.operations.reports import UnknownJob, render_json, render_table
 from bot.operations.worktrees import JOB_ID
+from handlers.cases import casebook
+from handlers.cases.case import Case
 from handlers.cases.retention import delete_logs
 from handlers.commands.rights import Operation, Person
 from handlers.jobs.cancel import cancel
@@ -234,18 +236,48 @@ async def clean(connection: AsyncConnection, person: Person, job: Job, now: date
     await job_rows.add_event(connection, job.id, now, f"logs deleted by {person.mention}")
 
 
+async def lift_job(settings: Settings, job_id: str) -> str:
+    """End the confidentiality of a job's issue. Returns the text for the terminal.
+
+    Raises `UnknownJob` and `NotDone`.
+    """
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+        job = await _fetch(connection, job_id)
+        await lift(connection, find_operator(), job, datetime.now(UTC))
+    return f"Jobs of {job.case_key} that start from now on post their reports. What is confidential stays so.\n"
+
+
+async def lift(connection: AsyncConnection, person: Person, job: Job, now: datetime) -> None:
+    """Let jobs of a job's issue that start from now on post their reports again, after a confidential report.
+
+    What is confidential already stays so. Raises `NotPermitted` and `NotDone`.
+    """
+    person.require(Operation.LIFT)
+    case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
+    if case is None or not case.confidential:
+        raise NotDone(f"{job.case_key} is not confidential")
+    await casebook.save_case(connection, replace(case, confidential=False))
+    await job_rows.add_event(connection, job.id, now, f"confidentiality of the issue lifted by {person.mention}")
+
+
 async def show_job(settings: Settings, job_id: str, *, as_json: bool = False) -> str:
     """Everything about a job except its results, which `ptq-bot report` shows. Raises `UnknownJob`."""
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await _fetch(connection, job_id)
         events, meter = await job_rows.fetch_events(connection, job.id), await job_rows.fetch_meter(connection, job.id)
         hold, results = await fetch_hold(connection, job.id), await _fetch_results(connection, [job])
+        case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
     page, secrets = settings.find_page(job), settings.secret_values()
     if as_json:
         return render_json(
-            {**_describe(job, results[job.id]), **_describe_more(job, events, meter, hold, page)}, secrets
+            {
+                **_describe(job, results[job.id]),
+                "confidential_issue": case is not None and case.confidential,
+                **_describe_more(job, events, meter, hold, page),
+            },
+            secrets,
         )
-    text = render_job(job, events, meter, hold, page or "none: nobody can sign in")
+    text = render_job(job, events, meter, hold, page or "none: nobody can sign in", case)
     return show_for_terminal(redact(text, secrets))
 
 
@@ -281,7 +313,12 @@ async def _fetch(connection: AsyncConnection, job_id: str) -> Job:
 
 
 def render_job(
-    job: Job, events: Sequence[tuple[datetime, str]], meter: Meter | None, hold: Hold | None, page: str
+    job: Job,
+    events: Sequence[tuple[datetime, str]],
+    meter: Meter | None,
+    hold: Hold | None,
+    page: str,
+    case: Case | None = None,
 ) -> str:
     """A job, its cost, and its history with the time between steps. Pure."""
     facts = {
@@ -295,6 +332,7 @@ def render_job(
         "follows": job.follows or "",
         "took": describe_meter(meter) if meter else "",
         "held for": f"{hold.person} until {hold.expires_at:%Y-%m-%d %H:%M} UTC" if hold else "",
+        "issue": f"confidential until: ptq-bot jobs lift {job.id}" if case and case.confidential else "",
         "page": page,
     }
     lines = [f"job {job.id}", *(f"  {name:<8}  {words}" for name, words in facts.items() if words), ""]

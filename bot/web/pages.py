@@ -188,7 +188,7 @@ class Pages:
         async with self._context.db.read() as connection:
             # Not its texts: they can be many megabytes, and this page is asked for often.
             report = await job_rows.fetch_report_head(connection, job.id)
-        is_confidential = report is not None and report.withheld
+        is_confidential = job.confidential or (report is not None and report.withheld)
         if is_confidential and not visitor.is_operator:
             return self._draw_withheld(visitor, job)
         if report and not report.has_words and not reads_log:
@@ -227,7 +227,7 @@ class Pages:
         shown_checks = show_checks(job, checks, report)
         report = report if reads_log or has_words(report) else None
         drawn = {stage: self._logs.draw(job, stage, log) for stage, log in logs.items()}
-        is_confidential = is_withheld(report)
+        is_confidential = is_withheld(job, report)
         if is_confidential:  # A stream has the same content for all readers, so it ends here.
             drawn = {stage: replace(log, live_from=None) for stage, log in drawn.items()}
         return self._deps.renderer.render_page(
@@ -272,7 +272,7 @@ class Pages:
         self, job: Job, report: Report | None, mark: str, *, meter: Meter | None, moves: Moves, **values: Any
     ) -> JobView:
         draw = self._deps.renderer.render_html
-        if is_withheld(report):
+        if is_withheld(job, report):
             return JobView(job, True, {"gone": draw("confidential.html", "main", **describe_withheld(job))})
         values = {**values, **self._describe_standing(job, meter, moves), "is_live": True}
         parts = {part: draw("job.html", part, **values) for part in LIVE_PARTS}
@@ -347,7 +347,7 @@ class Pages:
 
     def _withhold(self, visitor: Visitor, job: Job, report: Report | None) -> web.Response | None:
         """The page that replaces a withheld run; None for any other run."""
-        if visitor.is_operator or not is_withheld(report):
+        if visitor.is_operator or not is_withheld(job, report):
             return None
         return self._draw_withheld(visitor, job)
 

@@ -55,6 +55,9 @@ class Case:
     standing_job_id: str | None = None
     """The job with the current diff, which a note would approve."""
     pull_number: int | None = None
+    confidential: bool = False
+    """Whether everything that further attempts find is for operators alone: a report named a security concern, and no
+    operator has lifted that."""
 
 
 def _move(case: Case, to: CaseState, now: datetime) -> Case:

@@ -13,4 +13,5 @@ async def fetch_withheld(connection: AsyncConnection, job_id: str) -> bool:
 
     By the rules of today: those that the report was stored with may have been less strict.
     """
-    return is_withheld(await job_rows.fetch_report(connection, job_id))
+    job = await job_rows.fetch_job(connection, job_id)
+    return job is not None and is_withheld(job, await job_rows.fetch_report(connection, job_id))

@@ -52,6 +52,8 @@ class Operation(StrEnum):
     """Give a worktree or a task another name."""
     CLEAN = "clean"
     """Delete the logs of a job."""
+    LIFT = "lift"
+    """Let further jobs of a confidential issue post their reports again."""
     ACCEPT_REPOSITORY = "accept repository"
     """Let another repository have the name of one that is known."""
 
@@ -75,6 +77,7 @@ RIGHTS: Mapping[Operation, Right] = {
     Operation.ASSIGN: Right.OPERATE,
     Operation.RENAME: Right.OPERATE,
     Operation.CLEAN: Right.OPERATE,
+    Operation.LIFT: Right.OPERATE,
     Operation.ACCEPT_REPOSITORY: Right.OPERATE,
 }
 """The right that each operation needs."""

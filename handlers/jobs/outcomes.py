@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import structlog
@@ -31,7 +31,7 @@ from handlers.words.report_comment import Draft, approvable, draft_report, shows
 from handlers.words.verified import find_outcome
 from runner.agents import build_agent
 from runner.aside import run_aside
-from runner.changes.concerns import is_withheld
+from runner.changes.concerns import names_concern
 from runner.checks.verification import Check
 from runner.model.job import Job, JobKind, JobState, Posts, Report
 from runner.model.meter import Meter
@@ -106,6 +106,7 @@ async def _read_ended(context: Context, job: Job) -> _Ended:
 async def _report(context: Context, job_id: str) -> None:
     """Store the report, move the case, and notify the operator of a confidential report, in one transaction.
 
+    A report that names a security concern makes its case confidential, before another job of it can be asked for.
     Slow work is done before, because nobody else can write meanwhile. If the job has changed since, the next pass
     starts again. A rebase that left conflicts and is tried again gets no report: the last one has everything.
     """
@@ -117,7 +118,7 @@ async def _report(context: Context, job_id: str) -> None:
     draft = await run_aside(ended.size, _render, context, ended)
     is_new = ended.same_pull is None
     is_approvable = is_new and await run_aside(ended.size, _is_approvable, context, ended, draft)
-    is_concern = await run_aside(ended.size, is_withheld, ended.report)
+    names = await run_aside(ended.size, names_concern, ended.report)
     async with context.db.write() as connection:
         if await job_rows.fetch_job(connection, job_id) != job:
             return
@@ -127,15 +128,16 @@ async def _report(context: Context, job_id: str) -> None:
         if job.posts is not Posts.ALL and (case is None or case.active_job_id != job_id):
             return
         if case:
-            await casebook.save_case(connection, end_job(case, job_id, context.now(), approvable=is_approvable))
+            case = end_job(case, job_id, context.now(), approvable=is_approvable)
+            await casebook.save_case(connection, replace(case, confidential=case.confidential or names))
         next_step = await _follow_up(connection, context, ended, draft)
         if await _is_posted(connection, ended):
             body, reply_id = draft.finish(next_step), casebook.derive_reply_id(f"report {job_id}")
             reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
             await casebook.insert_reply(connection, reply)
-        if ended.report and is_concern:
+        if names or job.confidential:
             await refuse_hold(connection, job.id)
-            await insert_notification(connection, draft_concern(job, ended.report, context.now()))
+            await insert_notification(connection, draft_concern(job, ended.report, context.now(), inherited=not names))
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
     context.notify()
 
@@ -156,7 +158,7 @@ async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
         return False
     if job.posts is not Posts.FINDING:
         return job.posts is Posts.ALL
-    return find_outcome(job.state, ended.checks).is_definite
+    return not job.confidential and find_outcome(job.state, ended.checks).is_definite
 
 
 async def _follow_up(connection: AsyncConnection, context: Context, ended: _Ended, draft: Draft) -> str | None:

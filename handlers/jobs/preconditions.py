@@ -23,17 +23,23 @@ from handlers.rules import Preset, RepositoryRules
 from handlers.text.report import has_words
 from handlers.words import form_errors, replies
 from handlers.words.form_errors import FormError, strip_marks
+from handlers.words.verified import SHOWS_BUG, judge_for
+from runner.aside import run_aside
 from runner.changes.concerns import is_withheld
 from runner.checks.verification import CheckKind
 from runner.model.caps import CapUse, Scope, find_tightest
 from runner.model.job import Job, JobState, Posts, Report
 from runner.rows import job_rows
+from runner.rows.check_rows import fetch_checks
 from runner.rows.pauses import fetch_pauses, find_pause
 
 log = structlog.get_logger()
 
 MAX_NAMED = 5
 """The most people or pull requests that a sentence names."""
+
+MAX_LOOKED_AT = 10
+"""The newest attempts among which one with a repro that fails is searched."""
 
 
 class NotStarted(Exception):  # noqa: N818
@@ -221,7 +227,30 @@ async def find_earlier_repro(
     job, report = await _fetch_usable(connection, repository, number, private=private)
     if job is None or report is None or not report.repro.strip():
         return []
-    return [(CheckKind.AGENT, f"attempt {job.attempt}", report.repro)]
+    return [(CheckKind.KEPT, _name_attempt(job), report.repro)]
+
+
+async def find_proven_repro(
+    connection: AsyncConnection, repository: str, number: int, *, private: bool
+) -> list[tuple[CheckKind, str, str]]:
+    """The same for an attempt that may bring a repro of its own: the newest one that the service saw failing, for
+    another reason than that its change was missing."""
+    told = await job_rows.fetch_told(connection, repository, number, private=private, limit=MAX_LOOKED_AT)
+    for job in told:
+        own = [check for check in await fetch_checks(connection, job.id) if check.kind is CheckKind.AGENT]
+        report = await job_rows.fetch_report(connection, job.id) if own else None
+        if report is None or not _is_usable(job, report):
+            continue
+        for check in own:
+            finding = await run_aside(report.size, judge_for, job, check, report)
+            if finding.verdict in SHOWS_BUG:
+                return [(CheckKind.KEPT, _name_attempt(job), check.script)]
+    return []
+
+
+def _name_attempt(job: Job) -> str:
+    """What readers call the attempt that a script is from."""
+    return f"attempt {job.attempt}"
 
 
 async def find_known(
@@ -240,9 +269,16 @@ async def _fetch_usable(
     That is none without words, which nobody has judged, no confidential one, and in a repository that is not `private`,
     none from when it was.
     """
-    job = await job_rows.fetch_last_told(connection, repository, number, private=private)
-    report = await job_rows.fetch_report(connection, job.id) if job else None
-    # The row says how the report was judged when it was stored. The rules of today may be stricter.
-    if job is None or report is None or not has_words(report) or is_withheld(report):
-        return None, None
-    return job, report
+    for job in await job_rows.fetch_told(connection, repository, number, private=private, limit=1):
+        report = await job_rows.fetch_report(connection, job.id)
+        if report and _is_usable(job, report):
+            return job, report
+    return None, None
+
+
+def _is_usable(job: Job, report: Report) -> bool:
+    """Whether later attempts may use a report.
+
+    Its row says how it was judged when it was stored. The rules of today may be stricter.
+    """
+    return has_words(report) and not is_withheld(job, report)

@@ -15,7 +15,7 @@ from handlers.jobs.previous_attempts import EarlierAttempt, recall
 from handlers.rules import REBASE, RepositoryRules
 from handlers.text.report import has_words
 from handlers.words import form_errors, replies
-from runner.changes.concerns import is_withheld
+from runner.changes.concerns import names_concern
 from runner.changes.rebase import find_unresolved
 from runner.model.ending import Ending
 from runner.model.job import Job, JobKind, JobState, Report
@@ -106,7 +106,7 @@ def left_conflicts(job: Job, report: Report | None, meter: Meter | None) -> bool
     """Whether an agent finished and left conflicts. After any other end there is no new try. Pure."""
     if job.kind is not JobKind.REBASE or job.state is not JobState.FAILED or report is None or meter is None:
         return False
-    by_itself = meter.ending == Ending.FINISHED and has_words(report) and not is_withheld(report)
+    by_itself = meter.ending == Ending.FINISHED and has_words(report) and not names_concern(report)
     return by_itself and bool(find_unresolved(job, report.changes))
 
 

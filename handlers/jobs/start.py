@@ -34,6 +34,7 @@ from handlers.jobs.preconditions import (
     find_earlier_repro,
     find_known,
     find_preset,
+    find_proven_repro,
     find_simplifiable,
 )
 from handlers.jobs.previous_attempts import EarlierAttempt
@@ -219,7 +220,8 @@ async def _create(
     scripts = await list_scripts(
         connection,
         snapshot,
-        with_earlier=not plan.preset.has_agent and not request.options.fresh,
+        with_earlier=not request.options.fresh,
+        with_agent=plan.preset.has_agent,
         private=request.repository.private,
     )
     if not plan.preset.has_agent and not scripts:
@@ -233,12 +235,18 @@ async def _create(
 
 
 async def list_scripts(
-    connection: AsyncConnection, snapshot: Snapshot, *, with_earlier: bool, private: bool
+    connection: AsyncConnection, snapshot: Snapshot, *, with_earlier: bool, with_agent: bool = False, private: bool
 ) -> list[tuple[CheckKind, str, str]]:
-    """The known scripts of an issue: kind, origin and code; `with_earlier` adds the last attempt's repro."""
+    """The known scripts of an issue: kind, origin and code; `with_earlier` adds the repro of an earlier attempt.
+
+    A job with an agent gets one that was seen failing: otherwise it would say nothing about the agent's change.
+    """
     scripts = [(CheckKind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
     if with_earlier:
-        scripts += await find_earlier_repro(connection, snapshot.repository, snapshot.issue_number, private=private)
+        find = find_proven_repro if with_agent else find_earlier_repro
+        found = await find(connection, snapshot.repository, snapshot.issue_number, private=private)
+        known = {code.strip() for _, _, code in scripts}
+        scripts += [one for one in found if one[2].strip() not in known]
     return scripts
 
 
@@ -342,7 +350,13 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job) 
 
 
 async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, now: datetime) -> Job:
-    """Create the job of an issue without an active one, and update its case and thread."""
+    """Create the job of an issue without an active one, and update its case and thread.
+
+    It is confidential if its case is.
+    """
+    case = await casebook.fetch_case(connection, request.case_key)
+    if case and case.confidential:
+        request = replace(request, confidential=True)
     job = await job_rows.create_job(connection, request, now)
     assert job
     await open_case(connection, public_url, job)

@@ -32,10 +32,11 @@ OUT, BACK = "out", "back"
 """The states of a machine in notifications."""
 
 
-def draft_concern(job: Job, report: Report, now: datetime) -> Notification:
-    """A run's report is confidential. Once for each job."""
-    facts = {"job": job.id, "repository": job.repository, "issue": job.logged_issue}
-    facts["summary"] = parse_report(report.body).summary
+def draft_concern(job: Job, report: Report | None, now: datetime, *, inherited: bool = False) -> Notification:
+    """A run's result is confidential; `inherited` if only because an earlier report on its issue was. Once for each
+    job."""
+    facts: dict[str, Any] = {"job": job.id, "repository": job.repository, "issue": job.logged_issue}
+    facts |= {"summary": parse_report(report.body).summary if report else "", "inherited": inherited}
     return Notification(f"{NotificationKind.CONCERN} {job.id}", NotificationKind.CONCERN, job.case_key, facts, now, now)
 
 
@@ -103,7 +104,8 @@ def render_for_slack(payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _say_concern(about: str, facts: Facts) -> str:
-    return f"{about}: an agent reports a security concern. {facts['summary']}"
+    what = "a run on this confidential issue has ended" if facts["inherited"] else "an agent reports a security concern"
+    return f"{about}: {what}. {facts['summary']}"
 
 
 def _say_machine(about: str, facts: Facts) -> str:

@@ -95,7 +95,7 @@ def approvable(job: Job, report: Report | None, secrets: Collection[str], *, has
         job.state is JobState.SUCCEEDED
         and report is not None
         and report.digest is not None
-        and not is_withheld(report)
+        and not is_withheld(job, report)
         and not find_secrets(report, secrets)
         and (has_page or len(show_patch(report.patch, secrets).text) <= MAX_DIFF_WITHOUT_PAGE)
     )
@@ -147,7 +147,7 @@ def draft_report(
     that was logged after the agent started, and no results of a run without a report. `last_lines` is the redacted end
     of a failed agent's log.
     """
-    if is_withheld(report):
+    if is_withheld(job, report):
         return Draft(render_confidential())
     left = report if has_words(report) or quotes_log else None
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None

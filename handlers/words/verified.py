@@ -46,14 +46,22 @@ _HEADLINES = {
 }
 
 GOOD = frozenset({CheckVerdict.VERIFIED, CheckVerdict.REPRODUCED})
-OPEN = frozenset({CheckVerdict.NAMES_PATCH, CheckVerdict.UNTRIED, CheckVerdict.NOT_RUNNABLE})
-"""Verdicts without a failure, but the script may still look for the patch, or could not run."""
+_OPEN = frozenset({CheckVerdict.NAMES_PATCH, CheckVerdict.UNTRIED, CheckVerdict.NOT_RUNNABLE, CheckVerdict.GONE})
+"""Verdicts without a failure, but the script may still look for the patch, could not run, or shows the bug no more."""
+
+_OPEN_IF_KEPT = frozenset({CheckVerdict.NOT_RUN, CheckVerdict.NOT_ALWAYS})
+"""More of them for a script that was written for another base: there they say nothing about the change."""
+
+SHOWS_BUG = GOOD | {CheckVerdict.UNTRIED, CheckVerdict.STILL_FAILS, CheckVerdict.FAILS_OTHERWISE}
+"""Verdicts on a script that fails on base, and as far as is known not because it looks for a patch."""
 
 MAX_NAMES = 3
 """The most names that are quoted of those that only the change has."""
 
 _DOUBTS = {
     CheckVerdict.SHOWS_NOTHING: "it does not fail before the change, so it shows nothing",
+    CheckVerdict.GONE: "it does not fail before the change, on this base commit",
+    CheckVerdict.BREAKS: "it passes before the change, and fails after it",
     CheckVerdict.NOT_ALWAYS: "before the change, it does not fail in the same way each time",
     CheckVerdict.STILL_FAILS: "after the change, it still fails",
     CheckVerdict.FAILS_OTHERWISE: "after the change, it fails in another way",
@@ -111,7 +119,8 @@ def find_outcome(state: JobState, checks: Sequence[Check]) -> Outcome:
     found = {judge(check, has_change=False).verdict for check in checks}
     if CheckVerdict.REPRODUCED in found:
         return Outcome.REPRODUCES
-    return Outcome.GONE if found == {CheckVerdict.SHOWS_NOTHING} else Outcome.UNSETTLED
+    is_gone = found and found <= {CheckVerdict.SHOWS_NOTHING, CheckVerdict.GONE}
+    return Outcome.GONE if is_gone else Outcome.UNSETTLED
 
 
 def name_outcome(job: Job, checks: Sequence[Check]) -> str:
@@ -137,7 +146,7 @@ def judge_for(job: Job, check: Check, report: Report | None) -> CheckFinding:
     """Judge a check with what is known of its job's change."""
     if report is None or report.digest is None:
         return judge(check, has_change=False)
-    if check.kind is not CheckKind.AGENT:
+    if check.kind not in (CheckKind.AGENT, CheckKind.KEPT):
         return judge(check, has_change=True)
     # The prompt contains the whole issue. What an earlier attempt wrote in it may name what it wanted to add.
     names = find_new_names(check.script, report.changes, report.patch, drop_earlier(job.prompt))
@@ -148,13 +157,18 @@ def _render(job: Job, check: Check, finding: CheckFinding, public_url: str, secr
     words = "tests" if check.kind is CheckKind.TESTS else "script"
     link = f" ({link_job(public_url, job.id, words, f'#check-{check.number}')})" if public_url else ""
     said = "; ".join(_say(check, finding, secrets))
-    return f"- {_mark(finding.verdict)} {_name(check, secrets)}: {said}{link}"
+    return f"- {_mark(check, finding.verdict)} {_name(check, secrets)}: {said}{link}"
 
 
-def _mark(verdict: CheckVerdict) -> Mark:
+def _mark(check: Check, verdict: CheckVerdict) -> Mark:
     if verdict is CheckVerdict.REPRODUCED:
         return Mark.FAILS
-    return Mark.GOOD if verdict in GOOD else Mark.OPEN if verdict in OPEN else Mark.DOUBT
+    return Mark.GOOD if verdict in GOOD else Mark.OPEN if is_open(check, verdict) else Mark.DOUBT
+
+
+def is_open(check: Check, verdict: CheckVerdict) -> bool:
+    """Whether a verdict on a check speaks neither for a change nor against it."""
+    return verdict in _OPEN or (check.kind is CheckKind.KEPT and verdict in _OPEN_IF_KEPT)
 
 
 def _name(check: Check, secrets: Collection[str]) -> str:
@@ -163,6 +177,8 @@ def _name(check: Check, secrets: Collection[str]) -> str:
         return f"**the issue's repro**{where}"
     if check.kind is CheckKind.AGENT:
         return "**the agent's repro**"
+    if check.kind is CheckKind.KEPT:
+        return f"**the repro of {check.origin}**"
     names = check.script.split("\n")
     where = show_words(check.origin, secrets, MAX_ORIGIN)
     return f"**{len(names)} regression test{'s' * (len(names) != 1)}** in {where}"
@@ -184,7 +200,8 @@ def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Itera
             names = (show_words(name, secrets, MAX_FAILURE) for name in finding.new_names[:MAX_NAMES])
             reason = f": {', '.join(names)}"
         is_part = finding.verdict is CheckVerdict.NOT_RUN and any(finding.total.values())
-        yield f"**not verified**: {'some runs are missing' if is_part else explain_doubt(finding, secrets)}{reason}"
+        head = "no longer reproduces" if finding.verdict is CheckVerdict.GONE else "not verified"
+        yield f"**{head}**: {'some runs are missing' if is_part else explain_doubt(finding, secrets)}{reason}"
 
 
 def explain_doubt(finding: CheckFinding, secrets: Collection[str]) -> str:
@@ -198,4 +215,6 @@ def name_doubt(finding: CheckFinding, show: Callable[[str], str] = str) -> str:
         return _REMEDIES[finding.fault.kind].format(name=show(finding.fault.name))
     if finding.verdict is CheckVerdict.SHOWS_NOTHING and Side.CHANGED not in finding.total:
         return "it does not fail, so the bug does not show"
+    if finding.verdict is CheckVerdict.GONE and Side.CHANGED not in finding.total:
+        return "it does not fail on this base commit"
     return _DOUBTS[finding.verdict]

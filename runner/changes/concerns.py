@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice, pairwise
 
 from runner.characters import drop_invisible, unify
-from runner.model.job import Report
+from runner.model.job import Job, Report
 
 OUTCOMES: Mapping[str, str] = {
     "reproduced": "you saw the reported behaviour happen here",
@@ -131,15 +131,20 @@ _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 _LINE_ENDS = dict.fromkeys((0x0B, 0x0C, 0x85, 0x2028, 0x2029), "\n")
 
 
-def is_withheld(report: Report | None) -> bool:
+def is_withheld(job: Job, report: Report | None) -> bool:
     """Whether only the operator may see a run's result. All code that shows or passes on results checks this."""
+    return job.confidential or names_concern(report)
+
+
+def names_concern(report: Report | None) -> bool:
+    """Whether a report says itself that it is for the operator only. Its issue is confidential from then on."""
     return report is not None and _is_confidential(report.body)
 
 
 def _is_confidential(text: str) -> bool:
     """Whether a report is for the operator only, because strangers could abuse the finding.
 
-    Only `is_withheld` calls this, because it also handles missing reports.
+    Only `names_concern` calls this, because it also handles missing reports.
 
     When in doubt, it is confidential, because publishing cannot be undone: any of the first lines with that outcome is
     enough. Only the first lines are read, so that a long report does not take long.

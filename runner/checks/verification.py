@@ -45,6 +45,8 @@ class CheckKind(StrEnum):
     """A script in the issue."""
     AGENT = "agent"
     """The agent's own `repro.py`."""
+    KEPT = "kept"
+    """The `repro.py` of an earlier attempt, which the new agent may have replaced."""
     TESTS = "tests"
     """The tests that a change adds, or changes, in one file."""
 
@@ -70,6 +72,10 @@ class CheckVerdict(StrEnum):
     """On base it fails because of its environment, or is not valid, so it says nothing about the bug."""
     SHOWS_NOTHING = "shows nothing"
     """It does not fail on base."""
+    GONE = "gone"
+    """It was kept from an earlier attempt, and does not fail on this base any more."""
+    BREAKS = "breaks"
+    """It was kept from an earlier attempt, passes on this base, and fails with the change."""
     NOT_ALWAYS = "not always"
     """On base it fails only sometimes, or in different ways."""
     STILL_FAILS = "still fails"
@@ -239,7 +245,7 @@ def _judge(
     if check.trouble or not sides or not was_run:
         return CheckVerdict.NOT_RUN
     if not failed[Side.BASE]:
-        return CheckVerdict.SHOWS_NOTHING
+        return _judge_passing(check.kind, failed)
     if fault:
         return CheckVerdict.NOT_RUNNABLE
     if failed[Side.BASE] < total[Side.BASE] or len(before) > 1:
@@ -259,6 +265,13 @@ def _judge(
     if check.kind is CheckKind.TESTS and any(count_tests(run.words).skipped for run in check.runs[Side.CHANGED]):
         return CheckVerdict.SKIPPED
     return CheckVerdict.VERIFIED
+
+
+def _judge_passing(kind: CheckKind, failed: Mapping[Side, int]) -> CheckVerdict:
+    """The verdict on a check that does not fail on base. A kept script failed on the base of its own attempt."""
+    if kind is not CheckKind.KEPT:
+        return CheckVerdict.SHOWS_NOTHING
+    return CheckVerdict.BREAKS if failed.get(Side.CHANGED) else CheckVerdict.GONE
 
 
 def _qualify(kind: CheckKind, sides: Sequence[Side], new_names: Collection[str]) -> CheckVerdict:

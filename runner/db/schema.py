@@ -69,6 +69,8 @@ cases = Table(
     Column("active_job_id", String(20)),
     Column("standing_job_id", String(20)),  # a note would approve the report of this job
     Column("pull_number", Integer),
+    # What further attempts find is for operators alone.
+    Column("confidential", Boolean, nullable=False, default=False, server_default=false()),
     Column("created_at", UtcDateTime, nullable=False),
     Column("changed_at", UtcDateTime, nullable=False),
     UniqueConstraint("repository", "issue_number"),
@@ -112,6 +114,7 @@ jobs = Table(
     Column("name", String(50)),  # of a worktree or a task
     Column("pinned_to", String(100)),  # the only machine that it may run on
     Column("posts", String(20), nullable=False, default="all", server_default="all"),  # all, finding, nothing
+    Column("confidential", Boolean, nullable=False, default=False, server_default=false()),  # as its case was
     Column("stopped_as", String(20)),
     Column("stopped_at", UtcDateTime),
     Column("stop_reason", Text),
@@ -259,7 +262,7 @@ checks = Table(
     metadata,
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
     Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("kind", String(20), nullable=False),  # issue, agent, tests
+    Column("kind", String(20), nullable=False),  # issue, agent, kept, tests
     Column("origin", Text, nullable=False),  # where the script was; or the path of the tests
     Column("script", Text, nullable=False),  # or the names of the tests
     Column("runs", JSON, nullable=False),  # by side; empty before the check has run

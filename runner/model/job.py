@@ -154,6 +154,8 @@ class JobRequest:
     pinned_to: str | None = None
     """The only machine that it may run on; None allows any."""
     posts: Posts = Posts.ALL
+    confidential: bool = False
+    """Whether only operators may see it, whatever its report says: an earlier report on its issue was confidential."""
     follows: str | None = None
     """The earlier attempt that this one continues, with its edits and texts."""
     replaces: str | None = None

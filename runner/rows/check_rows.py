@@ -28,12 +28,16 @@ async def add_checks(connection: AsyncConnection, job_id: str, found: Sequence[t
 
 
 async def copy_checks(connection: AsyncConnection, source: str, job_id: str) -> None:
-    """Copy the checks of issue scripts to a job that replaces another one."""
+    """Copy the checks that a job began with to one that replaces it or goes on with it."""
     found = await fetch_checks(connection, source)
     await add_checks(
         connection,
         job_id,
-        [(check.kind, check.origin, check.script) for check in found if check.kind is CheckKind.ISSUE],
+        [
+            (check.kind, check.origin, check.script)
+            for check in found
+            if check.kind in (CheckKind.ISSUE, CheckKind.KEPT)
+        ],
     )
 
 

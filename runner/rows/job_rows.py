@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, turns
@@ -125,8 +125,10 @@ async def fetch_last_job(
     return _job(row) if row else None
 
 
-async def fetch_last_told(connection: AsyncConnection, repository: str, thread: int, *, private: bool) -> Job | None:
-    """The newest job of an issue whose report others may use: it has words, and is not for the operator alone.
+async def fetch_told(
+    connection: AsyncConnection, repository: str, thread: int, *, private: bool, limit: int
+) -> list[Job]:
+    """The newest jobs of an issue whose reports others may use: they have words, and are not for the operator alone.
 
     Without `private`, none from when the repository was private. As above, no failed rebase.
     """
@@ -135,9 +137,8 @@ async def fetch_last_told(connection: AsyncConnection, repository: str, thread: 
     which = [jobs.c.repository == repository, jobs.c.thread == thread, jobs.c.id.in_(told), ~in_vain]
     if not private:
         which.append(~jobs.c.private)
-    query = select(jobs).where(*which).order_by(jobs.c.attempt.desc()).limit(1)
-    row = (await connection.execute(query)).one_or_none()
-    return _job(row) if row else None
+    query = select(jobs).where(*which).order_by(jobs.c.attempt.desc()).limit(limit)
+    return [_job(row) for row in await connection.execute(query)]
 
 
 async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job | None:
@@ -352,7 +353,8 @@ async def fetch_report_head(connection: AsyncConnection, job_id: str) -> ReportH
 
 async def fetch_withheld_among(connection: AsyncConnection, job_ids: Collection[str]) -> set[str]:
     """The jobs among these whose result only operators may see."""
-    query = select(reports.c.job_id).where(reports.c.job_id.in_(job_ids), reports.c.withheld)
+    query = select(jobs.c.id).outerjoin(reports, reports.c.job_id == jobs.c.id)
+    query = query.where(jobs.c.id.in_(job_ids), or_(jobs.c.confidential, reports.c.withheld))
     return set((await connection.execute(query)).scalars())
 
 

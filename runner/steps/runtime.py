@@ -76,7 +76,7 @@ async def end(
     logs = {
         stage: await asyncio.to_thread(job_rows.compress_log, runtime.spool.read(job.id, stage)) for stage in stages
     }
-    withheld = report is not None and await run_aside(report.size, is_withheld, report)
+    withheld = report is not None and await run_aside(report.size, is_withheld, job, report)
     async with runtime.db.write() as connection:
         ended = await job_rows.move_job(connection, job, to, runtime.now(), failure)
         if account:

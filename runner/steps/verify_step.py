@@ -100,6 +100,13 @@ def plan_checks(report: Report) -> list[tuple[CheckKind, str, str]]:
     return [*found, *((CheckKind.TESTS, path, "\n".join(names)) for path, names in islice(tests, MAX_TEST_FILES))]
 
 
+def _is_kept(planned: tuple[CheckKind, str, str], known: Sequence[Check]) -> bool:
+    """Whether the agent has handed in the script that is kept from an earlier attempt, which is checked anyway."""
+    kind, _, script = planned
+    kept = (check.script.strip() for check in known if check.kind is CheckKind.KEPT)
+    return kind is CheckKind.AGENT and script.strip() in kept
+
+
 async def begin_verification(runtime: Runtime, job: Job, report: Report) -> Job | None:
     """Store the result of a run, and start its verification. If there is nothing to verify, store nothing: None."""
     profile = runtime.profiles[job.repository]
@@ -108,9 +115,10 @@ async def begin_verification(runtime: Runtime, job: Job, report: Report) -> Job 
         known = await fetch_checks(connection, job.id)
         is_held = any(hold.job_id == job.id for hold in await fetch_holds(connection))
     # A person waits for access, and on some machines this environment would replace the job's.
+    planned = [one for one in planned if not _is_kept(one, known)]
     if not profile.verification.runs or is_held or not (known or planned):
         return None
-    withheld = await run_aside(report.size, is_withheld, report)
+    withheld = await run_aside(report.size, is_withheld, job, report)
     async with runtime.db.write() as connection:
         moved = await job_rows.move_job(connection, job, JobState.VERIFYING, runtime.now())
         await job_rows.insert_report(connection, report, withheld=withheld)
@@ -125,7 +133,7 @@ async def begin_only(runtime: Runtime, job: Job) -> Job:
     report = Report(job.id, body="", worklog="", pr_title="", repro="", patch="", changes=(), digest=None)
     async with runtime.db.write() as connection:
         moved = await job_rows.move_job(connection, job, JobState.VERIFYING, runtime.now())
-        await job_rows.insert_report(connection, report, withheld=False)
+        await job_rows.insert_report(connection, report, withheld=job.confidential)
     return log_move(moved)
 
 

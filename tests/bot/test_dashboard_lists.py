@@ -121,6 +121,25 @@ async def test_what_is_confidential_stays_with_operators(dashboard: Dashboard) -
             assert (job.id in (await browser.visit("/jobs?state=failed")).html) == sees
 
 
+async def test_a_job_of_a_confidential_issue_stays_with_operators_while_it_runs_too(tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path, public_logs=True) as dashboard:
+        job = await dashboard.add(state=JobState.RUNNING, started_at=NOON, confidential=True)
+        ended = await dashboard.add(id="ended00001", thread=8, state=JobState.FAILED, confidential=True)
+        dashboard.spool.append(job.id, "agent", b"anyone may empty the till\n")
+        for login, sees in ((None, False), ("alice", False), ("root", True)):
+            async with dashboard.browser(login) as browser:
+                for path in ("", "/log/agent"):
+                    page = await browser.visit(f"/jobs/{job.id}{path}")
+                    assert ("empty the till" in page.html) == sees, (login, path)
+                assert "sse-connect" not in (await browser.visit(f"/jobs/{job.id}")).html, (
+                    "a stream is the same for all"
+                )
+                assert ("empty" in (await browser.visit(f"/jobs/{job.id}/log/agent/events")).html) is False
+                assert ("failed</span>" in (await browser.visit("/jobs")).html) == sees
+                assert (ended.id in (await browser.visit("/jobs?state=failed")).html) == sees
+                assert ("Only the operator" in (await browser.visit(f"/jobs/{job.id}/actions")).html) != sees
+
+
 @pytest.mark.parametrize("body", SPELLED)
 async def test_a_concern_in_any_spelling_is_withheld_in_lists(dashboard: Dashboard, body: str) -> None:
     hidden = await dashboard.add(make_report(job_id="hidden0001", body=body), id="hidden0001", state=JobState.SUCCEEDED)

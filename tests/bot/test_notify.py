@@ -57,6 +57,7 @@ async def test_the_operator_hears_of_each_job_once(tmp_path: Path) -> None:
                 "repository": "octo/widgets",
                 "issue": 7,
                 "summary": "Anyone may write.",
+                "inherited": False,
                 "command": "ptq-bot report 0123456789 --config ptq.toml",
             }
         ]

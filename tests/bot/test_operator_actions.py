@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from handlers.cases import casebook
 from runner.model.job import JobKind, JobState
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states
@@ -11,7 +13,14 @@ from runner.rows.pauses import EVERYWHERE, fetch_pauses
 from tests.support.dashboard import Dashboard, open_dashboard
 from tests.support.visitor import NAME
 
-PATHS = ("/pause", "/resume", "/machines/gpu-1/drain", "/machines/gpu-1/resume", "/jobs/ended00001/clean")
+PATHS = (
+    "/pause",
+    "/resume",
+    "/machines/gpu-1/drain",
+    "/machines/gpu-1/resume",
+    "/jobs/ended00001/clean",
+    "/jobs/ended00001/lift",
+)
 
 
 async def list_pauses(dashboard: Dashboard) -> list[str]:
@@ -61,3 +70,25 @@ async def test_an_operator_renames_a_task_and_deletes_logs_on_its_page(tmp_path:
         assert "much" in root.page.text
         await root.fill_in(f"{path}/clean")
         assert "much" not in root.page.text
+
+
+async def test_an_operator_lifts_what_keeps_an_issue_confidential_on_the_page_of_a_job(tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path) as dashboard:
+        job = await dashboard.add(id="ended00001", state=JobState.FAILED)
+        path = f"/jobs/{job.id}"
+        async with dashboard.browser("root") as root, dashboard.browser("alice") as alice:
+            await root.visit(path)
+            assert not root.offers(f"{path}/lift")
+            async with dashboard.database.write() as connection:
+                case = await casebook.fetch_case(connection, job.case_key)
+                assert case
+                await casebook.save_case(connection, replace(case, confidential=True))
+            await alice.visit(path)
+            assert not alice.offers(f"{path}/lift")
+            assert (await alice.send(f"{path}/lift", {"csrf": alice.fields("/sign-out")["csrf"]})).status == 404
+            await root.visit(path)
+            form = root.fields(f"{path}/lift")
+            await root.fill_in(f"{path}/lift")
+            assert "confidentiality of the issue lifted by @root" in root.page.text
+            assert not root.offers(f"{path}/lift")
+            assert (await root.send(f"{path}/lift", form)).status == 409

@@ -51,6 +51,7 @@ LEAST: Mapping[Operation, Role | None] = {
     Operation.ASSIGN: None,
     Operation.RENAME: None,
     Operation.CLEAN: None,
+    Operation.LIFT: None,
     Operation.ACCEPT_REPOSITORY: None,
 }
 """The lowest role that may do it by these `RULES`; None where only operators may, whatever their role."""
@@ -156,6 +157,7 @@ ACTS: tuple[tuple[Operation, Act], ...] = (
     (Operation.ACCEPT_REPOSITORY, lambda _, connection, person: repositories.accept(connection, person, NAME)),
     (Operation.RENAME, lambda _, connection, person: jobs.rename(connection, person, JOB, "nans", NOON)),
     (Operation.CLEAN, lambda _, connection, person: jobs.clean(connection, person, JOB, NOON)),
+    (Operation.LIFT, lambda _, connection, person: jobs.lift(connection, person, JOB, NOON)),
 )
 
 ONLY_READ = {Operation.HELP, Operation.STATUS, Operation.RESULTS}

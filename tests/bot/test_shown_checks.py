@@ -30,6 +30,20 @@ def test_a_check_is_a_row_with_what_happened_before_and_after() -> None:
     ]
 
 
+def test_a_kept_repro_that_no_longer_fails_speaks_for_nothing() -> None:
+    runs = {Side.BASE: (PASSES,) * 3, Side.CHANGED: (PASSES,) * 3}
+    gone = Check("1", 1, CheckKind.KEPT, "attempt 2", "x", runs)
+    broken = Check("1", 2, CheckKind.KEPT, "attempt 2", "x", {**runs, Side.CHANGED: (FAILS,) * 3})
+    not_run = Check("1", 3, CheckKind.KEPT, "attempt 2", "x", trouble="the disk is full")
+    rows = show_checks(make_job(), [gone, broken, not_run], make_report())
+    assert {row.name for row in rows} == {"The repro.py of attempt 2"}
+    assert [(row.verdict, row.style) for row in rows] == [
+        ("no longer reproduces", "pending"),
+        ("not verified", "failed"),
+        ("not verified", "pending"),
+    ]
+
+
 def test_a_bug_that_still_reproduces_is_not_shown_as_a_success() -> None:
     check = Check("1", 1, CheckKind.ISSUE, "", "x", {Side.BASE: (FAILS,) * 3})
     (row,) = show_checks(make_job(), [check], None)

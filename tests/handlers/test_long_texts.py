@@ -23,7 +23,15 @@ from runner.rows import job_rows
 from tests.handlers.test_notes_again import Thread, open_thread
 
 JOB = "0000000001"
-READERS = {"is_withheld", "approvable", "draft_report", "find_note_fault", "render_pull_body", "redact"}
+READERS = {
+    "is_withheld",
+    "names_concern",
+    "approvable",
+    "draft_report",
+    "find_note_fault",
+    "render_pull_body",
+    "redact",
+}
 
 
 @pytest.fixture(params=["body", "worklog", "repro"])
@@ -73,4 +81,4 @@ async def test_a_note_is_compared_and_its_pull_request_written_aside(thread: Thr
     with called_here() as names:
         await drain(Pulls(thread.context))
     assert len(thread.github.opened) == 1
-    assert names & {"is_withheld", "approvable", "render_pull_body"} == set()
+    assert names & {"is_withheld", "names_concern", "approvable", "render_pull_body"} == set()

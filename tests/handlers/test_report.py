@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from handlers.text.report import MAX_PARSED, ParsedReport, parse_report
-from runner.changes.concerns import OUTCOMES, is_withheld
+from runner.changes.concerns import OUTCOMES, names_concern
 from runner.model.job import Report
 
 REPORT = """\
@@ -190,7 +190,7 @@ CONFIDENTIAL = (
 
 
 def is_confidential(body: str) -> bool:
-    return is_withheld(Report("0123456789", body, "", "", "", "", (), None))
+    return names_concern(Report("0123456789", body, "", "", "", "", (), None))
 
 
 @pytest.mark.parametrize("text", CONFIDENTIAL)

@@ -55,6 +55,41 @@ def test_what_could_not_be_tried_has_a_mark_of_its_own_but_for_the_issues_script
         assert "; **not verified**: it could not be tested whether it looks for the patch (" in line
 
 
+def test_a_kept_repro_is_named_after_its_attempt_and_warns_only_if_it_speaks_against_the_change() -> None:
+    def kept(base: list[CheckRun], changed: list[CheckRun], trouble: str | None = None) -> str:
+        (line,) = say(
+            check(CheckKind.KEPT, "attempt 3", runs={Side.BASE: base, Side.CHANGED: changed}, trouble=trouble)
+        )
+        return line.partition(" ([script]")[0]
+
+    bad, good, rest = [fails("ValueError: no")] * 3, [GOOD] * 3, "before: fails 3/3 (`ValueError: no`); after: passes"
+    (line,) = say(check(CheckKind.KEPT, "attempt 3"))
+    assert line == f"- ✅ **the repro of attempt 3**: {rest} 3/3 ([script]({PAGE}1))"
+    assert kept(bad, bad) == (
+        f"- ⚠️ **the repro of attempt 3**: {rest} 0/3; **not verified**: after the change, it still fails"
+    )
+    assert kept(good, bad).startswith("- ⚠️ **the repro of attempt 3**: before: fails 0/3; after: passes 0/3 (fails: ")
+    assert kept(good, bad).endswith("**not verified**: it passes before the change, and fails after it")
+    assert kept(good, good) == (
+        "- ❔ **the repro of attempt 3**: before: fails 0/3; after: passes 3/3; "
+        "**no longer reproduces**: it does not fail before the change, on this base commit"
+    )
+    assert kept([*bad, GOOD], [GOOD]).startswith("- ❔ **the repro of attempt 3**")
+    not_run = "- ❔ **the repro of attempt 3**: **not verified**: it was not run: `the disk is full`"
+    assert kept([], [], trouble="the disk is full") == not_run
+    missing = [fails("ModuleNotFoundError: No module named 'torch'")] * 3
+    assert kept(missing, missing).startswith("- ❔ **the repro of attempt 3**: before: could not run")
+
+
+def test_a_look_without_an_agent_says_that_a_kept_repro_no_longer_fails() -> None:
+    kept = check(CheckKind.KEPT, "attempt 3", runs={Side.BASE: [GOOD] * 3})
+    nothing = check(runs={Side.BASE: [GOOD] * 3})
+    assert find_outcome(JobState.SUCCEEDED, [kept]) is find_outcome(JobState.SUCCEEDED, [kept, nothing]) is Outcome.GONE
+    assert find_outcome(JobState.SUCCEEDED, []) is Outcome.UNSETTLED
+    (line,) = say(kept, digest=None)
+    assert "fails 0/3; **no longer reproduces**: it does not fail on this base commit (" in line
+
+
 PATCH = "diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n@@ -0,0 +1 @@\n+_FIXED = True\n"
 
 
@@ -67,6 +102,8 @@ def test_a_name_that_only_the_change_has_is_quoted_unless_the_issue_has_it_too()
     told = replace(JOB, prompt=f"{JOB.prompt}\nPlease add `_FIXED` to `a`.")
     assert "- ✅ **the agent's repro**" in render_checks(told, [seen], report, "https://ptq.example", ())
     # An earlier attempt may have written down what it wanted to add. That does not make it part of the issue.
+    kept = replace(seen, kind=CheckKind.KEPT, origin="attempt 1")
+    assert "- ❔ **the repro of attempt 1**" in render_checks(JOB, [kept], report, "https://ptq.example", ())
     block = '<untrusted-5eed source="report of the earlier attempt">\nAdd `_FIXED`.\n</untrusted-5eed>'
     carried = replace(JOB, prompt=f"{JOB.prompt}\n{block}\n")
     assert "- ❔ **the agent's repro**" in render_checks(carried, [seen], report, "https://ptq.example", ())

@@ -90,6 +90,25 @@ def test_a_script_that_asks_for_names_of_the_change_is_not_verified_and_a_plaine
     assert judged(CheckKind.AGENT, *sides, None, ["_FIXED"]) is CheckVerdict.NAMES_PATCH
 
 
+@pytest.mark.parametrize(
+    ("base", "changed", "text", "verdict"),
+    [
+        ([fails()] * 3, [GOOD] * 3, [fails()] * 3, CheckVerdict.VERIFIED),
+        ([fails()] * 3, [fails()] * 3, [fails()] * 3, CheckVerdict.STILL_FAILS),
+        ([fails()] * 3, [GOOD] * 3, [GOOD] * 3, CheckVerdict.LOOKS_FOR_PATCH),
+        ([GOOD] * 3, [GOOD] * 3, None, CheckVerdict.GONE),
+        ([GOOD] * 3, None, None, CheckVerdict.GONE),
+        ([GOOD] * 3, [GOOD, fails(), GOOD], None, CheckVerdict.BREAKS),
+        ([fails("ModuleNotFoundError: No module named 'torch'")] * 3, [GOOD] * 3, None, CheckVerdict.NOT_RUNNABLE),
+        ([MISSING] * 3, [MISSING] * 3, None, CheckVerdict.NOT_RUN),
+    ],
+)
+def test_a_script_that_was_kept_is_judged_like_the_agents_and_may_no_longer_show_the_bug(
+    base: list[CheckRun], changed: list[CheckRun] | None, text: list[CheckRun] | None, verdict: CheckVerdict
+) -> None:
+    assert judged(CheckKind.KEPT, base, changed, text) is verdict
+
+
 def test_without_a_change_a_failing_script_is_reproduced_and_tests_are_not_asked() -> None:
     assert judged(CheckKind.AGENT, [fails()] * 3) is CheckVerdict.REPRODUCED
     assert judged(CheckKind.ISSUE, [GOOD] * 3) is CheckVerdict.SHOWS_NOTHING

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from runner.model.job import Job
@@ -102,3 +103,49 @@ again.touch()
         await world.comment(f"/ptq pr {digest}\n\n{NOTE}")
         pull = await world.wait_for_pull()
         assert FINDING not in pull.body
+
+
+async def test_what_comes_after_a_concern_is_confidential_until_an_operator_lifts_it(tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    agent = f"""{WRITE_REPORT}{FIX}
+again, summary = pathlib.Path({str(again)!r}), {f"Nobody can do it any more: {FINDING}."!r}
+outcome = "fix staged" if again.exists() else "security concern"
+(output / "report.md").write_text(f"{{outcome}}\\n\\n## Summary\\n{{summary}}\\n")
+again.touch()
+"""
+    async with open_hook() as hook:
+        toml = f"[notify]\nurl = {json.dumps(hook.url)}\n"
+        async with open_world(tmp_path, agent=agent, more_toml=toml) as world, aiohttp.ClientSession() as session:
+            config = world.playground.config
+
+            async def read_page(job: Job) -> str:
+                async with session.get(f"http://127.0.0.1:{world.playground.service_port}/jobs/{job.id}") as answer:
+                    return await answer.text()
+
+            await world.open_issue()
+            first = await run(world)
+            await world.playground.stop_service()
+            await world.playground.start_service()
+
+            second = await run(world, 2)
+            assert second.state == "succeeded"
+            assert world.reports()[1].partition("\n")[2] == NEUTRAL
+            await world.comment(f"/ptq pr\n\n{NOTE}")
+            assert "no diff to open" in await world.wait_for_reply("<!-- ptq:reply=")
+            assert FINDING not in "\n".join(world.replies())
+            assert "Only the operator can see this result" in await read_page(second)
+            await wait_until_heard(hook, 2)
+            assert "a run on this confidential issue has ended. Nobody can do it any more" in hook.heard[1]["text"]
+            assert FINDING in program.run("report", second.id, "--config", config).stdout
+
+            shown = program.run("jobs", "show", second.id, "--config", config).stdout
+            assert f"confidential until: ptq-bot jobs lift {second.id}" in shown
+            assert "is not confidential" not in program.run("jobs", "lift", second.id, "--config", config).stdout
+            third = await run(world, 3)
+            assert FINDING in world.reports()[2]
+            assert FINDING in await read_page(third)
+            assert FINDING not in third.prompt, "what is confidential is carried nowhere"
+            for job in (first, second):
+                assert FINDING not in await read_page(job)
+            await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+            await world.wait_for_pull()

@@ -13,7 +13,7 @@ from bot.demo.repository import ISSUE_BODY
 from bot.operations.reports import read_report
 from tests.support.lesser_kernel import write_interpreter
 from tests.support.machines import SshServer
-from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
+from tests.support.world import FIX, NOTE, SIGNS, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -122,6 +122,60 @@ async def test_a_preset_that_changes_nothing_says_how_the_repro_fails(tmp_path: 
         seen = seen_in(await report_on(world, label="ptq"))
         assert "- 🔴 **the issue's repro**: fails 2/2 (`AssertionError: " in seen
         assert "change" not in seen
+
+
+WEAKER = "from widgets import chunked\nassert len(list(chunked([1], 2))) == 1\n"
+ONE_CASE = "    if len(items) < size:\n        yield items\n        return\n    for start"
+BY_TURNS = """
+turn = len(list(pathlib.Path({signs!r}).iterdir()))
+pathlib.Path({signs!r}, str(turn)).touch()
+path = pathlib.Path("widgets/chunks.py")
+chunks = path.read_text()
+if os.environ["PTQ_PRESET"] == "diagnose":
+    (output / "report.md").write_text("reproduced\\n\\n## Summary\\nThe loop ends early.\\n")
+elif turn in (1, 2):
+    path.write_text(chunks.replace("    for start", {one_case!r}))
+else:
+    path.write_text(chunks.replace(" - size + 1", "") + f"# mended in turn {{turn}}\\n")
+(output / "repro.py").write_text({weaker!r} if turn in (1, 2, 5) else {genuine!r})
+"""
+
+
+async def test_a_repro_that_a_later_attempt_replaces_is_run_all_the_same(tmp_path: Path) -> None:
+    turns = BY_TURNS.format(signs=str(tmp_path / SIGNS), one_case=ONE_CASE, weaker=WEAKER, genuine=GENUINE)
+    async with open_world(tmp_path, agent=WRITE_REPORT + turns, verify_runs=1) as world:
+        world.patience_s = PATIENCE_S
+        await world.open_issue("It loses the last items, without any script.")
+
+        async def ask(command: str, count: int) -> list[str]:
+            await world.comment(command)
+            return seen_in(await world.wait_for_report(count)).strip().splitlines()[2:]
+
+        (line,) = await ask("/ptq diagnose", 1)
+        assert line.startswith("- 🔴 **the agent's repro**: fails 1/1 (`AssertionError")
+
+        kept, own = await ask("/ptq fix", 2)
+        assert kept.startswith("- ⚠️ **the repro of attempt 1**: before: fails 1/1")
+        assert "after: passes 0/1; **not verified**: after the change, it still fails" in kept
+        assert own.startswith("- ✅ **the agent's repro**: before: fails 1/1")
+
+        (own,) = await ask("/ptq fix --fresh", 3)
+        assert own.startswith("- ✅ **the agent's repro**")
+
+        kept, own = await ask("/ptq fix", 4)
+        assert kept.startswith("- ✅ **the repro of attempt 3**: before: fails 1/1"), "the newest that failed"
+        assert own.startswith("- ✅ **the agent's repro**")
+
+        (kept,) = await ask("/ptq fix", 5)
+        assert kept.startswith("- ✅ **the repro of attempt 4**"), "the agent has handed in the same one"
+
+        world.commit({"widgets/chunks.py": world.git("show", "main:widgets/chunks.py").replace(" - size + 1", "")})
+        kept, own = await ask("/ptq fix", 6)
+        assert kept.startswith(
+            "- ❔ **the repro of attempt 4**: before: fails 0/1; after: passes 1/1; "
+            "**no longer reproduces**: it does not fail before the change, on this base commit ("
+        )
+        assert "it shows nothing" in own
 
 
 async def test_without_a_script_nothing_is_verified_and_nothing_is_said(tmp_path: Path) -> None:

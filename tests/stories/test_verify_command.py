@@ -47,7 +47,7 @@ async def test_the_repro_of_an_earlier_attempt_is_run_too(tmp_path: Path) -> Non
         await world.comment("/ptq verify")
         report = await world.wait_for_report(2)
         assert "### Still reproduces at" in report
-        assert "**the agent's repro**: fails 1/1" in report
+        assert "**the repro of attempt 1**: fails 1/1" in report
         await world.comment("/ptq results")
         assert "### Still reproduces" in await world.wait_for_reply("report again")
         await world.comment(f"/ptq pr {digest}\n\n{NOTE}")

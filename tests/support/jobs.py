@@ -96,4 +96,5 @@ SPELLED = (
 
 async def store_report(connection: AsyncConnection, report: Report) -> None:
     """Store a report as the end of its job does."""
-    await job_rows.insert_report(connection, report, withheld=is_withheld(report))
+    job = await job_rows.fetch_job(connection, report.job_id)
+    await job_rows.insert_report(connection, report, withheld=job is not None and is_withheld(job, report))

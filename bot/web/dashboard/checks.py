@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from handlers.text.repros import THE_ISSUE
-from handlers.words.verified import GOOD, OPEN, judge_for, name_doubt
+from handlers.words.verified import GOOD, is_open, judge_for, name_doubt
 from runner.checks.verification import Check, CheckFinding, CheckKind, CheckRun, CheckVerdict, Side
 from runner.model.job import Job, Report
 
@@ -17,7 +17,11 @@ SIDES = {
     Side.CHANGED: "After the change",
 }
 
-_VERDICTS = {CheckVerdict.VERIFIED: "verified", CheckVerdict.REPRODUCED: "reproduces"}
+_VERDICTS = {
+    CheckVerdict.VERIFIED: "verified",
+    CheckVerdict.REPRODUCED: "reproduces",
+    CheckVerdict.GONE: "no longer reproduces",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,12 +63,13 @@ def show_checks(job: Job, checks: Sequence[Check], report: Report | None) -> lis
 
 def _show(check: Check, finding: CheckFinding) -> ShownCheck:
     verdict, is_waiting = finding.verdict, not check.runs and not check.trouble
-    is_good, is_open = verdict in GOOD, verdict in OPEN
+    is_good = verdict in GOOD
+    is_pending = is_waiting or is_open(check, verdict)
     return ShownCheck(
         check=check,
         name=_name(check),
         verdict=_VERDICTS.get(verdict, "not verified") if not is_waiting else "not run yet",
-        style="succeeded" if verdict is CheckVerdict.VERIFIED else "pending" if is_open or is_waiting else "failed",
+        style="succeeded" if verdict is CheckVerdict.VERIFIED else "pending" if is_pending else "failed",
         before=_count(finding, Side.BASE),
         after=_count(finding, Side.CHANGED),
         failure=finding.failure,
@@ -77,6 +82,8 @@ def _show(check: Check, finding: CheckFinding) -> ShownCheck:
 def _name(check: Check) -> str:
     if check.kind is CheckKind.ISSUE:
         return "The issue's script" if check.origin == THE_ISSUE else f"The issue's script, {check.origin}"
+    if check.kind is CheckKind.KEPT:
+        return f"The repro.py of {check.origin}"
     return "The agent's repro.py" if check.kind is CheckKind.AGENT else f"Tests in {check.origin}"
 
 

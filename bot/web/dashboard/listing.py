@@ -124,6 +124,7 @@ def choose(scope: VisibleJobs, wanted: PageFilter) -> list[ColumnElement[bool]]:
         if wanted.state in FINAL and not scope.everything:
             # A filter by final state must not reveal the state of a withheld job.
             conditions.append(~exists().where(reports.c.job_id == jobs.c.id, reports.c.withheld))
+            conditions.append(~jobs.c.confidential)
     conditions += [jobs.c[name] == value for name in ("preset", "agent", "machine") if (value := getattr(wanted, name))]
     if wanted.search:
         conditions.append(_search(wanted.search))

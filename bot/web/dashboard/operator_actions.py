@@ -1,4 +1,5 @@
-"""The forms of operators: pause and resume new jobs, drain and resume machines, rename jobs, delete logs.
+"""The forms of operators: pause and resume new jobs, drain and resume machines, rename jobs, delete logs, lift
+confidentiality.
 
 Each does the same as the command of that name at the terminal. People who are not operators get the answer for a page
 that does not exist.
@@ -42,6 +43,7 @@ class OperatorActions:
             "/machines/{name}/resume": self._resume_machine,
             "/jobs/{id}/rename": self._rename,
             "/jobs/{id}/clean": self._clean,
+            "/jobs/{id}/lift": self._lift,
         }
         return [web.post(path, self._handle(path, act)) for path, act in acts.items()]
 
@@ -93,6 +95,11 @@ class OperatorActions:
     async def _clean(self, request: web.Request, connection: AsyncConnection, person: Person, _: Fields) -> str:
         job = await self._find_job(request)
         await jobs.clean(connection, person, job, self._deps.context.now())
+        return f"/jobs/{job.id}"
+
+    async def _lift(self, request: web.Request, connection: AsyncConnection, person: Person, _: Fields) -> str:
+        job = await self._find_job(request)
+        await jobs.lift(connection, person, job, self._deps.context.now())
         return f"/jobs/{job.id}"
 
     def _find_repository(self, fields: Fields) -> str:
