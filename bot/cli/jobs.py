@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bot.cli.options import AsJson, Config, load, write
+from bot.cli.options import (
+    Agent,
+    Anyway,
+    AsJson,
+    Config,
+    Fresh,
+    Machine,
+    Model,
+    give_up,
+    load,
+    read_words,
+    write,
+)
 from bot.cli.run import print_answer, wait_for
 from runner.model.job import JobState
 
@@ -41,12 +54,16 @@ def show_job_(job_id: Job, config: Config, as_json: AsJson = False) -> None:
 
 @app.command("cancel")
 def cancel_jobs_(
-    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", help="Ids of jobs.")], config: Config
+    config: Config,
+    job_ids: Annotated[list[str] | None, typer.Argument(metavar="JOB...", help="Ids of jobs.")] = None,
+    machine: Annotated[str | None, typer.Option(help="Also all jobs that run on this machine.")] = None,
 ) -> None:
     """Cancel jobs, no matter who requested them. Results so far are reported."""
     from bot.operations.jobs import cancel_jobs
 
-    print_answer(cancel_jobs(load(config), job_ids))
+    if not job_ids and machine is None:
+        give_up("ptq-bot: name jobs, or a machine with --machine", status=2)
+    print_answer(cancel_jobs(load(config), job_ids or (), machine))
 
 
 @app.command("rename")
@@ -58,11 +75,75 @@ def rename_job_(job_id: Job, name: Annotated[str, typer.Argument(help="The new n
 
 
 @app.command("clean")
-def clean_job_(job_id: Job, config: Config) -> None:
+def clean_job_(
+    config: Config,
+    job_id: Annotated[str | None, typer.Argument(metavar="JOB", help="A job's id.")] = None,
+    keep: Annotated[int | None, typer.Option(min=0, help="Instead of JOB: all finished jobs but the newest N.")] = None,
+) -> None:
     """Delete a finished job's logs early. Its results are kept."""
-    from bot.operations.jobs import clean_job
+    from bot.operations.jobs import clean_job, clean_older_jobs
 
-    print_answer(clean_job(load(config), job_id))
+    if job_id and keep is None:
+        print_answer(clean_job(load(config), job_id))
+    elif keep is not None and not job_id:
+        print_answer(clean_older_jobs(load(config), keep))
+    else:
+        give_up("ptq-bot: name a job, or how many to keep with --keep", status=2)
+
+
+@app.command("results")
+def write_results_(
+    job_id: Job,
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or an empty folder.")],
+    config: Config,
+) -> None:
+    """Write a job's report, diff, repro, worklog and logs as files."""
+    from bot.cli.results import write_results
+
+    print_answer(write_results(load(config), job_id, folder))
+
+
+@app.command("retry")
+def retry_job_(
+    job_id: Job,
+    config: Config,
+    advice: Annotated[str, typer.Argument(help="What to do differently; - reads it from stdin.")] = "",
+    preset: Annotated[str | None, typer.Option(help="Another preset than the attempt had.")] = None,
+    agent: Agent = None,
+    model: Model = None,
+    machine: Machine = None,
+    anyway: Anyway = False,
+    fresh: Fresh = False,
+) -> None:
+    """Start another attempt on a job's issue, like /ptq retry there."""
+    from bot.operations.launch import IssueOrder, describe_task, go_on
+    from handlers.commands.options import Options
+    from handlers.jobs.start import RETRY
+
+    options = Options(agent, model, machine, preset, anyway=anyway, fresh=fresh)
+    order = IssueOrder(0, RETRY, "", options, advice=read_words(advice))
+    settings = load(config)
+    write(describe_task(settings, wait_for(go_on(settings, job_id, order), "It may have been started.")))
+
+
+@app.command("rebase")
+def rebase_job_(
+    job_id: Job,
+    config: Config,
+    onto: Annotated[str | None, typer.Option(help="A branch or commit. Default: the base branch.")] = None,
+    agent: Agent = None,
+    model: Model = None,
+    machine: Machine = None,
+    anyway: Anyway = False,
+) -> None:
+    """Bring the change of a job's issue onto a newer commit, like /ptq rebase there."""
+    from bot.operations.launch import IssueOrder, describe_task, go_on
+    from handlers.commands.options import Options
+    from handlers.rules import REBASE
+
+    order = IssueOrder(0, REBASE, "", Options(agent, model, machine, anyway=anyway), onto=onto)
+    settings = load(config)
+    write(describe_task(settings, wait_for(go_on(settings, job_id, order), "It may have been started.")))
 
 
 @app.command("lift")

@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from bot.cli import db, jobs, machines, repositories
-from bot.cli.options import AsJson, Config, give_up, load
+from bot.cli.options import Agent, Anyway, AsJson, By, Config, Fresh, Machine, Model, give_up, load, read_words
 from bot.cli.options import write as _write
 from bot.cli.run import print_answer as _print
 from bot.cli.run import wait_for as _wait_for
@@ -38,11 +38,8 @@ Worktree = Annotated[str, typer.Argument(help="Name of the worktree.")]
 Held = Annotated[str, typer.Argument(help="A job's id, or a worktree's name.")]
 Key = Annotated[Path, typer.Option(help="The person's public key, such as id_ed25519.pub.")]
 Hours = Annotated[float, typer.Option(help="Hours until access ends.")]
-By = Annotated[str, typer.Option(help="Name of the person. Default: your login on this host.")]
 Repo = Annotated[str, typer.Option(help="The repository, as owner/name.")]
 Ref = Annotated[str | None, typer.Option(help="A branch, refs/tags/..., refs/pull/12/head, or a commit.")]
-Agent = Annotated[str | None, typer.Option(help="Default: the repository's agent.")]
-Model = Annotated[str | None, typer.Option(help="Default: the agent's model.")]
 Only = Annotated[str | None, typer.Option("--repository", help="Only this repository, as owner/name.")]
 Day = Annotated[datetime | None, typer.Option(formats=["%Y-%m-%d"], help="A day in UTC, inclusive.")]
 
@@ -175,26 +172,42 @@ def sweep(
 
 @app.command()
 def run(
-    task: Annotated[str, typer.Argument(help="Instructions for the agent; - reads them from stdin.")],
     config: Config,
     repo: Repo,
-    preset: Annotated[str, typer.Option(help="ad-hoc, repro, diagnose, fix, or a preset of your own.")] = "ad-hoc",
+    task: Annotated[str, typer.Argument(help="Instructions for the agent; - reads them from stdin.")] = "",
+    issue: Annotated[int | None, typer.Option(min=1, help="Work on this issue. The report is posted there.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="See ptq-bot presets. Default: diagnose for an issue, otherwise ad-hoc.")
+    ] = None,
     agent: Agent = None,
     model: Model = None,
-    machine: Annotated[str | None, typer.Option(help="Default: any suitable machine.")] = None,
+    machine: Machine = None,
     ref: Ref = None,
+    anyway: Anyway = False,
+    fresh: Fresh = False,
     by: By = "",
     follow: Annotated[bool, typer.Option("--follow", help="Wait for the end, and print the report.")] = False,
 ) -> None:
-    """Give an agent a task without an issue. The result is on the job's page."""
-    from bot.operations.tasks import describe_task, start_task
-    from bot.operations.tasks import follow as follow_job
+    """Give an agent an issue, like a command in its thread, or a task without an issue."""
+    from bot.operations.launch import IssueOrder, describe_task, start_from_terminal, start_task
+    from bot.operations.launch import follow as follow_job
     from handlers.commands.options import Options
     from handlers.jobs.tasks import TaskRequest
 
-    settings, words = load(config), sys.stdin.read() if task == "-" else task
-    order = TaskRequest(words, preset, ref, Options(agent=agent, model=model, machine=machine))
-    job = _wait_for(start_task(settings, repo, order, by), "It may have been given.")
+    if issue is None and (anyway or fresh):
+        give_up("ptq-bot: --anyway and --fresh need --issue", status=2)
+    if issue is not None and (ref is not None or by):
+        give_up(
+            "ptq-bot: a job on an issue begins at the base branch, for the operator: no --ref and no --by", status=2
+        )
+    settings, words = load(config), read_words(task)
+    options = Options(agent=agent, model=model, machine=machine, anyway=anyway, fresh=fresh)
+    if issue is None:
+        starting = start_task(settings, repo, TaskRequest(words, preset or "ad-hoc", ref, options), by)
+    else:
+        order = IssueOrder(issue, preset or "diagnose", "", options, advice=words)
+        starting = start_from_terminal(settings, repo, order)
+    job = _wait_for(starting, "It may have been started.")
     _write(describe_task(settings, job))
     if follow:
         show = partial(_write, err=True)
@@ -205,6 +218,14 @@ def run(
 
 
 jobs.app.command("run")(run)
+
+
+@app.command()
+def presets(config: Config) -> None:
+    """List the presets that jobs can have, your own among them."""
+    from bot.operations.launch import list_presets
+
+    _write(list_presets(load(config)))
 
 
 @app.command()

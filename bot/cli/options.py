@@ -46,6 +46,12 @@ Config = Annotated[
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+By = Annotated[str, typer.Option(help="Name of the person. Default: your login on this host.")]
+Agent = Annotated[str | None, typer.Option(help="Default: the repository's agent.")]
+Model = Annotated[str | None, typer.Option(help="Default: the agent's model.")]
+Machine = Annotated[str | None, typer.Option(help="Default: any suitable machine.")]
+Anyway = Annotated[bool, typer.Option("--anyway", help="Also if people seem to work on the issue.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Without what earlier attempts found.")]
 
 
 def load(config: Path) -> Settings:
@@ -67,6 +73,11 @@ def write(text: str, *, err: bool = False) -> None:
     stream.flush()
     stream.buffer.write(show_for_terminal(text).encode(errors="backslashreplace"))
     stream.buffer.flush()
+
+
+def read_words(given: str) -> str:
+    """The words of an argument; `-` reads them from stdin."""
+    return sys.stdin.read() if given == "-" else given
 
 
 def give_up(reason: str, status: int = 1) -> NoReturn:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select, update
+from sqlalchemy import ColumnElement, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
@@ -37,7 +37,7 @@ from runner.changes.concerns import OUTCOME_READ, read_outcome
 from runner.characters import show_for_terminal
 from runner.checks.verification import Check
 from runner.db.database import open_existing_database
-from runner.db.schema import jobs, pulls, reports
+from runner.db.schema import holds, job_logs, jobs, pulls, reports
 from runner.model.job import ACTIVE, Job, JobKind, JobState
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -52,6 +52,10 @@ NO_LOG = "There is no such log: that stage has not begun, or its log was deleted
 
 AT_ONCE = 1_000_000
 """The most bytes of a growing log that are read at once."""
+
+
+CLEANED_AT_ONCE = 50
+"""Jobs whose logs are deleted in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +177,20 @@ def render_span(seconds: float, units: int = 2) -> str:
     return " ".join(parts[:units])
 
 
-async def cancel_jobs(settings: Settings, job_ids: Iterable[str]) -> str:
-    """Request the cancellation of jobs, like `/ptq cancel`. Raises `UnknownJob`, and then cancels none of them."""
+async def cancel_jobs(settings: Settings, job_ids: Iterable[str], machine: str | None = None) -> str:
+    """Request the cancellation of jobs, like `/ptq cancel`, and of all that run on a machine.
+
+    Raises `UnknownJob` and `NotDone`, and then cancels none of them.
+    """
     said, person, now = [], find_operator(), datetime.now(UTC)
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
-        for job in [await _fetch(connection, job_id) for job_id in job_ids]:
+        found = [await _fetch(connection, job_id) for job_id in job_ids]
+        if machine is not None:
+            running = [job for job in await job_rows.fetch_active_jobs(connection) if job.machine == machine]
+            if not running:
+                raise NotDone(f"no job runs on a machine {show_for_terminal(machine)!r}")
+            found += [job for job in running if job.id not in {one.id for one in found}]
+        for job in found:
             is_ending = await cancel(connection, person, job, now)
             how = "is asked to end" if is_ending else f"has ended already ({job.state})"
             said.append(f"Job {job.id} {how}.\n")
@@ -220,6 +233,29 @@ async def clean_job(settings: Settings, job_id: str) -> str:
         job = await _fetch(connection, job_id)
         await clean(connection, find_operator(), job, datetime.now(UTC))
     return f"The logs of job {job.id} are deleted.\n"
+
+
+async def clean_older_jobs(settings: Settings, keep: int) -> str:
+    """Delete the logs of all ended jobs but the newest `keep`. Those whose environment a person holds keep theirs.
+
+    Returns the text for the terminal. Raises `DatabaseError`.
+    """
+    ended = jobs.c.state.notin_(sorted(map(str, ACTIVE)))
+    newest = select(jobs.c.id).where(ended).order_by(jobs.c.created_at.desc(), jobs.c.id).limit(keep)
+    has_logs = exists().where(job_logs.c.job_id == jobs.c.id)
+    is_held = exists().where(holds.c.job_id == jobs.c.id)
+    older = (ended, jobs.c.id.notin_(newest), has_logs, ~is_held)
+    person, cleaned = find_operator(), 0
+    async with open_existing_database(settings.server.database_url) as database:
+        while True:
+            # In several transactions, because the service waits for each.
+            async with database.write() as connection:
+                found = await job_rows.fetch_recent_jobs(connection, CLEANED_AT_ONCE, *older)
+                for job in found:
+                    await clean(connection, person, job, datetime.now(UTC))
+            cleaned += len(found)
+            if len(found) < CLEANED_AT_ONCE:
+                return f"The logs of {cleaned} job{'s' * (cleaned != 1)} are deleted.\n"
 
 
 async def clean(connection: AsyncConnection, person: Person, job: Job, now: datetime) -> None:

@@ -418,7 +418,7 @@ def _draft(
         may_change=plan.preset.may_change,
         agent=plan.choice.agent,
         model=plan.choice.model,
-        requested_by=request.person.name,
+        requested_by=request.person.signature if request.posts is Posts.ALL else request.person.name,
         requested_at=request.requested_at,
         clone_url=rules.clone_url or request.repository.clone_url,
         base_branch=branch,

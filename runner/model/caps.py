@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import TypeVar
 
+from runner.model.job import OPERATOR
 from runner.model.usage import NOTHING, Usage
 
 Number = TypeVar("Number", int, float)
@@ -29,7 +30,7 @@ class Scope(StrEnum):
 OF_WHAT: Mapping[Scope, str] = {
     Scope.JOB: "",
     Scope.ISSUE: " for all runs on this issue",
-    Scope.USER_DAY: " for what @{requested_by} asked for today",
+    Scope.USER_DAY: " for what {requester} asked for today",
     Scope.REPOSITORY_DAY: " for this repository today",
     Scope.REPOSITORY_MONTH: " for this repository this month",
 }
@@ -89,8 +90,9 @@ class CapUse:
         """It as a clause: `its cap of 200 turns`, `the cap of $30.00 for all runs on this issue`."""
         unit = _UNITS[self.kind].removesuffix("s") if self.limit == 1 else _UNITS[self.kind]
         amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {unit}"
+        requester = requested_by if requested_by == OPERATOR else f"@{requested_by}"
         article = whose if self.scope is Scope.JOB else "the"
-        return f"{article} cap of {amount}{OF_WHAT[self.scope].format(requested_by=requested_by)}"
+        return f"{article} cap of {amount}{OF_WHAT[self.scope].format(requester=requester)}"
 
 
 def say_who_raises(key: str) -> str:

@@ -222,7 +222,8 @@ class Job(JobRequest):
     def requester(self) -> str:
         """What comments call the person. Work by hand is not mentioned: it may be of an account on the host, whose
         name may be a stranger's login on GitHub."""
-        return self.requested_by if self.by_hand else f"@{self.requested_by}"
+        is_named = self.by_hand or self.requested_by == OPERATOR
+        return self.requested_by if is_named else f"@{self.requested_by}"
 
     @property
     def canceller(self) -> str:

@@ -71,7 +71,7 @@ async def insert_job(connection: AsyncConnection, job: Job) -> bool:
     """Store a job; False if its id exists, or its issue or series has an active job."""
     created = await insert_new(connection, jobs, asdict(job))
     if created:
-        await add_event(connection, job.id, job.created_at, f"queued by @{job.requested_by}", JobState.QUEUED)
+        await add_event(connection, job.id, job.created_at, f"queued by {job.requester}", JobState.QUEUED)
     return created
 
 

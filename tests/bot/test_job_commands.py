@@ -11,10 +11,12 @@ import pytest
 
 from bot.config.settings import load_settings
 from bot.operations.jobs import (
+    CLEANED_AT_ONCE,
     JobFilter,
     NotDone,
     cancel_jobs,
     clean_job,
+    clean_older_jobs,
     follow_log,
     list_jobs,
     read_log,
@@ -178,6 +180,14 @@ async def test_jobs_that_are_under_way_are_asked_to_end_by_the_operator(tmp_path
     assert [what for _, what in events if "cancel" in what] == ["cancel requested by the operator"]
 
 
+async def test_all_jobs_on_a_machine_are_asked_to_end(tmp_path: Path) -> None:
+    settings = load_settings(await fill(tmp_path))
+    assert await cancel_jobs(settings, ["1123456789"], "gpu-1") == "Job 1123456789 is asked to end.\n"
+    assert await cancel_jobs(settings, [], "gpu-1") == "Job 1123456789 is asked to end.\n"
+    with pytest.raises(NotDone, match="no job runs on a machine 'gpu-7'"):
+        await cancel_jobs(settings, ["1123456789"], "gpu-7")
+
+
 @pytest.mark.parametrize(
     ("seconds", "words"),
     [(0.4, "0 s"), (59, "59 s"), (60, "1 min 0 s"), (3_661, "1 h 1 min"), (90_061, "1 d 1 h"), (-5, "0 s")],
@@ -222,3 +232,21 @@ async def test_the_logs_of_an_ended_job_are_deleted_before_their_time(tmp_path: 
     assert "$0.42" in await show_job(settings, "0123456789")
     with pytest.raises(NotDone, match="job 1123456789 is preparing"):
         await clean_job(settings, "1123456789")
+
+
+async def test_all_logs_but_those_of_the_newest_jobs_are_deleted(tmp_path: Path) -> None:
+    settings = load_settings(configure(tmp_path, 0))
+    newest = CLEANED_AT_ONCE + 3
+    async with open_database(tmp_path) as database, database.write() as connection:
+        for number in range(newest + 1):
+            ended = JobState.SUCCEEDED if number < newest else JobState.RUNNING
+            at = NOON + timedelta(minutes=number)
+            await job_rows.insert_job(
+                connection, make_job(id=f"{number:010}", attempt=number, state=ended, created_at=at)
+            )
+            await job_rows.save_log(connection, f"{number:010}", "agent", job_rows.compress_log(b"working\n"))
+    assert await clean_older_jobs(settings, 2) == f"The logs of {newest - 2} jobs are deleted.\n"
+    assert await clean_older_jobs(settings, 2) == "The logs of 0 jobs are deleted.\n"
+    for number in (newest, newest - 1, newest - 2):
+        assert "working" in await read_log(settings, f"{number:010}", "agent"), number
+    assert "There is no such log" in await read_log(settings, f"{newest - 3:010}", "agent")

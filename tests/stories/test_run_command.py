@@ -14,9 +14,9 @@ import pytest
 from bot.config.settings import load_settings
 from bot.demo.repository import NAME
 from bot.operations.context import UnknownRepository
+from bot.operations.launch import start_task
 from bot.operations.reports import read_costs, read_report
 from bot.operations.repositories import pause
-from bot.operations.tasks import start_task
 from handlers.commands.options import Options
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.tasks import Refused, TaskRequest

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 from aiohttp import web
 
+from bot.operations.launch import IssueOrder, start_on_issue
 from bot.web.auth.form_fields import MAX_FORM
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
@@ -27,9 +28,8 @@ from handlers.commands.options import Options, list_offers
 from handlers.commands.rights import Operation, Person
 from handlers.events import Repository
 from handlers.jobs.cancel import cancel
-from handlers.jobs.start import RETRY, StartRequest, start_unheard
+from handlers.jobs.start import RETRY
 from handlers.jobs.tasks import TaskRequest, start_off_thread
-from handlers.ports import NotFound
 from handlers.rules import REBASE
 
 log = structlog.get_logger()
@@ -187,26 +187,15 @@ class Actions:
         number: int,
         preset: str,
     ) -> str:
-        context = self._deps.context
-        try:
-            issue = await context.github.fetch_issue(person.rules.name, number)
-        except NotFound:
-            raise ActionRefused(f"There is no issue #{number} in {person.rules.name}.", 409, "issue") from None
-        if issue.pull_request:
-            raise ActionRefused(f"#{number} is a pull request. Enter the number of its issue.", 409, "issue")
-        request = StartRequest(
-            person=person,
-            repository=repository,
-            issue=issue,
-            preset=preset,
-            triggered_at=context.now(),
-            by_our_clock=True,
+        order = IssueOrder(
+            number,
+            preset,
             trigger=derive_request_key(visitor, fields),
             options=_read_options(fields),
             onto=fields.get("onto", "").strip() or None,
-            steering=_read_advice(fields),
+            advice=_read_advice(fields),
         )
-        job = await start_unheard(context, request, unopposed=not request.options.anyway)
+        job = await start_on_issue(self._deps.context, person, repository, order)
         log.info("dashboard.launched", **job.log_context(), by=visitor.login)
         return f"/jobs/{job.id}?{STARTED}"
 

@@ -1,0 +1,58 @@
+"""`ptq-bot jobs results`: a job's report, diff, repro, worklog, checks and logs, as files in a folder.
+
+It needs the database and the service's data folder, and neither a session nor GitHub.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bot.config.settings import Settings
+from bot.operations.jobs import NO_LOG, NotDone, read_log
+from bot.operations.reports import UnknownJob, read_report
+from handlers.text.sanitize import redact
+from runner.characters import encode_exactly, show_for_terminal
+from runner.db.database import open_existing_database
+from runner.model.job import Report
+from runner.rows import job_rows
+from runner.steps.spool import STAGES
+
+
+async def write_results(settings: Settings, job_id: str, folder: Path) -> str:
+    """Write a job's results into a folder, which is created. Returns the text for the terminal.
+
+    Diff and repro are written byte for byte, so that they can be applied and run. Raises `UnknownJob`, `NotDone` if a
+    file exists already or cannot be written, and `DatabaseError`.
+    """
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+        job = await job_rows.fetch_job(connection, job_id)
+        report = await job_rows.fetch_report(connection, job_id)
+    if job is None:
+        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
+    files = {**_list_files(settings, report), "summary.txt": (await read_report(settings, job.id)).encode()}
+    for stage in STAGES:
+        log = await read_log(settings, job.id, stage)
+        if log != NO_LOG:
+            files[f"{stage}.log"] = log.encode(errors="replace")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if there := sorted(name for name in files if (folder / name).exists()):
+            raise NotDone(f"{folder} has {', '.join(there)} already: name an empty or a new folder")
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise NotDone(f"cannot write to {folder}: {error.strerror}") from None
+    listed = "".join(f"  {name}\n" for name in sorted(files))
+    return f"Wrote to {folder}:\n{listed}An agent wrote most of it: read it before you run any of it.\n"
+
+
+def _list_files(settings: Settings, report: Report | None) -> Mapping[str, bytes]:
+    if report is None:
+        return {}
+    secrets = settings.secret_values()
+    read = {"report.md": report.body, "worklog.md": report.worklog}
+    exact = {"changes.diff": report.patch, "repro.py": report.repro}
+    shown = {name: show_for_terminal(redact(text, secrets, shapes=())).encode() for name, text in read.items()}
+    files = {**shown, **{name: encode_exactly(text) for name, text in exact.items()}}
+    return {name: content for name, content in files.items() if content.strip()}

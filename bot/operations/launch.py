@@ -1,0 +1,131 @@
+"""Starts jobs for commands and pages: on an issue, as a command in its thread does, or for a task without an issue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+
+from bot.config.settings import Settings
+from bot.operations.context import ask_about, find_operator, open_context
+from bot.operations.holds import LOOK_EVERY_S, NAME
+from bot.operations.reports import UnknownJob, read_report, render_table
+from handlers.commands.options import Options
+from handlers.commands.rights import Person
+from handlers.context import Context
+from handlers.events import Repository
+from handlers.jobs.start import StartRequest, start_unheard
+from handlers.jobs.tasks import Refused, TaskRequest, start_off_thread
+from handlers.ports import NotFound
+from handlers.text.sanitize import redact
+from runner.characters import show_for_terminal
+from runner.db.database import open_existing_database
+from runner.model.job import Job, JobState
+from runner.rows import job_rows
+
+
+@dataclass(frozen=True, slots=True)
+class IssueOrder:
+    """A request for a job on an issue, before any check."""
+
+    number: int
+    preset: str
+    """A preset, or `handlers.jobs.start.RETRY`."""
+    trigger: str
+    """A unique text for the request: the same one leads to the same job."""
+    options: Options = field(default_factory=Options)
+    onto: str | None = None
+    """The target of a rebase."""
+    advice: str = ""
+
+
+async def start_on_issue(context: Context, person: Person, repository: Repository, order: IssueOrder) -> Job:
+    """Create the job, which reports in the thread as usual; or find it, for a trigger that came before.
+
+    Raises `NotPermitted`, `Refused`, `NotStarted`, and what `handlers.ports.GitHub` raises.
+    """
+    try:
+        issue = await context.github.fetch_issue(person.rules.name, order.number)
+    except NotFound:
+        raise Refused(f"there is no issue #{order.number} in {person.rules.name}", "issue") from None
+    if issue.pull_request:
+        raise Refused(f"#{order.number} is a pull request. Enter the number of its issue", "issue")
+    request = StartRequest(
+        person=person,
+        repository=repository,
+        issue=issue,
+        preset=order.preset,
+        triggered_at=context.now(),
+        by_our_clock=True,
+        trigger=order.trigger,
+        options=order.options,
+        onto=order.onto,
+        steering=order.advice,
+    )
+    return await start_unheard(context, request, unopposed=not order.options.anyway)
+
+
+async def start_from_terminal(settings: Settings, repository: str, order: IssueOrder) -> Job:
+    """Start a job on an issue, which its thread says that the operator requested. Raises what `start_task` raises."""
+    async with open_context(settings) as context:
+        person, asked = await ask_about(context, settings, find_operator(), repository)
+        return await start_on_issue(context, person, asked, replace(order, trigger=f"terminal {token_hex(8)}"))
+
+
+async def go_on(settings: Settings, job_id: str, order: IssueOrder) -> Job:
+    """Start another job on the issue of a job. Raises `UnknownJob`, and what `start_task` raises."""
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+        job = await job_rows.fetch_job(connection, job_id)
+    if job is None:
+        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
+    if job.thread is None:
+        raise Refused(f"job {job.id} has no issue, so it cannot be continued")
+    return await start_from_terminal(settings, job.repository, replace(order, number=job.thread))
+
+
+def list_presets(settings: Settings) -> str:
+    """The presets, as a table for a terminal. Pure."""
+    rows = [("preset", "may change code", "needs", "what the agent does")]
+    for preset in settings.preset_table().values():
+        needs = "advice" if preset.needs_advice else "an earlier attempt" if preset.carries_on else ""
+        rows.append((preset.name, "yes" if preset.may_change else "no", needs, preset.goal))
+    return show_for_terminal(render_table(rows))
+
+
+async def start_task(settings: Settings, repository: str, order: TaskRequest, by: str = "") -> Job:
+    """Create the job of a task. Raises `Refused`, `NotStarted`, `UnknownRepository`, `GitHubError`,
+    `GitHubUnavailable` and `DatabaseError`.
+    """
+    person = find_operator(by)
+    if not NAME.fullmatch(person.name):
+        raise Refused("a person's name has letters, digits, dots, dashes and underscores: see --by")
+    async with open_context(settings) as context:
+        person, asked = await ask_about(context, settings, person, repository)
+        return await start_off_thread(context, person, asked, order)
+
+
+def describe_task(settings: Settings, job: Job) -> str:
+    """The text for a terminal after the start: the agent, the job's page, and the command that shows the result."""
+    page = settings.find_page(job)
+    where = f": {page}" if page else ""
+    return f"Job {job.id} is given to {job.agent}{where}\nSee what came of it by: ptq-bot report {job.id}\n"
+
+
+async def follow(settings: Settings, job: Job, show: Callable[[str], None]) -> tuple[str, bool]:
+    """Wait until a job has ended, and `show` each change of its state. Returns its report, and whether it succeeded.
+
+    Raises `DatabaseError`.
+    """
+    said = ""
+    async with open_existing_database(settings.server.database_url) as database:
+        while job.active:
+            line = f"{job.state}{f': {job.trouble}' if job.trouble else ''}\n"
+            if line != said:
+                show(show_for_terminal(redact(line, settings.secret_values())))
+                said = line
+            await asyncio.sleep(LOOK_EVERY_S)
+            with database.explaining():
+                async with database.read() as connection:
+                    job = await job_rows.fetch_job(connection, job.id) or job
+    return await read_report(settings, job.id), job.state is JobState.SUCCEEDED
