@@ -76,7 +76,7 @@ def draft_namesake(repository: str, known: int, number: int | None, now: datetim
 
 
 def clean_for_chat(text: str, secrets: Collection[str]) -> str:
-    """A text on one line, without mentions, without Markdown's links, and without addresses that have a scheme or `www.`.
+    """A text on one line, without mentions, links of Markdown, and addresses that have a scheme or `www.`.
 
     Some chats also link bare host names. Those are not changed, because the end of a sentence looks the same.
     The three characters are those of https://docs.slack.dev/messaging/formatting-message-text/#escaping
