@@ -44,7 +44,7 @@ from runner.checks.new_names import find_new_names
 from runner.checks.regression_tests import find_tests
 from runner.checks.signature import count_tests, find_signature, name_failure
 from runner.model.job import FileChange, Report
-from tests.support.cpu_time import measure_cpu
+from tests.support.cpu_time import measure_cpu, takes_at_most
 from tests.support.jobs import make_job
 from tests.support.site import make_report
 from tests.support.world import NOTE
@@ -130,8 +130,8 @@ def _find_tests(text: str) -> list[object]:
     return [*find_tests([FileChange("tests/test_a.py", "100644", text.encode(errors="replace"), None)], "")]
 
 
-def _read_log(text: str) -> None:
-    redactor = LogRedactor(_SECRETS, by_line=True)
+def _read_log(text: str, *, by_line: bool = True) -> None:
+    redactor = LogRedactor(_SECRETS, by_line=by_line)
     redactor.feed(text.encode(errors="replace"))
     redactor.finish()
 
@@ -222,6 +222,33 @@ def test_combining_characters_take_linear_time(name: str) -> None:
 )
 def test_brackets_that_never_end_take_linear_time(piece: str) -> None:
     assert not _grows_faster(reveal, Pattern("", piece, ""), 8_000)
+
+
+_HEAD, _MEGABYTE = "-----BEGIN PRIVATE KEY-----\n", 1_000_000
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        _HEAD,
+        f"{_HEAD}x\n",
+        f"x{_HEAD}",
+        f"{_HEAD}-----END \n",
+        _HEAD + 500 * "-----END \n",
+        _HEAD + 500 * f"{54 * 'x'}-----END \n",
+        _HEAD + 100_000 * "\n",
+        90_000 * "x" + _HEAD + 990 * "authorization:\n",
+        "authorization:\n",
+        "authorization: bearer\n",
+        "authorization:\n" + 100_000 * "\n",
+        "hunter\n",
+    ],
+    ids=lambda piece: f"{piece[:40]!r}, {len(piece)}",
+)
+def test_a_log_in_which_secrets_begin_again_and_again_is_read_as_fast_as_another(piece: str) -> None:
+    log = piece * (_MEGABYTE // len(piece))
+    harmless = re.sub(r"[^\n]", "x", log)
+    assert takes_at_most(8, lambda: _read_log(harmless, by_line=False), lambda: _read_log(log, by_line=False))
 
 
 def test_a_quadratic_rule_is_found() -> None:

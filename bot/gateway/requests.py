@@ -258,7 +258,7 @@ def read_request(method: str, path: str, query: str, body: bytes, rule: RequestR
         raise NotAllowed("a service_tier of another price is not allowed")
     is_free = path == FREE
     bounds = {} if is_free else _read_bounds(api, asked, rule)
-    most = max(bounds.values(), default=0) * _read_answers(asked)
+    most = max([*bounds.values(), *_read_budget(api, asked)]) * _read_answers(asked) if bounds else 0
     # This check comes last, because it visits every part of the conversation.
     if foreign := sorted({*_find_foreign(api, asked)} - rule.server_tools):
         named = ", ".join(name[:MAX_NAME] for name in foreign[:MAX_NAMES])
@@ -359,6 +359,16 @@ def _read_bounds(api: Api, asked: Mapping[str, Any], rule: RequestRule) -> dict[
     named = {name: _read_number(asked[name], MAX_TOKENS) for name in BOUNDS[api] if asked.get(name) is not None}
     is_newer = api is Api.CHAT and NEWER.match(asked["model"])
     return named or {BOUNDS[api][-1 if is_newer else 0]: rule.max_output_tokens}
+
+
+def _read_budget(api: Api, asked: Mapping[str, Any]) -> list[int]:
+    """The most tokens of thinking, if the request says so.
+
+    Where a model thinks between calls of tools, they may be more than `max_tokens`: only its whole context bounds them
+    (platform.claude.com/docs, "Extended thinking", interleaved thinking).
+    """
+    budget = part(asked, "thinking").get("budget_tokens") if api is Api.MESSAGES else None
+    return [] if budget is None else [_read_number(budget, MAX_TOKENS)]
 
 
 def _read_answers(asked: Mapping[str, Any]) -> int:

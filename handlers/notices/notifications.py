@@ -28,6 +28,9 @@ NAMED = 20
 _ADDRESS = re.compile(r"(?<=[a-z0-9]):(?=//)|(?<=mailto):|(?<=tel):|(?<=www)\.", re.IGNORECASE)
 """The character that makes a text an address in chats. It is written in brackets, as in `https[:]//`."""
 
+_LINK = re.compile(r"\](?=\()")
+"""Where Markdown makes words a link. A space follows it, as in `[words] (address)`, which is none (CommonMark, 6.3)."""
+
 OUT, BACK = "out", "back"
 """The states of a machine in notifications."""
 
@@ -74,13 +77,13 @@ def draft_namesake(repository: str, known: int, number: int | None, now: datetim
 
 
 def clean_for_chat(text: str, secrets: Collection[str]) -> str:
-    """A text on one line, without mentions, and without addresses that have a scheme or `www.`.
+    """A text on one line, without mentions, links of Markdown, and addresses that have a scheme or `www.`.
 
     Some chats also link bare host names. Those are not changed, because the end of a sentence looks the same.
     The three characters are those of https://docs.slack.dev/messaging/formatting-message-text/#escaping
     """
     line = make_safe_title(text, secrets, MAX_WORDS)
-    line = _ADDRESS.sub(r"[\g<0>]", line)
+    line = _LINK.sub("] ", _ADDRESS.sub(r"[\g<0>]", line))
     return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 

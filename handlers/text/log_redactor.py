@@ -7,11 +7,11 @@ on the pieces. So a reader that starts again at `offset` with a new redactor nei
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 
-from handlers.text.sanitize import find_open, may_open, redact
+from handlers.text.sanitize import closes_key, find_open, may_open, redact
 from handlers.text.transcript import clean_events, drop_colours, redact_each, redact_log
 from runner.agents.lines import parse_line
 
@@ -69,22 +69,23 @@ class LogRedactor:
         self._line = b""
         self._in_line = False
         """Whether pieces of the current line were taken already."""
-        self._held: list[Clean] = []
+        self._held = ""
         """Lines in which a secret may have begun, without colours."""
-        self._held_size = 0
+        self._ends: list[int] = []
+        """Where in `_held` each of them ends."""
+        self._offsets: list[int] = []
+        """Where in the log each of them ends."""
+        self._begins = 0
+        """Where in `_held` the possible secret begins."""
         self._in_key = False
         """Whether the possible secret is a private key."""
-        self._before = 0
-        """The number of held lines before the one in which it begins."""
-        self._indent = 0
-        """The characters before it in its line."""
 
     def feed(self, chunk: bytes) -> list[Clean]:
         """Add bytes, and return what is certainly free of secrets."""
         found: list[Clean] = []
         for start in range(0, len(chunk), CHUNK):
             lines, newline, rest = (self._line + chunk[start : start + CHUNK]).rpartition(b"\n")
-            found += self._take_lines(lines + newline)
+            self._take_lines((lines + newline).split(b"\n")[:-1], found)
             self._line = self._take_pieces(rest, found)
         return self._clean(found)
 
@@ -92,22 +93,27 @@ class LogRedactor:
         """The rest at the end of the log."""
         line, self._line = self._line, b""
         found = [*self._take_line(line, b"")] if line else []
-        found += self._release(len(self._held))
+        found += self._release(len(self._ends))
         return self._clean(found)
 
-    def _take_lines(self, whole: bytes) -> Iterator[Clean]:
-        """Take whole lines, all at once if no secret can span them."""
-        lines = whole.split(b"\n")[:-1]
-        if not self._are_simple(lines, whole):
+    def _take_lines(self, lines: Sequence[bytes], found: list[Clean]) -> None:
+        """Take whole lines: at once as many as no secret can span, and the others one by one."""
+        if self._are_simple(lines):
+            for group in lines if self._by_line else _group(lines):
+                self.offset = self._end = self._end + len(group) + 1
+                found.append(Clean(self._end, drop_colours(group.decode(errors="replace")) + "\n"))
+        elif half := len(lines) // 2:
+            self._take_lines(lines[:half], found)
+            self._take_lines(lines[half:], found)
+        else:
             for line in lines:
-                yield from self._take_line(line, b"\n")
-            return
-        for group in lines if self._by_line else _group(lines):
-            self.offset = self._end = self._end + len(group) + 1
-            yield Clean(self._end, drop_colours(group.decode(errors="replace")) + "\n")
+                found += self._take_line(line, b"\n")
 
-    def _are_simple(self, lines: Sequence[bytes], whole: bytes) -> bool:
-        if self._has_events or self._held or self._in_line or max(map(len, lines), default=0) > LONGEST:
+    def _are_simple(self, lines: Sequence[bytes]) -> bool:
+        if self._held or self._in_line or max(map(len, lines), default=0) > LONGEST:
+            return False
+        whole = b"\n".join([*lines, b""])
+        if self._has_events and b"{" in whole:
             return False
         return not may_open(drop_colours(whole.decode(errors="replace")), self._secrets)
 
@@ -115,7 +121,7 @@ class LogRedactor:
         text = line.decode(errors="replace") if self._may_be_event(line) else ""
         if text and parse_line(text) is not None:
             # No secret continues after an event.
-            yield from self._release(len(self._held))
+            yield from self._release(len(self._ends))
             self.offset = self._end = self._end + len(line) + len(newline)
             yield Clean(self._end, text + newline.decode(), is_event=True)
             return
@@ -161,41 +167,33 @@ class LogRedactor:
         """Take a line or a piece, and release held lines when no secret can continue."""
         self._end += len(line)
         text = drop_colours(line.decode(errors="replace"))
-        self._held.append(Clean(self._end, text))
-        self._held_size += len(text)
-        # A key continues until one of these. Searching all held lines for each of its lines would be slow.
-        if not self._in_key or "-----BEGIN " in text or "-----END " in text:
-            yield from self._release(self._count_safe())
+        self._held += text
+        self._ends.append(len(self._held))
+        self._offsets.append(self._end)
+        # A key continues until it is closed. Searching all held lines for each of its lines would be slow.
+        if not self._in_key or closes_key(text):
+            self._begins = find_open(self._held, self._secrets, self._held.rfind("\n", 0, self._begins) + 1)
+            self._in_key = self._held.startswith("-----BEGIN ", self._begins)
+        before = bisect_right(self._ends, self._begins)
         # Too many: release the lines before the possible secret, or else all. What is before it in its line says
         # nothing about its length.
-        if self._before and self._are_too_many(self._held_size):
-            yield from self._release(self._before)
-        elif not self._before and self._are_too_many(self._held_size - self._indent):
-            yield from self._release(len(self._held))
+        if before == len(self._ends) or (before and self._are_too_many(len(self._held))):
+            yield from self._release(before)
+        elif not before and self._are_too_many(len(self._held) - self._begins):
+            yield from self._release(len(self._ends))
 
     def _are_too_many(self, size: int) -> bool:
-        return len(self._held) > MAX_HELD_LINES or size > MAX_HELD
-
-    def _count_safe(self) -> int:
-        """The number of held lines that can be released: only if no secret can continue after them."""
-        held = "".join(line.text for line in self._held)
-        place = find_open(held, self._secrets)
-        if place == len(held):
-            return len(self._held)
-        self._in_key = held.startswith("-----BEGIN ", place)
-        ends = [end for end in accumulate(len(line.text) for line in self._held) if end <= place]
-        self._before, self._indent = len(ends), place - max(ends, default=0)
-        return 0
+        return len(self._ends) > MAX_HELD_LINES or size > MAX_HELD
 
     def _release(self, count: int) -> list[Clean]:
         """The first held lines, joined."""
         if not count:
             return []
-        released, self._held = self._held[:count], self._held[count:]
-        text = "".join(line.text for line in released)
-        self._held_size -= len(text)
-        self._in_key, self._before = self._in_key and bool(self._held), 0
-        self.offset = released[-1].end
+        size, self.offset = self._ends[count - 1], self._offsets[count - 1]
+        text, self._held = self._held[:size], self._held[size:]
+        self._ends, self._offsets = [end - size for end in self._ends[count:]], self._offsets[count:]
+        self._begins = max(self._begins - size, 0)
+        self._in_key = self._in_key and bool(self._ends)
         return [Clean(self.offset, text)]
 
     def _clean(self, found: Sequence[Clean]) -> list[Clean]:

@@ -218,6 +218,10 @@ def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KE
     return mask_escaped(text, live, [shape.pattern for shape in shapes], REDACTED)
 
 
+_KEY_BEGUN = re.compile(_PEM_BEGIN)
+_KEY_CLOSED = re.compile(rf"{_PEM_END}|-----BEGIN ")
+"""Its end closes a private key, and so does the next beginning."""
+
 _HEADER = re.compile("authorization", re.IGNORECASE)
 _HEADER_BEGUN = re.compile(
     r"authorization[\"']?\s{0,5}(?:[:=]\s{0,5}(?:[\"']?(?:bearer|basic|token)\s{1,5})?)?\Z", re.IGNORECASE
@@ -231,19 +235,24 @@ def may_open(text: str, secrets: Collection[str]) -> bool:
     return "-----BEGIN " in text or has_head(text, frozenset(secrets)) or bool(_HEADER.search(text))
 
 
-def find_open(text: str, secrets: Collection[str]) -> int:
+def find_open(text: str, secrets: Collection[str], start: int = 0) -> int:
     """Where in a text of whole lines something begins that the next lines may turn into a secret; else its length.
 
-    Only live secrets and the shapes that can be longer than a line are searched for.
+    Only live secrets and the shapes that can be longer than a line are searched for. `start` is the beginning of a
+    line before which nothing is open.
     """
     places = [find_head(text, frozenset(secrets))]
-    if "-----BEGIN " in text:
-        heads = [found.span() for found in re.finditer(_PEM_BEGIN, text)]
-        # Its end closes it, and so does the next beginning.
-        places += [at for at, end in heads[-1:] if not re.search(rf"{_PEM_END}|-----BEGIN ", text[end:])]
+    if text.find("-----BEGIN ", start) >= 0:
+        heads = [found.span() for found in _KEY_BEGUN.finditer(text, start)]
+        places += [at for at, end in heads[-1:] if not closes_key(text, end)]
     if header := _HEADER_BEGUN.search(text, max(len(text) - _LONGEST_HEADER, 0)):
         places.append(header.start())
     return min(places)
+
+
+def closes_key(text: str, start: int = 0) -> bool:
+    """Whether a private key that began before `start` has its end in the text, or is cut off by another beginning."""
+    return _KEY_CLOSED.search(text, start) is not None
 
 
 # Prose

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 
 from bot.web.auth.sessions import Visitor
+from bot.web.dashboard.forms import ABSENT_AFTER_S
 from bot.web.dashboard.sign_in import NOTE_COOKIE_LASTS
 from handlers.cases import casebook
 from handlers.cases.case import end_job
@@ -156,6 +157,19 @@ async def test_while_github_says_nothing_a_stranger_does_not_hear_which_reposito
         answers = [await browser.send("/launch", {**form, "repository": name}) for name in (HIDDEN, "octo/unknown")]
         assert [answer.status for answer in answers] == [404, 404]
         assert answers[0].text.replace(HIDDEN, "") == answers[1].text.replace("octo/unknown", "")
+
+
+async def test_how_long_a_refusal_takes_does_not_tell_which_repositories_are_configured(dashboard: Dashboard) -> None:
+    async with dashboard.browser("bob") as browser:
+        await browser.visit("/jobs")
+        form = {"csrf": browser.fields("/sign-out")["csrf"], "preset": "ad-hoc", "advice": "Do it."}
+
+        async def measure(name: str) -> float:
+            began = asyncio.get_running_loop().time()
+            assert (await browser.send("/launch", {**form, "repository": name})).status == 404
+            return asyncio.get_running_loop().time() - began
+
+        assert min([await measure(name) for name in (HIDDEN, "octo/unknown")]) >= ABSENT_AFTER_S
 
 
 async def test_a_page_looks_for_the_pull_request_of_a_note_and_stops_in_the_end(dashboard: Dashboard) -> None:

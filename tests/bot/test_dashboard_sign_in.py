@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import TestServer, make_mocked_request
+from multidict import CIMultiDict
 from yarl import URL
 
 from bot.web.auth.auth_config import AuthConfig
+from bot.web.auth.clients import find_client
 from bot.web.auth.cookies import CookieCipher
 from bot.web.auth.form_fields import MAX_FORM
 from bot.web.auth.oauth import GitHubOAuth, OAuthApp
-from bot.web.auth.page_queue import AT_ONCE_FOR_ONE
+from bot.web.auth.page_queue import AT_ONCE_FOR_ONE, PATIENCE_S
 from bot.web.auth.sessions import LASTS, Sessions
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.sign_in import SignIn
@@ -148,41 +151,104 @@ async def test_a_sign_in_that_failed_is_used_up_also_for_a_good_code(dashboard: 
         assert "This sign-in was already used" in browser.page.text
 
 
-async def test_few_strangers_ask_github_about_a_sign_in_at_the_same_time(dashboard: Dashboard) -> None:
-    waiting, most, go = 0, 0, asyncio.Event()
+@dataclass
+class SlowGitHub:
+    """A GitHub that answers no sign-in until `go` is set, and pages that ask it."""
 
-    async def answer_slowly(request: web.Request) -> web.Response:
-        nonlocal waiting, most
-        waiting += 1
-        most = max(most, waiting)
-        await go.wait()
-        waiting -= 1
+    session: aiohttp.ClientSession
+    url: URL
+    go: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: int = 0
+    most: int = 0
+
+    async def answer(self, request: web.Request) -> web.Response:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+        await self.go.wait()
+        self.waiting -= 1
         return web.json_response({"error": "bad_verification_code"})
 
-    app = web.Application()
-    app.router.add_post("/login/oauth/access_token", answer_slowly)
-    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session, TestServer(app) as github:
-        oauth = GitHubOAuth(session, OAuthApp(CLIENT_ID, CLIENT_SECRET, str(github.make_url("")), ""))
-        ours = web.Application()
-        ours.router.add_routes(SignIn(DashboardDeps.set_up(dashboard.context, AuthConfig(oauth)), oauth).routes())
-        async with TestServer(ours) as pages:
+    async def come_back(self, client: str = "192.0.2.1", **changes: str) -> int:
+        """Begin a sign-in and come back from it with a junk code; the status of the answer."""
+        async with self.session.get(self.url / "sign-in", allow_redirects=False) as begun:
+            cookies = {name: morsel.value for name, morsel in begun.cookies.items()}
+            query = {"state": URL(begun.headers["Location"]).query["state"], "code": "junk", **changes}
+        url, headers = (self.url / "sign-in/callback").with_query(query), {"X-Forwarded-For": f"10.9.9.9, {client}"}
+        async with self.session.get(url, cookies=cookies, headers=headers) as answer:
+            return answer.status
 
-            async def come_back() -> int:
-                async with session.get(pages.make_url("/sign-in"), allow_redirects=False) as begun:
-                    cookies = {name: morsel.value for name, morsel in begun.cookies.items()}
-                    query = {"state": URL(begun.headers["Location"]).query["state"], "code": "junk"}
-                url = pages.make_url("/sign-in/callback").with_query(query)
-                async with session.get(url, cookies=cookies) as answer:
-                    return answer.status
+    async def wait_for(self, count: int) -> None:
+        async with asyncio.timeout(4):
+            while self.waiting < count:
+                await asyncio.sleep(0.01)
 
-            coming = [asyncio.create_task(come_back()) for _ in range(3 * AT_ONCE_FOR_ONE)]
-            async with asyncio.timeout(5):
-                while waiting < AT_ONCE_FOR_ONE:
-                    await asyncio.sleep(0.01)
-            await asyncio.sleep(0.1)
-            go.set()
-            assert await asyncio.gather(*coming) == [403] * len(coming)
-    assert most == AT_ONCE_FOR_ONE
+
+@pytest.fixture
+async def slow(dashboard: Dashboard) -> AsyncIterator[SlowGitHub]:
+    app, ours = web.Application(), web.Application()
+    async with aiohttp.ClientSession(cookie_jar=aiohttp.DummyCookieJar()) as session:
+        slow = SlowGitHub(session, URL())
+        app.router.add_post("/login/oauth/access_token", slow.answer)
+        async with TestServer(app) as github:
+            oauth = GitHubOAuth(session, OAuthApp(CLIENT_ID, CLIENT_SECRET, str(github.make_url("")), ""))
+            ours.router.add_routes(SignIn(DashboardDeps.set_up(dashboard.context, AuthConfig(oauth)), oauth).routes())
+            async with TestServer(ours) as pages:
+                slow.url = pages.make_url("/")
+                yield slow
+                slow.go.set()
+
+
+async def test_few_strangers_ask_github_about_a_sign_in_at_the_same_time(slow: SlowGitHub) -> None:
+    coming = [asyncio.create_task(slow.come_back()) for _ in range(3 * AT_ONCE_FOR_ONE)]
+    await slow.wait_for(AT_ONCE_FOR_ONE)
+    await asyncio.sleep(0.1)
+    slow.go.set()
+    assert await asyncio.gather(*coming) == [403] * len(coming)
+    assert slow.most == AT_ONCE_FOR_ONE
+
+
+async def test_whoever_floods_sign_ins_takes_no_place_of_another_client(slow: SlowGitHub) -> None:
+    flood = [asyncio.create_task(slow.come_back(f"2001:db8::{number}")) for number in range(20)]
+    await slow.wait_for(AT_ONCE_FOR_ONE)
+    person = asyncio.create_task(slow.come_back("2001:db8:0:1::1"))
+    await slow.wait_for(AT_ONCE_FOR_ONE + 1)
+    slow.go.set()
+    assert await person == 403
+    assert {*await asyncio.gather(*flood)} == {403}
+
+
+async def test_an_invented_sign_in_takes_no_place(slow: SlowGitHub) -> None:
+    flood = [asyncio.create_task(slow.come_back()) for _ in range(AT_ONCE_FOR_ONE)]
+    await slow.wait_for(AT_ONCE_FOR_ONE)
+    async with asyncio.timeout(PATIENCE_S / 2):
+        assert [await slow.come_back(**junk) for junk in ({"state": "x"}, {"code": ""})] == [403, 403]
+    assert slow.most == AT_ONCE_FOR_ONE
+    slow.go.set()
+    await asyncio.gather(*flood)
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "client"),
+    [
+        ("127.0.0.1", ["192.0.2.7"], "192.0.2.7"),
+        ("127.0.0.1", ["8.8.8.8, 192.0.2.7"], "192.0.2.7"),
+        ("172.17.0.1", ["8.8.8.8", "192.0.2.7"], "192.0.2.7"),
+        ("100.64.0.1", ["192.0.2.7"], "192.0.2.7"),
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("127.0.0.1", ["junk"], "127.0.0.1"),
+        ("8.8.4.4", ["192.0.2.7"], "8.8.4.4"),
+        ("2001:4860:4860:1::8888", ["192.0.2.7"], "2001:4860:4860:1::/64"),
+        ("::1", ["2001:db8:1:2:3:4:5:6"], "2001:db8:1:2::/64"),
+        ("::ffff:8.8.4.4", ["192.0.2.7"], "8.8.4.4"),
+        (None, ["192.0.2.7"], "192.0.2.7"),
+        (None, [], ""),
+    ],
+)
+def test_a_client_is_told_apart_by_an_address_that_it_does_not_choose(
+    peer: str | None, forwarded: list[str], client: str
+) -> None:
+    headers = CIMultiDict([("X-Forwarded-For", value) for value in forwarded])
+    assert find_client(make_mocked_request("GET", "/", headers).clone(remote=peer)) == client
 
 
 async def test_a_trip_to_github_takes_ten_minutes_at_most(dashboard: Dashboard) -> None:

@@ -79,6 +79,19 @@ def test_of_two_maxima_the_larger_one_is_reserved() -> None:
             read("/v1/chat/completions", ANYTHING, **{less: 1, more: "900"})
 
 
+def test_thinking_that_may_be_longer_than_the_answer_is_reserved() -> None:
+    for budget, most in ((400, 500), (501, 501), (900_000, 900_000)):
+        thinking = {"type": "enabled", "budget_tokens": budget}
+        asked = read("/v1/messages", thinking=thinking)
+        assert asked.most.output_tokens == most
+        assert json.loads(asked.body)["thinking"] == thinking
+    body = json.dumps({**PLAIN["/v1/messages"], "thinking": thinking}).encode()
+    assert read_request("POST", "/v1/messages/count_tokens", "", body, ANYTHING).most.output_tokens == 0, "it is free"
+    for junk in (0, -1, 1_000_001, "900", 1e6, []):
+        with pytest.raises(NotAllowed, match="whole number"):
+            read("/v1/messages", thinking={"type": "enabled", "budget_tokens": junk})
+
+
 def test_a_maximum_of_another_api_is_none() -> None:
     asked = read("/v1/responses", RequestRule(max_output_tokens=1000), max_output_tokens=None, max_tokens=1)
     assert asked.most.output_tokens == 1000

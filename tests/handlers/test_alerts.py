@@ -33,6 +33,8 @@ from tests.support.meters import make_meter
         ("see https://evil.example/x", "see https[:]//evil.example/x"),
         ("<https://evil.example|here>", "&lt;https[:]//evil.example|here&gt;"),
         ("www.evil.example mailto:a@b.example", "www[.]evil.example mailto[:]a@b.example"),
+        ("[words](evil.example), ![](//evil.example)", "[words] (evil.example), ![] (//evil.example)"),
+        ("[a]((b))[c](d) at x[0](y)", "[a] ((b))[c] (d) at x[0] (y)"),
         ("Why: it ends early.", "Why: it ends early."),
     ],
 )

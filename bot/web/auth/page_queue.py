@@ -17,7 +17,7 @@ AT_ONCE = 6
 """The most pages at the same time: less than half of the database pool's connections."""
 
 AT_ONCE_FOR_ONE = 3
-"""The most for one person, or for everybody who is not signed in."""
+"""The most for one reader."""
 
 PATIENCE_S = 5.0
 """The most seconds that a request waits."""
@@ -40,12 +40,14 @@ class PageQueue:
 
     def __init__(
         self,
-        find_login: Callable[[web.Request], str | None],
+        find_reader: Callable[[web.Request], str | None],
         headers: Mapping[str, str],
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`find_login` returns the sender's login, or None. `headers` are those of a refusal."""
-        self._find_login, self._headers, self._patience_s = find_login, headers, patience_s
+        """`find_reader` says who sends a request: each name is one reader, and so are all without one. `headers` are
+        those of a refusal.
+        """
+        self._find_reader, self._headers, self._patience_s = find_reader, headers, patience_s
         self._all = asyncio.Semaphore(AT_ONCE)
         self._own: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
 
@@ -61,7 +63,7 @@ class PageQueue:
 
     async def make(self, request: web.Request, make: Callable[[], Awaitable[Result]]) -> Result:
         """Await `make` when it is this reader's turn. Raises `HTTPServiceUnavailable` after a long wait."""
-        own = self._own.setdefault(self._find_login(request), asyncio.Semaphore(AT_ONCE_FOR_ONE))
+        own = self._own.setdefault(self._find_reader(request), asyncio.Semaphore(AT_ONCE_FOR_ONE))
         try:
             async with asyncio.timeout(self._patience_s):
                 await own.acquire()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,6 +34,10 @@ REQUEST_KEY = "occasion"
 """The field that makes a repeated form harmless: two forms with the same value count as one request."""
 
 TOO_MANY = "You have sent very many forms, or looked at very many pages. Please try again in an hour."
+
+ABSENT_AFTER_S = 2.0
+"""The seconds after which somebody hears that there is no such repository: GitHub, which is asked only about those that
+are configured, has usually answered by then."""
 
 _REQUEST_KEY = re.compile(r"[A-Za-z0-9_-]{8,40}")
 
@@ -141,6 +146,18 @@ async def admit(
     Raises `ActionRefused`, `NotPermitted`, and what `handlers.ports.GitHub` raises.
     """
     absent = ActionRefused("Repository not found, or you don't have access.", 404, "repository")
+    answers_at = asyncio.get_running_loop().time() + (ABSENT_AFTER_S if is_typed else 0.0)
+    try:
+        return await _admit(deps, visitor, name, operation, absent, is_typed=is_typed)
+    except ActionRefused as refused:
+        if refused is absent:
+            await asyncio.sleep(answers_at - asyncio.get_running_loop().time())
+        raise
+
+
+async def _admit(
+    deps: DashboardDeps, visitor: Visitor, name: str, operation: Operation, absent: ActionRefused, *, is_typed: bool
+) -> tuple[Person, Repository]:
     # First, so that the answer is the same for a repository that is not configured.
     if visitor.login and not deps.visibility.may_send_form(visitor.login, name):
         raise ActionRefused(TOO_MANY, 503)

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hmac
 import re
 import secrets
+from collections.abc import Mapping
 from datetime import timedelta
 
 import structlog
 from aiohttp import web
 from cachetools import TTLCache
 
+from bot.web.auth.clients import find_client
 from bot.web.auth.oauth import GitHubOAuth, OAuthFailed
 from bot.web.auth.page_queue import PageQueue
 from bot.web.auth.sessions import FormRefused, Visitor
@@ -49,14 +51,15 @@ class SignIn:
         self._oauth = oauth
         lasts_s, now = STATE_COOKIE_LASTS.total_seconds(), deps.context.now
         self._used: TTLCache[str, bool] = TTLCache(MOST_USED, lasts_s, timer=lambda: now().timestamp())
-        # Its own, because each answer waits for GitHub: strangers could keep other pages waiting.
-        self._queue = PageQueue(lambda request: deps.sessions.read(request).login, HEADERS)
+        # Its own, because each answer waits for GitHub: strangers could keep other pages waiting. Nobody is signed in
+        # yet, so each address has places of its own.
+        self._queue = PageQueue(lambda request: deps.sessions.read(request).login or find_client(request), HEADERS)
 
     def routes(self) -> list[web.RouteDef]:
         """Every address."""
         return [
             web.get("/sign-in", self.begin),
-            self._queue.guard(web.get(CALLBACK, self.come_back)),
+            web.get(CALLBACK, self.come_back),
             web.post("/sign-out", self.sign_out),
         ]
 
@@ -88,10 +91,16 @@ class SignIn:
         if trip is None or not hmac.compare_digest(state.encode(errors="replace"), trip["state"].encode()):
             return self._refuse(visitor, "This sign-in was not started in this browser, or has expired.")
         if state in self._used:
-            return self._refuse(visitor, "This sign-in was already used. Please sign in again.")
-        self._used[state] = True
+            return self._refuse_again(visitor)
         if not code:
             return self._refuse(visitor, "You did not authorize ptq-bot on GitHub.")
+        # Only what asks GitHub takes a place, so a flood of invented sign-ins keeps nobody waiting.
+        return await self._queue.make(request, lambda: self._ask(request, visitor, trip, code))
+
+    async def _ask(self, request: web.Request, visitor: Visitor, trip: Mapping[str, str], code: str) -> web.Response:
+        if trip["state"] in self._used:
+            return self._refuse_again(visitor)
+        self._used[trip["state"]] = True
         try:
             token = await self._oauth.redeem(code, trip["verifier"], self._redirect_uri)
             login = await self._oauth.fetch_login(token)
@@ -140,6 +149,9 @@ class SignIn:
 
     def _go(self, path: str) -> web.Response:
         return web.Response(status=303, headers={**HEADERS, "Location": f"{self._deps.context.public_url}{path}"})
+
+    def _refuse_again(self, visitor: Visitor) -> web.Response:
+        return self._refuse(visitor, "This sign-in was already used. Please sign in again.")
 
     def _refuse(self, visitor: Visitor, words: str) -> web.Response:
         response = self._deps.renderer.render_message(visitor, "Not signed in", words, 403)
