@@ -12,14 +12,14 @@ import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import asyncssh
 import structlog
 
 from runner.model.machines import Machine
 from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch, Unreachable, no_answer
-from runner.transport.paced import PacedRoute
+from runner.transport.machine_connection import MachineConnection, make_room
 
 log = structlog.get_logger()
 
@@ -61,17 +61,16 @@ class Hop(NamedTuple):
     user: str = ""
 
 
-async def connect(machine: Machine, silence_s: float) -> asyncssh.SSHClientConnection:
+async def connect(machine: Machine, silence_s: float) -> MachineConnection:
     """Connect to a machine. Each host on the route may be silent for `silence_s`. Raises `HostError`."""
     asyncssh.set_log_level("WARNING")  # At INFO it logs addresses and every command.
     options = _make_options(machine, silence_s)
     hops = list_hops(machine)
-    direct = PacedRoute(machine.name)
-    tunnel: asyncssh.SSHClientConnection | None = None
+    tunnel: MachineConnection | None = None
     try:
         for number, hop in enumerate(hops[:-1], 1):
-            tunnel = await _connect_to(hop, tunnel or direct, options, silence_s, f"its jump host (number {number}): ")
-        return await _connect_to(hops[-1], tunnel or direct, options, silence_s, "")
+            tunnel = await _connect_to(hop, tunnel, machine, options, silence_s, f"its jump host (number {number}): ")
+        return await _connect_to(hops[-1], tunnel, machine, options, silence_s, "")
     except BaseException:
         if tunnel:
             tunnel.close()
@@ -80,21 +79,46 @@ async def connect(machine: Machine, silence_s: float) -> asyncssh.SSHClientConne
 
 async def _connect_to(
     hop: Hop,
-    route: asyncssh.SSHClientConnection | PacedRoute,
+    tunnel: MachineConnection | None,
+    machine: Machine,
     options: Mapping[str, Any],
     silence_s: float,
     what: str,
-) -> asyncssh.SSHClientConnection:
+) -> MachineConnection:
     """Connect to a host, directly or through the previous host, whose connection is closed with it."""
     try:
-        connection = await asyncssh.connect(
-            hop.host, hop.port or DEFAULT_PORT, username=hop.user or (), tunnel=route, **options
-        )
+        async with asyncio.timeout(silence_s):
+            connection = await _open(hop, tunnel, machine, options, silence_s)
     except (OSError, ValueError, OverflowError, asyncssh.Error) as error:
         found = _classify(error, silence_s)
         raise type(found)(f"{what}{found}") from error
-    if isinstance(route, asyncssh.SSHClientConnection):
-        connection.set_tunnel(route)
+    if tunnel:
+        connection.set_tunnel(tunnel)
+    return connection
+
+
+async def _open(
+    hop: Hop, tunnel: MachineConnection | None, machine: Machine, options: Mapping[str, Any], silence_s: float
+) -> MachineConnection:
+    """What `asyncssh.connect` does, with a connection of our own class, which it cannot be told."""
+    loop = asyncio.get_running_loop()
+    chosen = await asyncssh.SSHClientConnectionOptions.construct(
+        host=hop.host, port=hop.port or DEFAULT_PORT, username=hop.user or (), **options
+    )
+    chosen.waiter = loop.create_future()
+    connection = MachineConnection(loop, chosen, machine.name, silence_s)
+    try:
+        if tunnel:
+            receive = cast(asyncssh.SSHTCPSession[bytes], connection.reading)  # It has what asyncssh calls.
+            channel, _ = await tunnel.create_connection(lambda: receive, chosen.host, chosen.port)
+            await make_room(channel)
+        else:
+            await loop.create_connection(lambda: connection.reading, chosen.host, chosen.port)
+        await chosen.waiter
+    except BaseException:
+        chosen.waiter.cancel()
+        connection.abort()
+        raise
     return connection
 
 
@@ -128,7 +152,6 @@ def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
         "host_based_auth": False,
         "kbdint_auth": False,
         "password_auth": False,
-        "connect_timeout": silence_s,
         "login_timeout": silence_s,
         "keepalive_interval": silence_s / SIGNS_OF_LIFE,
         "keepalive_count_max": SIGNS_OF_LIFE,
