@@ -7,6 +7,7 @@ ports, users and jump hosts are taken from it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import socket
@@ -48,6 +49,12 @@ KEY_EXCHANGES = (
 HOST = r"[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 """Without characters that are special to a shell, because ssh passes jump hosts to one."""
+
+STAYS_UNREADABLE = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
+"""Why a file cannot be read until an operator has acted. All other reasons may be over in a moment: EMFILE, ENFILE and
+ENOMEM, and EIO or ESTALE of a network disk."""
 
 _HOP = re.compile(rf"((?P<user>{USER})@)?(?P<host>{HOST})(:(?P<port>[0-9]{{1,5}}))?")
 _RUNS_MORE = re.compile(r"^(?:[^\S\n]|[\"'])*+(match|include)\b", re.IGNORECASE | re.MULTILINE)
@@ -224,11 +231,19 @@ def _read_known_hosts(machine: Machine) -> asyncssh.SSHKnownHosts:
     try:
         return asyncssh.read_known_hosts(str(machine.known_hosts_file or ""))
     except (OSError, ValueError) as error:
-        raise HostKeyMismatch("its known_hosts file cannot be read, so its host key cannot be checked") from error
+        what = "its known_hosts file cannot be read, so its host key cannot be checked"
+        raise _say_unreadable(error, what, HostKeyMismatch) from error
 
 
 def _read_client_key(machine: Machine) -> asyncssh.SSHKey:
     try:
         return asyncssh.read_private_key(str(machine.client_key_file or ""))
     except (OSError, ValueError) as error:
-        raise AccessDenied("the key file for it cannot be read") from error
+        raise _say_unreadable(error, "the key file for it cannot be read", AccessDenied) from error
+
+
+def _say_unreadable(error: Exception, what: str, permanent: type[HostError]) -> HostError:
+    """The error for a file of ours that cannot be read. It is not permanent if only this moment is to blame."""
+    if isinstance(error, OSError) and error.errno not in STAYS_UNREADABLE:
+        return Unreachable(f"{what} ({os.strerror(error.errno or errno.EIO).lower()})")
+    return permanent(what)
