@@ -23,7 +23,6 @@ from runner.characters import show_for_terminal
 from runner.db.database import open_existing_database
 from runner.db.errors import NoDatabase
 from runner.model.machines import USABLE
-from runner.own_files import open_private
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states, resume
 from runner.transport.ssh import DEFAULT_PORT, parse_hop
@@ -148,15 +147,15 @@ def _read(path: Path) -> str:
 
 @contextmanager
 def _restoring(path: Path) -> Iterator[None]:
-    """Restore a file if the block fails."""
-    before = path.read_bytes() if path.exists() else None
+    """Remove what the block appends to a file if it fails. At no moment is the file away: a service may read it."""
+    before = path.stat().st_size if path.exists() else None
     try:
         yield
     except BaseException:
-        path.unlink(missing_ok=True)
-        if before is not None:
-            with open(path, "wb", opener=open_private) as file:
-                file.write(before)
+        if before is None:
+            path.unlink(missing_ok=True)
+        else:
+            os.truncate(path, before)
         raise
 
 

@@ -18,8 +18,9 @@ from asyncssh.stream import SSHUNIXStreamSession
 from runner.model.completed import Completed
 from runner.model.machines import Machine
 from runner.transport.host_errors import HostError, Unreachable, no_answer
-from runner.transport.listening import Accept, CannotListen, Listening, SshListening, SshStream, Stream
+from runner.transport.listening import CHUNK, Accept, CannotListen, Listening, SshListening, SshStream, Stream
 from runner.transport.local_host import LocalHost
+from runner.transport.machine_connection import make_room
 from runner.transport.output import Output
 from runner.transport.ssh import SILENCE_S, connect
 from runner.transport.ssh_metrics import SSH_METRICS
@@ -179,7 +180,9 @@ class SshHost:
             )
             try:
                 with suppress(OSError):  # The command may have ended without reading its input.
-                    channel.write(stdin)
+                    for start in range(0, len(stdin), CHUNK):
+                        await make_room(channel)
+                        channel.write(stdin[start : start + CHUNK])
                     channel.write_eof()
                 await output.ended
             finally:

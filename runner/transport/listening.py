@@ -12,6 +12,8 @@ from typing import Protocol
 
 import asyncssh
 
+from runner.transport.machine_connection import make_room
+
 CHUNK = 65_536
 
 
@@ -88,8 +90,9 @@ class SshStream:
             raise ConnectionResetError(str(error)) from error
 
     async def write(self, data: bytes) -> None:
-        """See `Stream`."""
+        """See `Stream`. `drain` waits for the channel's window only, and the machine chooses how large that is."""
         try:
+            await make_room(self._writer.channel)
             self._writer.write(data)
             await self._writer.drain()
         except asyncssh.Error as error:

@@ -66,23 +66,35 @@ class LoopShare:
         """Process a piece."""
         begun = self._work()
         step(piece)
-        self._debt_s += self._work() - begun
+        self.charge(self._work() - begun)
+
+    def charge(self, work_s: float) -> None:
+        """Count work that was done elsewhere."""
+        self._debt_s += work_s
 
 
 class PacedReading(asyncio.Protocol):
-    """A protocol between a TCP connection and its SSH connection. See `LoopShare` for `clock` and `work`."""
+    """A protocol between a TCP connection, or a jump host's channel, and its SSH connection.
+
+    `is_ready` says whether the reader processes data at once. If it keeps data for later, nothing more is handed over
+    until it calls `go_on`: it would process all of it in one step, outside of its share. See `LoopShare` for `clock`
+    and `work`.
+    """
 
     def __init__(
         self,
         reader: asyncio.Protocol,
         machine: str,
+        is_ready: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.monotonic,
         work: Callable[[], float] = time.thread_time,
     ) -> None:
         self._reader = reader
         self._machine = machine
+        self._is_ready = is_ready
         self._share = LoopShare(clock, work)
         self._pending = bytearray()
+        self._is_kept = False
         self._rests = 0
         self._timer: asyncio.TimerHandle | None = None
         self._transport: asyncio.Transport | None = None
@@ -92,11 +104,24 @@ class PacedReading(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         self._reader.connection_made(transport)
 
-    def data_received(self, data: bytes) -> None:
+    def session_started(self) -> None:
+        """A jump host's channel says that it is open. There is nothing to do."""
+
+    def data_received(self, data: bytes, datatype: object = None) -> None:
         """Process data in pieces: now as far as the share allows, and the rest later."""
         self._pending += data
         if self._timer is None:
             self._hand_over()
+
+    def go_on(self) -> None:
+        """Process what the reader has kept, and then what has come since."""
+        self._is_kept = True
+        if self._timer is None:
+            self._hand_over()
+
+    def charge(self, work_s: float) -> None:
+        """Count work that the reader has done elsewhere."""
+        self._share.charge(work_s)
 
     def eof_received(self) -> bool | None:
         """Pass it on. It cannot overtake data, because a paused transport does not read the end either."""
@@ -107,6 +132,7 @@ class PacedReading(asyncio.Protocol):
         if self._timer:
             self._timer.cancel()
         self._pending.clear()
+        self._is_kept = False
         self._reader.connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -119,12 +145,17 @@ class PacedReading(asyncio.Protocol):
 
     def _hand_over(self) -> None:
         self._share.pay_back()
-        while self._pending and not self._share.is_used_up and not self._is_unread():
-            piece = bytes(self._pending[:PIECE_BYTES])
-            del self._pending[:PIECE_BYTES]
+        while self._has_work() and self._is_ready() and not self._share.is_used_up and not self._is_unread():
+            size = 0 if self._is_kept else PIECE_BYTES
+            self._is_kept = False
+            piece = bytes(self._pending[:size])
+            del self._pending[:size]
             self._share.work(self._reader.data_received, piece)
-        if self._pending or self._share.is_used_up:
+        if self._has_work() or self._share.is_used_up:
             self._rest()
+
+    def _has_work(self) -> bool:
+        return self._is_kept or bool(self._pending)
 
     def _rest(self) -> None:
         self._rests += 1
@@ -146,20 +177,3 @@ class PacedReading(asyncio.Protocol):
 
     def _is_unread(self) -> bool:
         return self._transport is not None and self._transport.get_write_buffer_size() > MAX_UNSENT_BYTES
-
-
-class PacedRoute:
-    """A direct route to a host, without a jump host, for `asyncssh.connect(tunnel=...)`."""
-
-    def __init__(self, machine: str) -> None:
-        self._machine = machine
-
-    async def create_connection(
-        self, factory: Callable[[], asyncio.Protocol], host: str, port: int
-    ) -> tuple[asyncio.BaseTransport, asyncio.Protocol]:
-        """Connect by TCP. Raises `OSError`."""
-        reader = factory()
-        transport, _ = await asyncio.get_running_loop().create_connection(
-            lambda: PacedReading(reader, self._machine), host, port
-        )
-        return transport, reader

@@ -7,19 +7,20 @@ ports, users and jump hosts are taken from it.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import asyncssh
 import structlog
 
 from runner.model.machines import Machine
 from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch, Unreachable, no_answer
-from runner.transport.paced import PacedRoute
+from runner.transport.machine_connection import MachineConnection, make_room
 
 log = structlog.get_logger()
 
@@ -49,6 +50,12 @@ HOST = r"[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 """Without characters that are special to a shell, because ssh passes jump hosts to one."""
 
+STAYS_UNREADABLE = frozenset(
+    {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
+)
+"""Why a file cannot be read until an operator has acted. All other reasons may be over in a moment: EMFILE, ENFILE and
+ENOMEM, and EIO or ESTALE of a network disk."""
+
 _HOP = re.compile(rf"((?P<user>{USER})@)?(?P<host>{HOST})(:(?P<port>[0-9]{{1,5}}))?")
 _RUNS_MORE = re.compile(r"^(?:[^\S\n]|[\"'])*+(match|include)\b", re.IGNORECASE | re.MULTILINE)
 
@@ -61,17 +68,16 @@ class Hop(NamedTuple):
     user: str = ""
 
 
-async def connect(machine: Machine, silence_s: float) -> asyncssh.SSHClientConnection:
+async def connect(machine: Machine, silence_s: float) -> MachineConnection:
     """Connect to a machine. Each host on the route may be silent for `silence_s`. Raises `HostError`."""
     asyncssh.set_log_level("WARNING")  # At INFO it logs addresses and every command.
     options = _make_options(machine, silence_s)
     hops = list_hops(machine)
-    direct = PacedRoute(machine.name)
-    tunnel: asyncssh.SSHClientConnection | None = None
+    tunnel: MachineConnection | None = None
     try:
         for number, hop in enumerate(hops[:-1], 1):
-            tunnel = await _connect_to(hop, tunnel or direct, options, silence_s, f"its jump host (number {number}): ")
-        return await _connect_to(hops[-1], tunnel or direct, options, silence_s, "")
+            tunnel = await _connect_to(hop, tunnel, machine, options, silence_s, f"its jump host (number {number}): ")
+        return await _connect_to(hops[-1], tunnel, machine, options, silence_s, "")
     except BaseException:
         if tunnel:
             tunnel.close()
@@ -80,21 +86,46 @@ async def connect(machine: Machine, silence_s: float) -> asyncssh.SSHClientConne
 
 async def _connect_to(
     hop: Hop,
-    route: asyncssh.SSHClientConnection | PacedRoute,
+    tunnel: MachineConnection | None,
+    machine: Machine,
     options: Mapping[str, Any],
     silence_s: float,
     what: str,
-) -> asyncssh.SSHClientConnection:
+) -> MachineConnection:
     """Connect to a host, directly or through the previous host, whose connection is closed with it."""
     try:
-        connection = await asyncssh.connect(
-            hop.host, hop.port or DEFAULT_PORT, username=hop.user or (), tunnel=route, **options
-        )
+        async with asyncio.timeout(silence_s):
+            connection = await _open(hop, tunnel, machine, options, silence_s)
     except (OSError, ValueError, OverflowError, asyncssh.Error) as error:
         found = _classify(error, silence_s)
         raise type(found)(f"{what}{found}") from error
-    if isinstance(route, asyncssh.SSHClientConnection):
-        connection.set_tunnel(route)
+    if tunnel:
+        connection.set_tunnel(tunnel)
+    return connection
+
+
+async def _open(
+    hop: Hop, tunnel: MachineConnection | None, machine: Machine, options: Mapping[str, Any], silence_s: float
+) -> MachineConnection:
+    """What `asyncssh.connect` does, with a connection of our own class, which it cannot be told."""
+    loop = asyncio.get_running_loop()
+    chosen = await asyncssh.SSHClientConnectionOptions.construct(
+        host=hop.host, port=hop.port or DEFAULT_PORT, username=hop.user or (), **options
+    )
+    chosen.waiter = loop.create_future()
+    connection = MachineConnection(loop, chosen, machine.name, silence_s)
+    try:
+        if tunnel:
+            receive = cast(asyncssh.SSHTCPSession[bytes], connection.reading)  # It has what asyncssh calls.
+            channel, _ = await tunnel.create_connection(lambda: receive, chosen.host, chosen.port)
+            await make_room(channel)
+        else:
+            await loop.create_connection(lambda: connection.reading, chosen.host, chosen.port)
+        await chosen.waiter
+    except BaseException:
+        chosen.waiter.cancel()
+        connection.abort()
+        raise
     return connection
 
 
@@ -128,7 +159,6 @@ def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
         "host_based_auth": False,
         "kbdint_auth": False,
         "password_auth": False,
-        "connect_timeout": silence_s,
         "login_timeout": silence_s,
         "keepalive_interval": silence_s / SIGNS_OF_LIFE,
         "keepalive_count_max": SIGNS_OF_LIFE,
@@ -201,11 +231,19 @@ def _read_known_hosts(machine: Machine) -> asyncssh.SSHKnownHosts:
     try:
         return asyncssh.read_known_hosts(str(machine.known_hosts_file or ""))
     except (OSError, ValueError) as error:
-        raise HostKeyMismatch("its known_hosts file cannot be read, so its host key cannot be checked") from error
+        what = "its known_hosts file cannot be read, so its host key cannot be checked"
+        raise _say_unreadable(error, what, HostKeyMismatch) from error
 
 
 def _read_client_key(machine: Machine) -> asyncssh.SSHKey:
     try:
         return asyncssh.read_private_key(str(machine.client_key_file or ""))
     except (OSError, ValueError) as error:
-        raise AccessDenied("the key file for it cannot be read") from error
+        raise _say_unreadable(error, "the key file for it cannot be read", AccessDenied) from error
+
+
+def _say_unreadable(error: Exception, what: str, permanent: type[HostError]) -> HostError:
+    """The error for a file of ours that cannot be read. It is not permanent if only this moment is to blame."""
+    if isinstance(error, OSError) and error.errno not in STAYS_UNREADABLE:
+        return Unreachable(f"{what} ({os.strerror(error.errno or errno.EIO).lower()})")
+    return permanent(what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -115,6 +116,16 @@ async def test_what_cannot_be_used_changes_no_file(tmp_path: Path) -> None:
             await site.add()
         assert site.config.read_bytes() == before
         assert not [*tmp_path.glob(".ptq.toml*")]
+
+
+async def test_a_failed_addition_takes_its_key_out_of_the_known_hosts_file_in_place(tmp_path: Path) -> None:
+    async with open_site(tmp_path) as site:
+        site.known_hosts.write_text("# hosts\n")
+        with site.known_hosts.open() as of_the_service:
+            with pytest.raises(NotChanged, match=r"machines\[1\]\.workspace: must be an absolute path"):
+                await site.add(workspace="there")
+            assert site.known_hosts.read_text() == "# hosts\n"
+            assert os.path.samestat(os.fstat(of_the_service.fileno()), site.known_hosts.stat())
 
 
 async def test_a_machine_with_jobs_is_listed_with_them_and_stays_until_it_is_drained(tmp_path: Path) -> None:

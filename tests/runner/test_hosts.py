@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from runner.model.machines import Machine
 from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch, OutputTooLarge, Unreachable
 from runner.transport.hosts import Host, SshHost, open_host
 from runner.transport.local_host import LocalHost
+from runner.transport.ssh import _read_client_key, _read_known_hosts
 from tests.support.machines import SshServer
 
 EVERY_BYTE = bytes(range(256))
@@ -256,6 +258,27 @@ async def test_a_client_key_that_cannot_be_read_is_told_as_such(ssh_machine: Mac
         error = await fails_to_connect(replace(ssh_machine, client_key_file=unusable))
         assert isinstance(error, AccessDenied)
         assert str(tmp_path) not in str(error)
+
+
+@contextmanager
+def no_free_descriptor() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("read", [_read_known_hosts, _read_client_key])
+async def test_a_moment_without_a_free_descriptor_is_not_permanent(
+    ssh_machine: Machine, read: Callable[[Machine], object]
+) -> None:
+    with no_free_descriptor(), pytest.raises(Unreachable, match="too many open files") as caught:
+        read(ssh_machine)
+    assert not caught.value.permanent
 
 
 async def test_nothing_of_the_operators_own_set_up_is_used(

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 import pytest
+from asyncssh.connection import SSHConnection
 from asyncssh.constants import MSG_IGNORE
 from asyncssh.packet import String
 
 from bot.demo.loopback import find_free_port
 from runner.model.machines import Machine
+from runner.transport.host_errors import Unreachable
 from runner.transport.hosts import MAX_CHANNELS, MAX_REFUSED, SshHost
-from runner.transport.listening import Stream
+from runner.transport.listening import CHUNK, Stream
+from runner.transport.machine_connection import MAX_EXCHANGES
 from runner.transport.paced import BURST_S, MAX_UNSENT_BYTES, PIECE_BYTES, SHARE, PacedReading
 from runner.transport.ssh_metrics import SSH_METRICS
 
+ROUNDS = 10
 FLOOD = 40_000
 """Packets of 40 bytes or so: some 0.8 s of work for whoever reads them."""
 
@@ -29,6 +34,7 @@ class Worker(asyncio.Protocol):
 
     def __init__(self, byte_s: float) -> None:
         self.byte_s = byte_s
+        self.is_ready = True
         self.worked_s = 0.0
         self.rested_s = 0.0
         self.read = b""
@@ -70,7 +76,13 @@ class Wire(asyncio.Transport):
 def read_paced(worker: Worker) -> tuple[PacedReading, Wire]:
     wire = Wire()
     loop = asyncio.get_running_loop()
-    reading = PacedReading(worker, "gpu-1", clock=lambda: loop.time() + worker.worked_s, work=lambda: worker.worked_s)
+    reading = PacedReading(
+        worker,
+        "gpu-1",
+        lambda: worker.is_ready,
+        clock=lambda: loop.time() + worker.worked_s,
+        work=lambda: worker.worked_s,
+    )
     reading.connection_made(wire)
     return reading, wire
 
@@ -124,6 +136,43 @@ async def test_what_ends_in_a_rest_is_over() -> None:
     assert len(worker.read) == PIECE_BYTES
 
 
+async def test_a_reader_that_keeps_what_it_gets_for_later_gets_one_piece_until_it_goes_on() -> None:
+    worker = Worker(byte_s=1e-9)
+    reading, wire = read_paced(worker)
+    worker.is_ready = False
+    reading.data_received(bytes(1_000_000))
+    assert (worker.read, wire.is_open) == (b"", False)
+    worker.is_ready = True
+    reading.go_on()
+    await until(lambda: wire.is_open)
+    assert len(worker.read) == 1_000_000
+
+
+async def test_work_that_passes_elsewhere_is_counted() -> None:
+    worker = Worker(byte_s=0)
+    reading, wire = read_paced(worker)
+    reading.charge(2 * BURST_S)
+    reading.data_received(b"x")
+    assert (worker.read, wire.is_open) == (b"", False)
+    await until(lambda: wire.is_open)
+    assert worker.read == b"x"
+
+
+def begin_key_exchange(connection: SSHConnection) -> None:
+    connection._send_kexinit()
+    connection._kexinit_sent = True
+
+
+@contextmanager
+def sending_at_once(connection: SSHConnection) -> Iterator[None]:
+    """What is sent meanwhile is in one piece."""
+    sent: list[bytes] = []
+    send, connection._send = connection._send, sent.append  # type: ignore[method-assign, assignment]
+    yield
+    connection._send = send  # type: ignore[method-assign]
+    send(b"".join(sent))
+
+
 class Flooding:
     """An SSH server, in a thread of its own, that answers each command with a flood of packets and then with `done`.
 
@@ -153,11 +202,17 @@ class Flooding:
             "127.0.0.1", self.port, server_host_keys=[self._key], authorized_client_keys=authorized, **options
         )
 
-    def run(self, started: threading.Event, stop: threading.Event) -> None:
+    def run(self, started: threading.Event, stop: threading.Event, exchange: bool) -> None:
         async def answer(process: asyncssh.SSHServerProcess[bytes]) -> None:
             connection = process.channel.get_connection()
-            for _ in range(FLOOD):
-                connection.send_packet(MSG_IGNORE, String(b""))
+            for _ in range(ROUNDS):
+                with sending_at_once(connection):
+                    if exchange:
+                        begin_key_exchange(connection)
+                    for _ in range(FLOOD // ROUNDS):
+                        connection.send_packet(MSG_IGNORE, String(b""))
+                while not connection._kex_complete:
+                    await asyncio.sleep(0.001)
             process.stdout.write(b"done\n")
             process.exit(0)
 
@@ -170,10 +225,11 @@ class Flooding:
 
 
 @pytest.mark.slow
-async def test_a_flood_of_packets_makes_its_machine_rest_and_commands_still_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exchange", [False, True], ids=["alone", "behind-a-key-exchange"])
+async def test_a_flood_of_packets_makes_its_machine_rest_and_commands_still_end(tmp_path: Path, exchange: bool) -> None:
     flooding = Flooding(tmp_path)
     started, stop = threading.Event(), threading.Event()
-    thread = threading.Thread(target=flooding.run, args=(started, stop))
+    thread = threading.Thread(target=flooding.run, args=(started, stop, exchange))
     thread.start()
     host = SshHost(flooding.machine)
     rests = SSH_METRICS.read_rests().get("flooding", 0)
@@ -190,6 +246,42 @@ async def test_a_flood_of_packets_makes_its_machine_rest_and_commands_still_end(
         await host.close()
         stop.set()
         await asyncio.to_thread(thread.join)
+
+
+async def test_a_machine_that_exchanges_keys_all_the_time_is_disconnected(tmp_path: Path) -> None:
+    flooding = Flooding(tmp_path)
+    begun = 0
+
+    async def answer(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        nonlocal begun
+        connection = process.channel.get_connection()
+        while begun < 10 * MAX_EXCHANGES:
+            begin_key_exchange(connection)
+            begun += 1
+            while not connection._kex_complete:
+                await asyncio.sleep(0)
+        process.exit(0)
+
+    host = SshHost(flooding.machine)
+    async with await flooding.listen(process_factory=answer, encoding=None):
+        with pytest.raises(Unreachable):
+            await host.run(["anything"])
+        await host.close()
+    assert MAX_EXCHANGES <= begun < 2 * MAX_EXCHANGES
+
+
+async def test_key_exchanges_in_the_middle_of_a_command_lose_nothing(tmp_path: Path) -> None:
+    flooding = Flooding(tmp_path)
+    much = bytes(range(256)) * 12_000
+
+    async def echo(process: asyncssh.SSHServerProcess[bytes]) -> None:
+        process.stdout.write(await process.stdin.read())
+        process.exit(0)
+
+    host = SshHost(flooding.machine)
+    async with await flooding.listen(process_factory=echo, encoding=None, rekey_bytes=300_000):
+        assert (await host.run(["cat"], stdin=much)).stdout == much
+        await host.close()
 
 
 class Opening(asyncssh.SSHServer):
@@ -235,3 +327,74 @@ async def test_a_machine_that_opens_connections_and_closes_none_is_refused_more_
         assert await open_all(MAX_REFUSED) == []
         await until(lambda: not listening.is_alive)
         await host.close()
+
+
+async def write_to(
+    machine: Machine, connections: asyncio.Queue[asyncssh.SSHServerConnection], hinder: Hinder, **channel: int
+) -> int:
+    """How many bytes the service sends to a machine that opens a connection with a huge window and then hinders it.
+
+    It sends until it gets an error.
+    """
+    accepted = 0
+    hindered, ended = asyncio.Event(), asyncio.Event()
+
+    async def accept(stream: Stream) -> None:
+        nonlocal accepted
+        await hindered.wait()
+        with suppress(OSError):
+            while accepted < 8 * MAX_UNSENT_BYTES:
+                await stream.write(bytes(CHUNK))
+                accepted += CHUNK
+        ended.set()
+
+    async def stay_alive(connection: asyncssh.SSHServerConnection) -> None:
+        """An answer to nothing, so that the machine does not count as silent."""
+        while not connection.is_closed():
+            connection.send_packet(MSG_IGNORE, String(b""))
+            await asyncio.sleep(0.2)
+
+    host = SshHost(machine, silence_s=1.0)
+    listening = await host.listen("/x/1", accept)
+    connection = connections.get_nowait()
+    await connection.open_unix_connection("/x/1", encoding=None, window=2**31, **channel)
+    hinder(connection)
+    hindered.set()
+    life = asyncio.create_task(stay_alive(connection))
+    await ended.wait()
+    assert not listening.is_alive
+    life.cancel()
+    connection.abort()
+    await host.close()
+    return accepted
+
+
+Hinder = Callable[[asyncssh.SSHServerConnection], None]
+
+
+def read_nothing(connection: asyncssh.SSHServerConnection) -> None:
+    assert connection._transport
+    connection._transport.pause_reading()
+
+
+def end_no_key_exchange(connection: asyncssh.SSHServerConnection) -> None:
+    begin_key_exchange(connection)
+    connection.data_received = lambda data, datatype=None: None  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("hinder", [read_nothing, end_no_key_exchange])
+async def test_a_machine_that_takes_nothing_is_sent_little_and_then_disconnected(
+    tmp_path: Path, hinder: Hinder
+) -> None:
+    flooding = Flooding(tmp_path)
+    connections: asyncio.Queue[asyncssh.SSHServerConnection] = asyncio.Queue()
+    async with asyncio.timeout(60), await flooding.listen(server_factory=lambda: Opening(connections)):
+        # The kernel's buffers take some megabytes.
+        assert await write_to(flooding.machine, connections, hinder) < 2 * MAX_UNSENT_BYTES
+
+
+async def test_a_machine_that_takes_a_few_bytes_at_a_time_is_disconnected(tmp_path: Path) -> None:
+    flooding = Flooding(tmp_path)
+    connections: asyncio.Queue[asyncssh.SSHServerConnection] = asyncio.Queue()
+    async with asyncio.timeout(60), await flooding.listen(server_factory=lambda: Opening(connections)):
+        assert await write_to(flooding.machine, connections, lambda _: None, max_pktsize=1) == 0
