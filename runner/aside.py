@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 LONG = 10_000
 """Characters or bytes from which on a text takes more than some milliseconds to read."""
+
+_THREADS = ThreadPoolExecutor(4, thread_name_prefix="aside")
+"""Threads for other people's texts only, because DNS lookups and writes to disk wait for asyncio's default ones."""
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -17,4 +21,9 @@ async def run_aside(size: int, function: Callable[Args, Result], *args: Args.arg
     """What a pure function says of texts of this size together. Others take their turns while it reads long ones."""
     if size < LONG:
         return function(*args, **named)
-    return await asyncio.to_thread(function, *args, **named)
+    return await run_in_thread(function, *args, **named)
+
+
+async def run_in_thread(function: Callable[Args, Result], *args: Args.args, **named: Args.kwargs) -> Result:
+    """Like `run_aside`, for texts of which nobody knows how long they are together."""
+    return await asyncio.get_running_loop().run_in_executor(_THREADS, lambda: function(*args, **named))

@@ -45,6 +45,7 @@ def report(complaints: Sequence[str]) -> str:
         (house.find_shared_class_names, PRODUCT),
         (house.find_normalisations, PRODUCT),
         (house.find_parsers, PRODUCT),
+        (house.find_shared_threads, PRODUCT),
         (house.find_mocks, TESTS),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
@@ -228,6 +229,13 @@ def test_a_normalisation_of_a_whole_text_is_found(text: str) -> None:
 @pytest.mark.parametrize("text", ["ast.parse(x)", "import symtable", "from ast import literal_eval"])
 def test_another_parser_of_python_is_found(text: str) -> None:
     assert len(house.find_parsers(made_up(handlers__text__x=text, runner__checks__python_source=text))) == 1
+
+
+@pytest.mark.parametrize(
+    "text", ["await asyncio.to_thread(read, x)", "asyncio.get_running_loop().run_in_executor(None, read, x)"]
+)
+def test_work_in_the_threads_of_lookups_is_found(text: str) -> None:
+    assert len(house.find_shared_threads(made_up(bot__web__x=text, runner__db__x=text))) == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,9 @@
 
 The newest rendered part is kept, up to a limit. A reader is only a position in it, so slow and returning readers cost
 nothing. The stream also carries the state of the job.
+
+Anybody can open and close streams, and an agent can write a log that takes long to redact. So only logs that still grow
+are rendered, only for people who may read them, and by a thread of their own.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import structlog
@@ -27,7 +31,7 @@ KEEP_ALIVE_S = 15.0
 """A comment is sent after so much silence, because proxies close silent connections."""
 
 BEHIND = 262_144
-"""A new channel renders at most this many bytes of an existing log."""
+"""A channel renders at most this many bytes of what a log already has when the channel begins, or when the job ends."""
 
 KEPT = 524_288
 """The characters of rendered log that are kept for slow and returning readers."""
@@ -46,6 +50,10 @@ CHUNK = 262_144
 
 OVER = "over"
 """The last event of a stream."""
+
+_THREAD = ThreadPoolExecutor(1, thread_name_prefix="live log")
+"""It renders one piece of one log at a time. A channel waits with one piece at most, and only channels that began while
+their job was active have any."""
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 """The line ends of an event stream."""
@@ -82,13 +90,11 @@ class Reader:
     """The position of one reader."""
 
     offset: int
-    reads_log: bool = True
-    """Whether they may read logs. Other readers get only the job's state."""
     parts: dict[str, bytes] = field(default_factory=dict)
 
 
 class Channel:
-    """The live log of one stage of a job, for all its readers."""
+    """The live log of one stage of a job, for all readers with the same right to its log."""
 
     def __init__(
         self,
@@ -98,11 +104,17 @@ class Channel:
         logs: JobLogs,
         job: Job,
         stage: str,
+        *,
+        reads_log: bool,
     ) -> None:
-        """`look` fetches the state of a job; `draw` renders a template."""
+        """`look` fetches the state of a job; `draw` renders a template. Without `reads_log`, its readers may not read
+        logs and get only the job's state."""
         self._look, self._draw = look, draw
         self._spool, self._logs = spool, logs
-        self._job, self.stage = job, stage
+        self._job, self.stage, self._reads_log = job, stage, reads_log
+        self._transcript: LiveTranscript | None = None
+        """None if no log is sent."""
+        self._read_to = 0
         self._told: deque[tuple[int, str]] = deque()
         self._size = 0
         self._forgotten = 0
@@ -110,23 +122,23 @@ class Channel:
         self._parts: dict[str, bytes] = {}
         self._made: tuple[int, int, bytes] = (0, 0, b"")
         """The last log event with its two offsets: usually all readers need the same one."""
-        self._last: Mapping[bool, bytes] | None = None
-        """The last event for readers who have received everything else, by whether they may read logs."""
+        self._last: bytes | None = None
+        """The last event for readers who have received everything else."""
         self._news = asyncio.Event()
         self.readers = 0
 
-    async def run(self) -> None:
-        """Read and render until the log is complete."""
+    async def run(self, view: JobView | None) -> None:
+        """Read and render until the log is complete. `view` is the job at this moment, if somebody has just looked."""
         try:
             with self._spool.watch(self._job.id) as listener:
-                await self._follow(listener)
+                await self._follow(listener, view or await self._look(self._job.id))
         except Exception:
             log.exception("live_log.failed", job=self._job.id, stage=self.stage)
             self.end()
 
-    def end(self, last: Mapping[bool, bytes] | None = None) -> None:
+    def end(self, last: bytes = b"") -> None:
         """End every stream after its reader has received everything. Without `last`, readers reconnect."""
-        self._last = last or {True: b"", False: b""}
+        self._last = last
         self._tell_all()
 
     async def stream(self, reader: Reader) -> AsyncIterator[bytes]:
@@ -136,7 +148,7 @@ class Channel:
             for event in self._catch_up(reader):
                 yield event
             if last is not None:
-                yield last[reader.reads_log]
+                yield last
                 return
             try:
                 async with asyncio.timeout(KEEP_ALIVE_S):
@@ -145,7 +157,7 @@ class Channel:
                 yield b": still here\n\n"
 
     def _catch_up(self, reader: Reader) -> Iterator[bytes]:
-        if may_read(self.stage, reads_log=reader.reads_log):
+        if self._transcript:
             yield from self._catch_up_log(reader)
         for name, event in [*self._parts.items()]:
             if reader.parts.get(name) != event:
@@ -177,31 +189,31 @@ class Channel:
                 return found[:count]
         return found
 
-    async def _follow(self, listener: Listener) -> None:
-        transcript, read_to = await self._begin()
-        clock, looked_at, view = asyncio.get_running_loop().time, 0.0, None
+    async def _follow(self, listener: Listener, view: JobView) -> None:
+        clock = asyncio.get_running_loop().time
+        looked_at = clock()
+        self._note_parts(view)
+        if view.job.active and may_read(self.stage, reads_log=self._reads_log):
+            self._begin()
         while True:
-            if view is None or clock() >= looked_at + LOOK_S:
-                looked_at = clock()
-                view = await self._look(self._job.id)
-                self._note_parts(view)
             # If the stage has ended, its log is complete.
             is_over = self._is_over(view.job)
-            if not view.is_withheld:
-                read_to = await self._render_news(transcript, read_to, view.job, is_over)
+            is_whole = not view.is_withheld and await self._render_news(view.job, is_over=is_over)
             if view.is_withheld or is_over:
-                self.end({reads_log: self._render_end(view, reads_log=reads_log) for reads_log in (True, False)})
+                self.end(self._render_end(view, is_whole=is_whole))
                 return
             await asyncio.sleep(PACE_S)
             await listener.wait(max(looked_at + LOOK_S - clock(), 0.0))
+            if clock() >= looked_at + LOOK_S:
+                looked_at = clock()
+                view = await self._look(self._job.id)
+                self._note_parts(view)
 
-    async def _begin(self) -> tuple[LiveTranscript, int]:
-        """Render the end of the log, but not all of a long one."""
-        kept = await self._logs.fetch_kept(self._job.id, self.stage)
-        size = self._spool.offset(self._job.id, self.stage) if kept is None else len(kept)
-        start = max(size - BEHIND - MAX_HELD, 0)
+    def _begin(self) -> None:
+        """Begin with the end of the log: not all of a long one is rendered."""
+        start = max(self._spool.offset(self._job.id, self.stage) - BEHIND - MAX_HELD, 0)
         self._forgotten = start + MAX_HELD if start else 0
-        return self._logs.open_transcript(self._job, self.stage, start), start
+        self._transcript, self._read_to = self._logs.open_transcript(self._job, self.stage, start), start
 
     def _is_over(self, job: Job) -> bool:
         return not job.active or STAGES.index(GROWING[job.state]) > STAGES.index(self.stage)
@@ -214,20 +226,31 @@ class Channel:
         self._parts |= {name: encode(name, html) for name, html in view.parts.items()}
         self._tell_all()
 
-    async def _render_news(self, transcript: LiveTranscript, read_to: int, job: Job, is_over: bool) -> int:
-        """Render the new part of the log. Returns the new offset."""
-        kept = None if job.active else await self._logs.fetch_kept(job.id, self.stage)
-        while chunk := self._read(kept, read_to):
-            read_to += len(chunk)
-            self._keep(await asyncio.to_thread(self._render, transcript.feed, chunk))
+    async def _render_news(self, job: Job, *, is_over: bool) -> bool:
+        """Render the new part of the log. Returns whether readers have everything up to the end of the log."""
+        if (transcript := self._transcript) is None:
+            return False
+        if job.active:
+            while chunk := self._spool.read_from(self._job.id, self.stage, self._read_to, CHUNK):
+                await self._render_aside(transcript.feed, chunk)
+        elif len(rest := await self._fetch_rest()) <= BEHIND:
+            await self._render_aside(transcript.feed, rest)
+        else:
+            return False
         if is_over:
-            self._keep(await asyncio.to_thread(self._render, transcript.finish))
-        return read_to
+            await self._render_aside(transcript.finish)
+        return True
 
-    def _read(self, kept: bytes | None, offset: int) -> bytes:
-        if kept is not None:
-            return kept[offset : offset + CHUNK]
-        return self._spool.read_from(self._job.id, self.stage, offset, CHUNK)
+    async def _fetch_rest(self) -> bytes:
+        """The part of an ended job's log that is not rendered yet; of a long part, a little more than `BEHIND`."""
+        kept, end = await self._logs.fetch_kept(self._job.id, self.stage), self._read_to + BEHIND + 1
+        if kept is None:
+            return self._spool.read_from(self._job.id, self.stage, self._read_to, end - self._read_to)
+        return kept[self._read_to : end]
+
+    async def _render_aside(self, tell: Callable[..., Sequence[Told]], *chunk: bytes) -> None:
+        self._read_to += sum(map(len, chunk))
+        self._keep(await asyncio.get_running_loop().run_in_executor(_THREAD, self._render, tell, *chunk))
 
     def _render(self, tell: Callable[..., Sequence[Told]], *chunk: bytes) -> list[tuple[int, str]]:
         told = tell(*chunk)
@@ -242,19 +265,19 @@ class Channel:
         if rendered:
             self._tell_all()
 
-    def _render_end(self, view: JobView, *, reads_log: bool) -> bytes:
+    def _render_end(self, view: JobView, *, is_whole: bool) -> bytes:
         over = encode(OVER, "")
         if view.is_withheld:
             return over
         after = STAGES[STAGES.index(self.stage) + 1 :]
         for stage in after if view.job.active else ():
             if stage == GROWING[view.job.state] or self._spool.offset(self._job.id, stage):
-                shown = may_read(stage, reads_log=reads_log)
+                shown = may_read(stage, reads_log=self._reads_log)
                 values = {"job": view.job, "stage": stage, "entries": (), "live_from": 0}
                 values |= {"is_shown": shown, "is_open": True}
                 section = self._draw("log_section.html", **values)
                 return encode("next", section) + over
-        return encode("end", self._draw("ended.html", job=view.job)) + over
+        return encode("end", self._draw("ended.html", job=view.job, is_whole=is_whole)) + over
 
     def _tell_all(self) -> None:
         self._news.set()

@@ -1,7 +1,9 @@
 """`GET /jobs/{id}/log/{stage}/events`: a growing log and the state of its job, as server-sent events.
 
 The `id` of an event is the offset in the log where its reader continues. `Pages` decides who may read, and is asked
-again each time a stream reconnects.
+again each time a stream reconnects. The beginning of a stream waits in the queue of pages, because it costs as much.
+
+The stream of a job that has ended says only that: the log is on the job's page.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aiohttp import web
 
+from bot.web.auth.page_queue import PageQueue
 from bot.web.job_logs import JobLogs
 from bot.web.live_channel import Channel, JobView, Reader
 from bot.web.shares import NoRoom, Shares
@@ -55,12 +58,30 @@ def read_offset(request: web.Request) -> int:
     return int(told) if re.fullmatch(r"[0-9]{1,15}", told) else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A request for a stream."""
+
+    login: str | None
+    job: Job
+    stage: str
+    reads_log: bool
+    view: JobView | None
+    """The job at this moment; None if a channel follows it already."""
+
+    @property
+    def key(self) -> tuple[str, str, bool]:
+        """Names the channel."""
+        return self.job.id, self.stage, self.reads_log
+
+
 class LiveLogs:
-    """The handler, with a channel for each log that has readers."""
+    """The handler, with a channel for each log that has readers: one for those who may read logs, one for others."""
 
     def __init__(
         self,
         decided: LiveLogCallbacks,
+        queue: PageQueue,
         spool: Spool,
         logs: JobLogs,
         max_streams: int = MAX_STREAMS,
@@ -68,9 +89,9 @@ class LiveLogs:
         people_sign_in: bool = False,
     ) -> None:
         """With `people_sign_in`, half of the streams are reserved for signed-in people."""
-        self._decided, self._spool, self._logs = decided, spool, logs
+        self._decided, self._queue, self._spool, self._logs = decided, queue, spool, logs
         self._streams = Shares(max_streams, SHARE_OF_PERSON, people_sign_in=people_sign_in)
-        self._channels: dict[tuple[str, str], tuple[Channel, asyncio.Task[None]]] = {}
+        self._channels: dict[tuple[str, str, bool], tuple[Channel, asyncio.Task[None]]] = {}
         self._is_closing = False
 
     def route(self) -> web.RouteDef:
@@ -82,28 +103,33 @@ class LiveLogs:
 
         A reader who may not read the log gets only the state of the job.
         """
-        (login, job, reads_log), stage = await self._decided.find(request), request.match_info["stage"]
-        if stage not in STAGES:
-            raise web.HTTPNotFound(text="this job has no such log\n", headers=self._decided.headers)
+        begun = await self._queue.make(request, lambda: self._begin(request))
         if self._is_closing:
             raise self._refuse_stream()
         try:
-            with self._streams.take(login):
-                return await self._stream(request, job, stage, reads_log=reads_log)
+            with self._streams.take(begun.login):
+                return await self._stream(request, begun)
         except NoRoom:
             raise self._refuse_stream() from None
+
+    async def _begin(self, request: web.Request) -> _Begun:
+        (login, job, reads_log), stage = await self._decided.find(request), request.match_info["stage"]
+        if stage not in STAGES:
+            raise web.HTTPNotFound(text="this job has no such log\n", headers=self._decided.headers)
+        begun = _Begun(login, job, stage, reads_log, None)
+        return begun if begun.key in self._channels else replace(begun, view=await self._decided.look(job.id))
 
     def _refuse_stream(self) -> web.HTTPException:
         headers = {**self._decided.headers, "Retry-After": "30"}
         return web.HTTPServiceUnavailable(text="too many live logs are open: try again soon\n", headers=headers)
 
-    async def _stream(self, request: web.Request, job: Job, stage: str, *, reads_log: bool) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, begun: _Begun) -> web.StreamResponse:
         # Tells nginx not to buffer the answer.
         headers = {**self._decided.headers, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
-        async with self._join(job, stage) as channel:
+        async with self._join(begun) as channel:
             await response.prepare(request)
-            await _send_all(request, response, channel, Reader(read_offset(request), reads_log))
+            await _send_all(request, response, channel, Reader(read_offset(request)))
         return response
 
     async def close(self, _: object = None) -> None:
@@ -113,12 +139,13 @@ class LiveLogs:
             channel.end()
 
     @asynccontextmanager
-    async def _join(self, job: Job, stage: str) -> AsyncIterator[Channel]:
+    async def _join(self, begun: _Begun) -> AsyncIterator[Channel]:
         """The channel of a log, which exists while it has readers."""
-        key = (job.id, stage)
+        key, job = begun.key, begun.job
         if key not in self._channels:
-            channel = Channel(self._decided.look, self._decided.draw, self._spool, self._logs, job, stage)
-            self._channels[key] = channel, asyncio.create_task(channel.run(), name=f"live log of {job.id}")
+            values = (self._decided.look, self._decided.draw, self._spool, self._logs, job, begun.stage)
+            channel = Channel(*values, reads_log=begun.reads_log)
+            self._channels[key] = channel, asyncio.create_task(channel.run(begun.view), name=f"live log of {job.id}")
         channel, task = self._channels[key]
         channel.readers += 1
         try:

@@ -105,9 +105,9 @@ class Pages:
         self._clean_logs = CleanLogs(self._logs.clean)
         decided = LiveLogCallbacks(self._find_reader, self._look, renderer.render_html, HEADERS)
         signs_in = self._deps.oauth is not None
-        self.live = LiveLogs(decided, spool, self._logs, max_streams, people_sign_in=signs_in)
-        """Must be closed when the service stops."""
         self._page_queue = self._deps.queue
+        self.live = LiveLogs(decided, self._page_queue, spool, self._logs, max_streams, people_sign_in=signs_in)
+        """Must be closed when the service stops."""
         self._large = LargeAnswers(self._find_login, HEADERS, max_under_way, people_sign_in=signs_in)
 
     def routes(self) -> list[web.RouteDef]:
@@ -331,7 +331,7 @@ class Pages:
         return self._deps.sessions.read(request).login
 
     async def _find_reader(self, request: web.Request) -> tuple[str | None, Job, bool]:
-        visitor, job = await self._page_queue.make(request, lambda: self._find(request))
+        visitor, job = await self._find(request)
         return visitor.login, job, await self._deps.visibility.reads_log(visitor, job)
 
     async def _fetch_result(self, visitor: Visitor, job: Job) -> tuple[Report | None, web.Response | None]:

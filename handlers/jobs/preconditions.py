@@ -5,7 +5,6 @@ Functions that read the database take the transaction in which the job is create
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Sequence
 
@@ -24,7 +23,7 @@ from handlers.text.report import has_words
 from handlers.words import form_errors, replies
 from handlers.words.form_errors import FormError, strip_marks
 from handlers.words.verified import SHOWS_BUG, judge_for
-from runner.aside import run_aside
+from runner.aside import run_aside, run_in_thread
 from runner.changes.concerns import is_withheld
 from runner.checks.verification import CheckKind
 from runner.model.caps import CapUse, Scope, find_tightest
@@ -105,7 +104,7 @@ async def _find_closing_pulls(context: Context, repository: str, number: int) ->
     try:
         async for pull in context.github.list_mentioning_pulls(repository, number):
             # One at a time, so that others take their turns: strangers can mention an issue very often.
-            if pull.author != own_login and await asyncio.to_thread(closes, pull, repository, number):
+            if pull.author != own_login and await run_in_thread(closes, pull, repository, number):
                 found.append(f"#{pull.number}" if pull.repository == repository else "one elsewhere")
     except GitHubError as error:
         log.warning("start.pulls_unknown", reason=str(error))

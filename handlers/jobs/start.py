@@ -6,7 +6,6 @@ without an issue. `runner.rows.job_rows.create_job` creates all of them.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from secrets import token_hex
@@ -43,6 +42,7 @@ from handlers.jobs.snapshot import NewestComments, Snapshot, freeze_issue
 from handlers.rules import REBASE, Preset, RepositoryRules, find_command
 from handlers.words import form_errors, replies, status_comment
 from runner.agents.skills import choose_skills
+from runner.aside import run_in_thread
 from runner.checks.verification import CheckKind
 from runner.model.job import Job, JobKind, JobRequest, JobState, Posts, ask_again, derive_job_id
 from runner.rows import job_rows
@@ -383,7 +383,7 @@ async def freeze(context: Context, rules: RepositoryRules, request: StartRequest
     async for comment in context.github.list_comments(rules.name, issue.number):
         newest.add(comment)
     # In a thread, because a hostile issue may take long.
-    return await asyncio.to_thread(
+    return await run_in_thread(
         freeze_issue,
         repository=rules.name,
         issue_number=issue.number,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -12,7 +11,7 @@ import structlog
 
 from runner.agents import Agent
 from runner.agents.skills import Skill
-from runner.aside import run_aside
+from runner.aside import run_aside, run_in_thread
 from runner.changes.concerns import is_withheld
 from runner.db.database import Database
 from runner.model.environment import Profile
@@ -73,9 +72,7 @@ async def end(
     account = await _close_account(runtime, job) if job.state is JobState.RUNNING else None
     stages = [stage for stage in STAGES if runtime.spool.offset(job.id, stage)]
     # In a thread, and before the transaction, because a log may have many megabytes.
-    logs = {
-        stage: await asyncio.to_thread(job_rows.compress_log, runtime.spool.read(job.id, stage)) for stage in stages
-    }
+    logs = {stage: await run_in_thread(job_rows.compress_log, runtime.spool.read(job.id, stage)) for stage in stages}
     withheld = report is not None and await run_aside(report.size, is_withheld, job, report)
     async with runtime.db.write() as connection:
         ended = await job_rows.move_job(connection, job, to, runtime.now(), failure)

@@ -6,7 +6,6 @@ A step asks `jobd` on the machine for the current state, does at most one thing,
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,6 +14,7 @@ import structlog
 
 from runner.agents import Run
 from runner.agents.configuration import configures_agents
+from runner.aside import run_in_thread
 from runner.changes.artifacts import BadArtifacts, find_max_answer, is_plain, read_report
 from runner.changes.rebase import find_unresolved, read_conflicts, refuse_unresolved, tell_rebased
 from runner.checks.verification import name_environment
@@ -231,7 +231,7 @@ async def _finish(runtime: Runtime, client: JobdClient, job: Job, profile: Profi
     try:
         result = await client.result(job.id, find_max_answer(profile.limits))
         # In a thread, because any part of the machine's answer may be long.
-        report = await asyncio.to_thread(read_report, job, result, profile, runtime.db.secret)
+        report = await run_in_thread(read_report, job, result, profile, runtime.db.secret)
         report = await _tell_origin(runtime, job, report)
     except (BadArtifacts, JobdError, OutputTooLarge) as error:
         failure = failure or f"the result could not be read: {error}"

@@ -6,7 +6,6 @@ token. A failure here only means that there is no verification; the job keeps it
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from runner.aside import run_aside
+from runner.aside import run_aside, run_in_thread
 from runner.changes.concerns import is_withheld
 from runner.characters import make_storable
 from runner.checks.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
@@ -87,7 +86,7 @@ class Subject:
 async def _plan(job: Job, report: Report) -> list[tuple[CheckKind, str, str]]:
     """The checks besides the issue's scripts; fewer if the diff cannot be analysed."""
     try:
-        return await asyncio.to_thread(plan_checks, report)
+        return await run_in_thread(plan_checks, report)
     except Exception:
         log.exception("job.checks_not_planned", **job.log_context())
         return []
@@ -198,7 +197,7 @@ async def _begin(runtime: Runtime, client: JobdClient, job: Job, environment: st
         subject = await _fetch_subject(runtime, job)
         if poll.result.get("sealed") is not True:
             subject = await _leave_strangers_out(runtime, job, subject)
-        runs = await asyncio.to_thread(_list_runs, subject, profile)
+        runs = await run_in_thread(_list_runs, subject, profile)
         await client.start_checks(environment, job.base_commit or "", subject.changes, runs, profile)
         return await note_begun(runtime, job, 2)
     else:
@@ -233,7 +232,7 @@ async def _fetch_subject(runtime: Runtime, job: Job) -> Subject:
     others = [check for check in found if check.kind is not CheckKind.ISSUE]
     changes = report.changes if report and report.digest else ()
     # In a thread, because a diff may have megabytes.
-    text = await asyncio.to_thread(find_text, changes, report.patch, is_built=is_built) if report else ()
+    text = await run_in_thread(find_text, changes, report.patch, is_built=is_built) if report else ()
     return Subject([*scripts, *others], changes, text)
 
 

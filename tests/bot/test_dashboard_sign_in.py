@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 from urllib.parse import parse_qs, urlsplit
 
 import aiohttp
@@ -248,7 +249,7 @@ def test_a_client_is_told_apart_by_an_address_that_it_does_not_choose(
     peer: str | None, forwarded: list[str], client: str
 ) -> None:
     headers = CIMultiDict([("X-Forwarded-For", value) for value in forwarded])
-    assert find_client(make_mocked_request("GET", "/", headers).clone(remote=peer)) == client
+    assert find_client(make_mocked_request("GET", "/", headers).clone(remote=cast(str, peer))) == client
 
 
 async def test_a_trip_to_github_takes_ten_minutes_at_most(dashboard: Dashboard) -> None:

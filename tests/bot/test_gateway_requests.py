@@ -87,7 +87,8 @@ def test_thinking_that_may_be_longer_than_the_answer_is_reserved() -> None:
         assert json.loads(asked.body)["thinking"] == thinking
     body = json.dumps({**PLAIN["/v1/messages"], "thinking": thinking}).encode()
     assert read_request("POST", "/v1/messages/count_tokens", "", body, ANYTHING).most.output_tokens == 0, "it is free"
-    for junk in (0, -1, 1_000_001, "900", 1e6, []):
+    junks: tuple[Any, ...] = (0, -1, 1_000_001, "900", 1e6, [])
+    for junk in junks:
         with pytest.raises(NotAllowed, match="whole number"):
             read("/v1/messages", thinking={"type": "enabled", "budget_tokens": junk})
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bot.web.live_channel import KEPT, encode
+from bot.web.live_channel import BEHIND, KEPT, encode
 from runner.model.job import Job, JobState
 from runner.rows import job_rows
 from tests.support.jobs import NOON, store_report
@@ -249,8 +249,34 @@ async def test_the_end_of_a_job_is_said_with_a_link_once_its_log_is_whole(site: 
         assert squeeze(reader.log) == "onetwothree"
         assert end.text.strip() == "Job finished: succeeded. View result"
         assert f'href="/jobs/{job.id}"' in end.data
+        assert "#logs" not in end.data, "the log that is being read stays"
         assert f'hx-get="/jobs/{job.id}"' in end.data, "each reader asks for what came out, and what they can do"
         assert await reader.drain() == ["over"]
+
+
+async def test_the_stream_of_an_ended_job_says_so_and_leaves_its_log_to_the_page(site: Site) -> None:
+    job = await site.add(state=JobState.SUCCEEDED)
+    await site.keep_log(job, "agent", b"one\ntwo\n")
+    async with follow(site, start=4) as reader:
+        end = await reader.until("end")
+        assert end.text.strip() == "Job finished: succeeded. View result"
+        assert 'hx-select-oob="#logs:innerHTML,' in end.data, (
+            "a page that has missed the end of the log takes all of it"
+        )
+        assert await reader.drain() == ["over"]
+        assert not reader.log
+
+
+async def test_a_long_rest_of_an_ended_log_is_left_to_the_page(site: Site) -> None:
+    job = await site.add(state=JobState.COLLECTING)
+    site.spool.append(job.id, "collect", b"one\n")
+    async with follow(site, "collect") as reader:
+        await reader.until_log("one")
+        await site.keep_log(job, "collect", b"one\n" + b"more\n" * BEHIND)
+        await move(site, job, JobState.SUCCEEDED)
+        end = await reader.until("end")
+        assert 'hx-select-oob="#logs:innerHTML,' in end.data
+        assert reader.log.strip() == "one"
 
 
 async def test_of_a_run_that_is_withheld_nothing_is_sent_any_more(site: Site) -> None:

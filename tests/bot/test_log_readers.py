@@ -164,3 +164,14 @@ async def test_the_next_log_is_as_closed_as_the_one_before(tmp_path: Path) -> No
         assert "Raw log" not in seen[-2].data
         assert FOUND not in "".join(event.data for event in seen)
         assert "it failed" in "".join(event.data for event in seen)
+
+
+async def test_no_log_is_opened_for_readers_who_may_not_read_it(tmp_path: Path) -> None:
+    async with open_dashboard(tmp_path) as dashboard, dashboard.browser() as stranger:
+        job = await dashboard.add(state=JobState.RUNNING)
+        (tmp_path / "spool" / f"{job.id}.agent.log").mkdir()  # Nobody can read it.
+        async with follow(stranger, job, "agent") as closed:
+            assert "running" in (await closed.until("state")).text
+            async with dashboard.database.write() as connection:
+                await job_rows.move_job(connection, job, JobState.FAILED, NOON)
+            assert (await closed.until("end")).text.strip() == "Job finished: failed. View result"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +35,9 @@ MACHINE_SIDE = "runner.jobd"
 _NEWER_MODULES = {"tomllib"}
 _VAGUE_NAMES = {"util", "utils", "helper", "helpers", "manager", "managers", "service", "services"}
 _PARSING = "runner.checks.python_source"
+
+_SHARED_THREADS = re.compile(r"asyncio\.to_thread\(|.*\.run_in_executor\(None\b")
+_WAITING = ("runner.db.", "bot.demo.", "bot.setup.")
 
 _NORMALISING = {
     "runner.characters",
@@ -333,6 +337,20 @@ def find_parsers(sources: Iterable[Source]) -> list[str]:
     return [
         f"{place} parses a stranger's Python: use runner.checks.python_source.parse"
         for place in [*places, *(one.place for one in imports)]
+    ]
+
+
+def find_shared_threads(sources: Iterable[Source]) -> list[str]:
+    """Uses of asyncio's default threads outside of packages whose work there waits only for the disk or a process.
+
+    DNS lookups need these threads, so whatever takes CPU time has others.
+    """
+    return [
+        f"{source.name}:{node.lineno} takes a thread from DNS lookups: use runner.aside.run_in_thread"
+        for source in sources
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and _SHARED_THREADS.match(ast.unparse(node))
+        if not source.name.startswith(_WAITING)
     ]
 
 
