@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
@@ -130,6 +130,8 @@ class RepositoryRules:
     """The project's top-level modules: a code block that imports one is a repro. Empty: any import counts."""
     requires: tuple[str, ...] = ()
     """The labels that machines must have for its jobs."""
+    routes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Label of an issue -> further labels that machines must have for its jobs."""
     pause_label: str = "ptq:pause"
     """On any issue, it pauses new jobs of the repository."""
     case_labels: bool = False
@@ -147,6 +149,13 @@ class RepositoryRules:
     """The most jobs, in addition to the operator's caps."""
     fault: str | None = None
     """Why the repository's own file is not valid. Nothing starts until it is fixed."""
+
+    def find_route(self, labels: Iterable[str]) -> tuple[str, ...]:
+        """The machine labels to which the labels of an issue lead. GitHub ignores upper and lower case in labels."""
+        routes, wanted = {label.casefold(): machines for label, machines in self.routes.items()}, dict[str, None]()
+        for label in labels:
+            wanted |= dict.fromkeys(routes.get(label.casefold(), ()))
+        return tuple(wanted)
 
     @property
     def own_caps(self) -> Mapping[Scope, Caps]:

@@ -85,16 +85,26 @@ def _find_missing(
     key: str, table: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], agents: Mapping[str, Any]
 ) -> Iterator[str]:
     """Agents and labels that a repository needs but that do not exist."""
-    more, requires = table.get("agents", []), table.get("requires", [])
+    more = table.get("agents", [])
     named = [("agent", table.get("agent")), *(("agents", name) for name in (more if isinstance(more, list) else []))]
     for place, agent in named:
         if isinstance(agent, str) and agent not in agents:
             yield f"{key}.{place}: there is no [agents.{agent}]; available: {', '.join(agents) or 'none'}"
-    if isinstance(requires, list) and requires:
-        wanted = {str(label) for label in requires}
-        labels = [machine.get("labels") for machine in machines]
-        if not any(wanted <= set(map(str, has)) for has in labels if isinstance(has, list)):
-            yield f"{key}.requires: no machine has all of these labels: {', '.join(sorted(wanted))}"
+    yield from _find_unroutable(key, table, machines)
+
+
+def _find_unroutable(key: str, table: Mapping[str, Any], machines: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Labels of machines that no machine has together."""
+    owned = [set(map(str, has)) for machine in machines if isinstance(has := machine.get("labels", []), list)]
+    requires, routes = table.get("requires"), table.get("routes")
+    wanted = {"requires": set(map(str, requires)) if isinstance(requires, list) else set[str]()}
+    if isinstance(routes, dict) and any(wanted["requires"] <= has for has in owned):
+        for label, given in routes.items():
+            if isinstance(given, list):
+                wanted[f'routes."{label}"'] = wanted["requires"] | set(map(str, given))
+    for place, labels in wanted.items():
+        if labels and not any(labels <= has for has in owned):
+            yield f"{key}.{place}: no machine has all of these labels: {', '.join(sorted(labels))}"
 
 
 def _find_mute(key: str, table: Mapping[str, Any], agents: Mapping[str, Any]) -> Iterator[str]:

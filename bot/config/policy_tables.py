@@ -310,6 +310,7 @@ class RepositoryTable(Table):
     who_may_start: Literal["triage", "write", "maintain", "admin"] = "write"
     who_may_open: Literal["write", "maintain", "admin"] = "write"
     requires: tuple[str, ...] = ()
+    routes: dict[Text, tuple[Text, ...]] = Field(default_factory=dict)
     setup: tuple[Text, ...] = ()
     update: tuple[Text, ...] | None = None
     smoke_test: tuple[Text, ...] = ()

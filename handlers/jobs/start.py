@@ -427,6 +427,8 @@ def _draft(
         if plan.preset.has_agent
         else "",
         skills=skills,
+        # Whoever names a machine knows better than a label.
+        requires=() if plan.choice.machine else rules.find_route(snapshot.labels),
         pinned_to=plan.choice.machine,
         posts=request.posts,
         follows=continued.id if continued else None,

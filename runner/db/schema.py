@@ -107,6 +107,7 @@ jobs = Table(
     Column("cancelled_by", String(100)),
     Column("model", Text),
     Column("skills", JSON, nullable=False),
+    Column("requires", JSON, nullable=False),  # labels of machines
     Column("follows", ForeignKey("jobs.id")),
     Column("conflicts", JSON(none_as_null=True)),  # paths; NULL while unknown, and if the job is not a rebase
     Column("replaces", ForeignKey("jobs.id"), unique=True),  # a job is restarted only once

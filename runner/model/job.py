@@ -151,6 +151,8 @@ class JobRequest:
     prompt: str
     skills: tuple[str, ...] = ()
     """Names of the skills that the issue's labels add."""
+    requires: tuple[str, ...] = ()
+    """Machine labels that it needs besides those of its repository, because of the issue's labels."""
     pinned_to: str | None = None
     """The only machine that it may run on; None allows any."""
     posts: Posts = Posts.ALL

@@ -56,7 +56,8 @@ def _job(row: Row[Any]) -> Job:
 def _to_job(values: Mapping[str, Any]) -> Job:
     conflicts = None if values["conflicts"] is None else tuple(values["conflicts"])
     facts = tuple((name, value) for name, value in values["facts"])
-    lists = {"skills": tuple(values["skills"]), "conflicts": conflicts, "facts": facts}
+    names = {name: tuple(values[name]) for name in ("skills", "requires")}
+    lists = {**names, "conflicts": conflicts, "facts": facts}
     words = {"kind": JobKind(values["kind"]), "state": JobState(values["state"]), "posts": Posts(values["posts"])}
     return Job(**{**values, **lists, **words})
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 
 import structlog
 
+from runner.model.environment import Profile
 from runner.model.fair_share import LONG, allot
 from runner.model.inventory import Inventory, Sighting, find_shortage, is_news, overlaps, remember, share_gpus
 from runner.model.job import Job, JobState
@@ -93,13 +94,13 @@ class _Chooser:
         ]
         recipe = name_recipe(profile.recipe(job.clone_url, job.base_branch))
         warm = [base for base in self.warm if base.recipe == recipe]
-        machines = eligible(_list_allowed(job, self.machines), profile.requires, private=job.private)
+        machines = _list_fitting(job, profile, self.machines)
         return choose_machine(machines, leases, avoid, self.lost.get(job.id), warm)
 
     def alike(self, job: Job) -> tuple[object, ...]:
         """If there is no slot for a job, there is none for other jobs with the same key."""
         profile = self.runtime.profiles.get(job.repository)
-        return (profile and profile.requires, job.private, job.pinned_to, self.lost.get(job.id))
+        return (profile and profile.requires, job.requires, job.private, job.pinned_to, self.lost.get(job.id))
 
 
 class Placement:
@@ -185,8 +186,7 @@ class Placement:
         profile = self._runtime.profiles.get(job.repository)
         async with self._runtime.db.read() as connection:
             states = await fetch_machine_states(connection)
-        allowed = _list_allowed(job, self._machines)
-        return _Pool(eligible(allowed, profile.requires, private=job.private) if profile else (), states)
+        return _Pool(_list_fitting(job, profile, self._machines) if profile else (), states)
 
     def _find_failure(self, job: Job, pool: _Pool) -> str | None:
         """Why waiting cannot help this job, as a sentence; None if it may still run."""
@@ -194,9 +194,9 @@ class Placement:
         if profile is None or job.agent not in self._runtime.agents:
             return UNCONFIGURED
         if not pool.fitting:
-            wanted = ", ".join(needs(profile.requires, private=job.private))
+            wanted = ", ".join(needs((*profile.requires, *job.requires), private=job.private))
             which = f"there is no machine {job.pinned_to} that" if job.pinned_to else "no machine"
-            return f"{which} has what this repository requires: {wanted}"
+            return f"{which} has what this job requires: {wanted}"
         waited = self._runtime.now() - job.created_at > timedelta(seconds=profile.limits.unreachable_after_s)
         for state in map(pool.state_of, pool.fitting):
             outage = state.outage
@@ -285,6 +285,7 @@ class Placement:
         return None if overlaps(share, machine, gpus, others) else share
 
 
-def _list_allowed(job: Job, machines: Mapping[str, Machine]) -> list[Machine]:
-    """The machines that a job may run on, before labels are compared."""
-    return [machine for machine in machines.values() if job.pinned_to in (None, machine.name)]
+def _list_fitting(job: Job, profile: Profile, machines: Mapping[str, Machine]) -> list[Machine]:
+    """The machines that a job may run on."""
+    allowed = [machine for machine in machines.values() if job.pinned_to in (None, machine.name)]
+    return eligible(allowed, (*profile.requires, *job.requires), private=job.private)

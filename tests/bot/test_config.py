@@ -212,6 +212,11 @@ def test_lists_in_the_environment_are_json(tmp_path: Path) -> None:
             'repos."octo/widgets".agent: there is no [agents.yours]; available: mine',
         ),
         ('requires = ["gpu"]', 'requires = ["tpu"]', 'repos."octo/widgets".requires: no machine has all of these'),
+        (
+            '["h100"] }',
+            '["mi300"] }',
+            'repos."octo/widgets".routes."module: cuda": no machine has all of these labels: gpu, mi300',
+        ),
         ('"ptq" = "diagnose"', '"ptq" = "heal"', 'repos."octo/widgets".labels.ptq: unknown preset; available: repro'),
         ("slots = 2", "slot = 2", "machines[0].slot: unknown key; did you mean slots?"),
         ("timeout_s = 3600", "timeout = 3600", "limits.timeout: unknown key; did you mean timeout_s?"),

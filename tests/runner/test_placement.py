@@ -138,7 +138,16 @@ async def test_a_job_of_a_private_repository_that_no_machine_serves_fails_with_t
     async with open_floor(tmp_path, "gpu-1") as floor:
         job = await floor.place(await floor.queue(private=True))
         assert job.state is JobState.FAILED
-        assert job.failure == "no machine has what this repository requires: private repositories"
+        assert job.failure == "no machine has what this job requires: private repositories"
+
+
+async def test_a_job_is_placed_where_its_issues_labels_lead(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, "gpu-1", "gpu-2") as floor:
+        floor.machines = [floor.machines[0], replace(floor.machines[1], labels=frozenset({"rocm"}))]
+        floor.placement = floor.restart()
+        assert (await floor.place(await floor.queue(requires=("rocm",)))).machine == "gpu-2"
+        lost = await floor.place(await floor.queue(8, requires=("rocm", "mi300")))
+        assert lost.failure == "no machine has what this job requires: rocm, mi300, public repositories"
 
 
 async def test_a_drain_keeps_its_first_time_and_what_is_known_of_the_machine(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import os
 import shutil
@@ -303,6 +304,24 @@ async def test_a_machine_on_which_no_job_can_be_prepared_is_out_and_the_next_one
         assert world.digest()
         async with world.playground.service.context.db.read() as connection:
             assert [base.machine for base in await fetch_warm_bases(connection)] == ["gpu-1"]
+
+
+async def test_an_issues_labels_choose_the_machine_unless_the_command_names_one(tmp_path: Path) -> None:
+    routes = 'routes = { "Module: ROCm" = ["rocm"] }\n'
+    more_toml = second_machine(tmp_path).replace('["gpu"]', '["gpu", "rocm"]')
+    async with open_world(tmp_path, on_real_machine=True, more_toml=more_toml, repository_toml=routes) as world:
+        await world.open_issue()
+        await world.label("module: rocm")
+        await world.label()
+        await world.wait_for_report()
+        await world.comment("/ptq fix --machine gpu-1")
+        await world.wait_for_report(2)
+        jobs = {job.attempt: (job.machine, job.requires) for job in await world.jobs()}
+        assert jobs == {1: ("gpu-2", ("rocm",)), 2: ("gpu-1", ())}
+        async with aiohttp.ClientSession() as session:
+            url = f"{world.playground.service.url}/jobs/{(await world.jobs())[1].id}"
+            async with session.get(url) as answer:
+                assert "machines with rocm, because of the issue's labels" in html.unescape(await answer.text())
 
 
 async def test_what_a_job_left_behind_goes_when_the_service_starts_and_what_nobody_knows_stays(tmp_path: Path) -> None:

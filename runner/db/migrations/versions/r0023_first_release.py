@@ -126,6 +126,7 @@ def upgrade() -> None:
         sa.Column("cancelled_by", sa.String(100)),
         sa.Column("model", sa.Text()),
         sa.Column("skills", sa.JSON(), nullable=False),
+        sa.Column("requires", sa.JSON(), nullable=False),
         sa.Column("follows", sa.String(20)),
         sa.Column("conflicts", sa.JSON(none_as_null=True)),
         sa.Column("replaces", sa.String(20)),
