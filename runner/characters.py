@@ -237,7 +237,8 @@ def _find_invisible(text: str) -> set[str]:
 
 
 def _replace_invisible(text: str, write: Callable[[str], str]) -> str:
-    text = _STRAY_SELECTOR.sub(lambda found: write(found[0]), text)
+    if "\ufe0e" in text or "\ufe0f" in text:  # Without one, nobody waits for the slow search.
+        text = _STRAY_SELECTOR.sub(lambda found: write(found[0]), text)
     return _translate(text, {ord(char): write(char) for char in _find_invisible(text)})
 
 

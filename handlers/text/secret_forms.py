@@ -116,6 +116,21 @@ def _find_heads(secrets: frozenset[str]) -> tuple[tuple[str, ...], Mapping[str, 
     return tuple(head for head in heads if head.count("\n") == 1), longer
 
 
+_PIECE = 50_000
+"""Characters that are searched at once. Other threads wait for that: a few milliseconds, and 100 for some megabytes."""
+
+
+def _cut(text: str) -> Iterator[str]:
+    """The text in pieces. Each ends with a blank, which no match of `_RUN` and `_DROPPED` goes over."""
+    start = 0
+    while len(text) - start > _PIECE:
+        blanks = (text.rfind(blank, start, start + _PIECE) for blank in "\n ")
+        end = (next((at for at in blanks if at >= 0), -1) + 1) or (text.find("\n", start) + 1) or len(text)
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
 _RUN = re.compile(r"[A-Za-z0-9+/_%-]{12,}+")
 
 
@@ -127,7 +142,7 @@ def _find_probe(form: str) -> str:
 
 def find_present(text: str, forms: Iterable[str]) -> list[str]:
     """The forms that the text contains. There are many forms, so most are searched only in its long runs."""
-    runs = "\n".join(_RUN.findall(text))
+    runs = "\n".join(run for piece in _cut(text) for run in _RUN.findall(piece))
     return [form for form in forms if _find_probe(form) in runs and form in text]
 
 
@@ -147,7 +162,7 @@ def find_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> 
 
     Shells and strings in programs write signs with a backslash, too.
     """
-    plain = _DROPPED.sub(r"\1", text)
+    plain = "".join(_DROPPED.sub(r"\1", piece) for piece in _cut(text))
     spans = sorted(find_spans(plain, secrets, shapes)) if len(plain) < len(text) else []
     if not spans:
         return

@@ -20,7 +20,7 @@ from handlers.words.report_comment import approvable
 from runner.changes.patch import list_lines
 from runner.characters import unescape_invisible
 from tests.handlers.test_report_comment import done, render, result
-from tests.support.cpu_time import takes_at_most
+from tests.support.cpu_time import measure_longest_call, no_garbage_collection, takes_at_most
 
 TOKEN = "ghp_" + "a1" * 20
 LIVE = 'live "secret"\nwhose second line is long enough\nend'
@@ -294,3 +294,12 @@ def test_a_long_patch_takes_no_longer_for_each_line_than_a_short_one() -> None:
         )
         assert takes_at_most(80, partial(show_patch, short, ()), partial(show_patch, long, ())), lines
         assert len(show_patch(long, ()).masked) == (96_000 if len(lines) == 7 else 0)
+
+
+@pytest.mark.parametrize(
+    "line", ["+def forward(self, x_1): return value * 0x3f  # note", f"+{40 * 'a'}\\*", f"-{40 * 'a'}\u2600\ufe0f"]
+)
+def test_other_threads_run_while_megabytes_are_made_ready_for_people(line: str) -> None:
+    patch = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n" + f"{line}\n" * (2_000_000 // len(line))
+    with no_garbage_collection():
+        assert measure_longest_call(lambda: show_patch(patch, ["hunter2hunter2"])) < 0.03

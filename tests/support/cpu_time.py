@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 Work = Callable[[], object]
 
@@ -19,6 +21,25 @@ def measure_cpu(work: Work, runs: int = 3) -> float:
 def takes_at_most(factor: float, short: Work, long: Work) -> bool:
     """Whether the long work takes at most this many times as long as the short one, in one of five comparisons."""
     return any(measure_cpu(long) <= factor * measure_cpu(short) for _ in range(5))
+
+
+def measure_longest_call(work: Work) -> float:
+    """Seconds of CPU of the longest call into C, without what that calls in Python: no other thread runs meanwhile."""
+    last, longest = time.thread_time(), 0.0
+
+    def look(frame: FrameType, event: str, called: object) -> None:
+        nonlocal last, longest
+        now = time.thread_time()
+        if event == "c_return":
+            longest = max(longest, now - last)
+        last = now
+
+    sys.setprofile(look)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return longest
 
 
 @contextmanager

@@ -44,6 +44,17 @@ MAX_DIFFS, MAX_PROSES = 8, 64
 """The number of rendered diffs and reports that are cached."""
 
 
+PIECE = 50_000
+"""The characters of a text that are escaped at once. Other threads wait for that."""
+
+
+def escape_in_pieces(text: str) -> Markup:
+    """The same as `escape`. Pure."""
+    if len(text) <= PIECE or hasattr(text, "__html__"):
+        return escape(text)
+    return Markup().join(escape(text[at : at + PIECE]) for at in range(0, len(text), PIECE))
+
+
 def show_moment(at: datetime, *, seconds: bool = False) -> Markup:
     """A time for people and for programs. Pure."""
     said = at.strftime("%Y-%m-%d %H:%M:%S" if seconds else "%Y-%m-%d %H:%M")
@@ -76,6 +87,7 @@ class Renderer:
         self._clean_word = lru_cache(MAX_WORDS)(self._clean_text)
         loader = FileSystemLoader(Path(__file__).parent.parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean)
+        self._templates.filters["e"] = escape_in_pieces
         # Pages are often reloaded.
         self._templates.filters["shown_patch"] = self.show_patch
         self._templates.filters["pull_title"] = lambda report, job: propose_title(job, report, self._live_secrets)
