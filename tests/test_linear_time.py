@@ -240,6 +240,8 @@ _HEAD, _MEGABYTE = "-----BEGIN PRIVATE KEY-----\n", 1_000_000
         90_000 * "x" + _HEAD + 990 * "authorization:\n",
         "authorization:\n",
         "authorization: bearer\n",
+        "machine a.b\n",
+        "machine\n",
         "authorization:\n" + 100_000 * "\n",
         "hunter\n",
     ],

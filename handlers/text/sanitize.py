@@ -79,6 +79,7 @@ def _not_left_open(end: str) -> str:
 
 _VALUE_END = r"[\s\"',;)&|<>\\]"
 
+_HOST = r"[\w-]{1,60}(?:\.[\w-]{1,60}){1,8}"
 _AWS_VALUE = r"[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"
 
 KEY_SHAPES: tuple[Rule, ...] = (
@@ -180,7 +181,7 @@ KEY_SHAPES: tuple[Rule, ...] = (
     _replace("aws secrets in variables", rf"(SECRET_ACCESS_KEY{_AWS_VALUE}", rf"\1{REDACTED}"),
     _replace(
         "passwords for machines",
-        r"(machine\s{1,5}[\w-]{1,60}(?:\.[\w-]{1,60}){1,8}\s{1,5}(?:login\s{1,5}\S{1,100}\s{1,5})?"
+        rf"(machine\s{{1,5}}{_HOST}\s{{1,5}}(?:login\s{{1,5}}\S{{1,100}}\s{{1,5}})?"
         rf"password\s{{1,5}}){_not_left_open(_VALUE_END)}\S{{6,}}",
         rf"\1{REDACTED}",
     ),
@@ -229,10 +230,19 @@ _HEADER_BEGUN = re.compile(
 _LONGEST_HEADER = 40
 """Characters of what `_HEADER_BEGUN` finds, at most."""
 
+_NETRC = re.compile(rf"machine(?:[ \t]{{0,5}}\n|[ \t]{{1,5}}{_HOST}[ \t]{{0,5}}(?:\n|login|password))")
+_NETRC_BEGUN = re.compile(
+    rf"machine\s{{1,5}}(?:{_HOST}\s{{1,5}}(?:login\s{{1,5}}(?:\S{{1,100}}\s{{1,5}})?)?(?:password\s{{1,5}})?)?\Z"
+)
+_LONGEST_NETRC = 750
+"""Characters of what `_NETRC_BEGUN` finds, at most."""
+
 
 def may_open(text: str, secrets: Collection[str]) -> bool:
     """Whether `find_open` can find anything in the text. Ask this first: it is cheap, and usually the answer is no."""
-    return "-----BEGIN " in text or has_head(text, frozenset(secrets)) or bool(_HEADER.search(text))
+    return (
+        "-----BEGIN " in text or has_head(text, frozenset(secrets)) or bool(_HEADER.search(text) or _NETRC.search(text))
+    )
 
 
 def find_open(text: str, secrets: Collection[str], start: int = 0) -> int:
@@ -247,6 +257,8 @@ def find_open(text: str, secrets: Collection[str], start: int = 0) -> int:
         places += [at for at, end in heads[-1:] if not closes_key(text, end)]
     if header := _HEADER_BEGUN.search(text, max(len(text) - _LONGEST_HEADER, 0)):
         places.append(header.start())
+    if netrc := _NETRC_BEGUN.search(text, max(len(text) - _LONGEST_NETRC, 0)):
+        places.append(netrc.start())
     return min(places)
 
 

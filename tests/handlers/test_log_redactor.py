@@ -33,6 +33,8 @@ SECRET_TEXTS = {
     "header": "Authorization:\n Bearer " + "a1" * 20,
     "header on three lines": "Authorization:\n  Bearer\n " + "c3" * 12,
     "two headers": 2 * ("\nAuthorization:\n  Bearer\n " + "c3" * 12),
+    "netrc": "machine git.example.org\n  login octo\n  password pa55word-pa55word",
+    "netrc without a login": "machine git.example.org\npassword\npa55word-pa55word",
     "address": "https://user:pa55word@example.org",
     "model": "sk-ant-" + "b2" * 20,
     "web token": "eyJ" + "a1" * 20 + ".eyJ" + "b2" * 20 + ".",
