@@ -7,7 +7,7 @@ wrote a text and where it goes. What a reader cannot see is decided in `runner.c
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -257,9 +257,18 @@ def find_open(text: str, secrets: Collection[str], start: int = 0) -> int:
         places += [at for at, end in heads[-1:] if not closes_key(text, end)]
     if header := _HEADER_BEGUN.search(text, max(len(text) - _LONGEST_HEADER, 0)):
         places.append(header.start())
-    if netrc := _NETRC_BEGUN.search(text, max(len(text) - _LONGEST_NETRC, 0)):
-        places.append(netrc.start())
-    return min(places)
+    return min([*places, *_find_netrc(text)])
+
+
+def _find_netrc(text: str) -> Iterator[int]:
+    """Where an entry of a .netrc begins that is not complete. Its names may contain the word, too."""
+    at = len(text)
+    for _ in range(4):
+        at = text.rfind("machine", max(len(text) - _LONGEST_NETRC, 0), at)
+        if at < 0:
+            return
+        if _NETRC_BEGUN.match(text, at):
+            yield at
 
 
 def closes_key(text: str, start: int = 0) -> bool:
