@@ -56,11 +56,14 @@ SETTLE_S = 5.0
 """Seconds that the end of a job waits for its open requests to be counted."""
 MAX_CONNECTIONS = 128
 """Connections of one job at the same time. Agents and their helpers open a few, package installers about fifty."""
+MAX_TOGETHER, ALWAYS = 512, 16
+"""Connections of all jobs, and those that each job has a place for even then. What waits on a connection is not counted
+in `Room`: some 300 kB in the window of SSH and in aiohttp's buffers."""
 MAX_HEADERS, MAX_FIELD = 64, 4096
 """Headers of a request, and bytes of one header. Agents send about twenty; the longest have a few hundred bytes."""
 MAX_WAITING = 2
 """Requests that may wait on one connection. No agent sends a request before the previous one is answered."""
-READ_BUFFER = 64 * 1024
+READ_BUFFER = 32 * 1024
 """Bytes that are read from a connection ahead of the handler; aiohttp reads up to twice as much."""
 FIRST_BYTES_S = 60.0
 """Seconds in which a new connection must send its first bytes."""
@@ -80,6 +83,11 @@ class _Caller:
         """See `bot.gateway.proxy.Connection`."""
         self.transport.abort()
         self.task.cancel()
+
+
+def find_most(others: int) -> int:
+    """The most connections of a job, if all others have so many. It leaves as many free as it has, as in `Room`."""
+    return min(MAX_CONNECTIONS, max(ALWAYS, (MAX_TOGETHER - others) // 2))
 
 
 class ModelGateway:
@@ -194,13 +202,17 @@ class ModelGateway:
         url, task = request.rel_url.with_path(path, keep_query=True), asyncio.current_task()
         assert task
         assert request.transport
-        if len(endpoint.answering) >= MAX_CONNECTIONS:
+        if len(endpoint.answering) >= self._find_most(endpoint):
             return self._turn_away(path, 503, "too many requests at once")
         endpoint.answering[task] = _Caller(task, request.transport)
         try:
             return await self._answer(endpoint, request.clone(rel_url=url))
         finally:
             del endpoint.answering[task]
+
+    def _find_most(self, endpoint: JobEndpoint) -> int:
+        """The most connections that a job may have now."""
+        return find_most(sum(len(each.answering) for each in self._endpoints.values() if each is not endpoint))
 
     def _find_endpoint(self, job_id: str, context: Mapping[str, object]) -> JobEndpoint:
         """The endpoint of a job. It is created if there is none."""
@@ -259,7 +271,7 @@ class ModelGateway:
         """Handle one connection from the machine."""
         task = asyncio.current_task()
         assert task
-        if len(endpoint.answering) >= MAX_CONNECTIONS and not endpoint.break_off_stranger():
+        if len(endpoint.answering) >= self._find_most(endpoint) and not endpoint.break_off_stranger():
             stream.abort()
             return
         endpoint.answering[task] = endpoint.strangers[task] = stream

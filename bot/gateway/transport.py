@@ -56,9 +56,9 @@ class StreamTransport(asyncio.Transport):
         with suppress(OSError, EOFError):
             while data := await self._stream.read():
                 for start in range(0, len(data), PIECE_BYTES):
+                    await self._may_read.wait()
                     await self._share.wait()
                     self._share.work(self._protocol.data_received, data[start : start + PIECE_BYTES])
-                await self._may_read.wait()
                 await asyncio.sleep(0)  # Reading data that has arrived already does not yield to other tasks.
 
     async def _send(self) -> None:

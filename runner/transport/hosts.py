@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import asyncssh
 import structlog
+from asyncssh.channel import SSHChannel
 from asyncssh.stream import SSHUNIXStreamSession
 
 from runner.model.completed import Completed
@@ -32,9 +33,11 @@ Value = TypeVar("Value")
 MAX_SESSIONS = 5
 """Commands at the same time on one connection: OpenSSH's `MaxSessions` is 10, and it frees sessions late."""
 CHANNEL_RETRY_S = 0.1
-WINDOW = 256 * 1024
-"""Bytes that a forwarded connection may send before somebody reads them. asyncssh may keep twice as many, and its own
-window has 2 MiB: a job with many connections would fill the service's memory."""
+WINDOW = 64 * 1024
+"""Bytes that a forwarded connection may send before somebody reads them. asyncssh's own window has 2 MiB: a job with
+many connections would fill the service's memory. A request of 500 kB takes 0.4 s if the machine is 50 ms away."""
+READ_AHEAD = 16 * 1024
+"""Bytes that may have left the window and are not read yet. asyncssh would allow as many as the window has."""
 MAX_CHANNELS = 256
 """Connections to one socket that a machine has not closed. asyncssh keeps each until then, whatever we close."""
 MAX_REFUSED = 1_000
@@ -264,6 +267,10 @@ class _Channel(SSHUNIXStreamSession[bytes]):
     def __init__(self, serve: Serve, end: Callable[[], None]) -> None:
         super().__init__(serve)
         self._end = end
+
+    def connection_made(self, chan: SSHChannel[bytes]) -> None:
+        super().connection_made(chan)
+        self._limit = READ_AHEAD
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

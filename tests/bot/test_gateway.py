@@ -13,7 +13,7 @@ import pytest
 import structlog
 from aiohttp import web
 
-from bot.gateway.endpoints import MAX_CONNECTIONS
+from bot.gateway.endpoints import ALWAYS, MAX_CONNECTIONS, MAX_TOGETHER, find_most
 from bot.gateway.proxy import MAX_REFUSALS, Upstream
 from bot.gateway.requests import RequestRule
 from bot.github.session import OutboundSettings
@@ -409,6 +409,17 @@ async def test_of_one_job_no_more_connections_are_taken_than_agents_need(tmp_pat
             assert await last[0].read() == b""
         for _, writer in (*opened, last):
             writer.close()
+
+
+def test_all_jobs_together_have_a_bounded_number_of_connections_and_each_has_a_place_for_some() -> None:
+    jobs: list[int] = []
+    for _ in range(20):
+        jobs.append(0)
+        while jobs[-1] < find_most(sum(jobs[:-1])):
+            jobs[-1] += 1
+    assert jobs[0] == MAX_CONNECTIONS
+    assert min(jobs) == jobs[-1] == ALWAYS
+    assert sum(jobs) <= MAX_TOGETHER + ALWAYS * len(jobs)
 
 
 async def test_those_who_have_not_shown_the_token_make_room_for_others(tmp_path: Path, job: Job) -> None:

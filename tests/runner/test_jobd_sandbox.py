@@ -27,7 +27,7 @@ from runner.jobd.files import Failure
 from runner.jobd.git import find_git_folders
 from runner.jobd.sandbox import landlock, namespaces, sandbox, syscalls
 from runner.jobd.sandbox.processes import find_processes
-from runner.jobd.sandbox.tools import find_tools
+from runner.jobd.sandbox.tools import choose_named, find_tools
 from tests.support import lesser_kernel, refused_calls
 from tests.support.jobd import COLLECT, Jobd, Repository, find_first, processes_with, wait_until
 from tests.support.made_base import MadeBase
@@ -643,6 +643,20 @@ def test_links_among_tools_are_followed_to_what_they_need(tmp_path: Path) -> Non
     (tmp_path / ".local/bin/ruff").symlink_to(tmp_path / "uv/tools/ruff/bin/ruff")
     found = sandbox.outermost(find_tools(frozenset([tmp_path / ".local/bin"]), frozenset([tmp_path])))
     assert found == [tmp_path / path for path in (".local/bin", "uv/python/3.12", "uv/tools/ruff")]
+
+
+def test_a_link_in_a_command_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+    dead = os.fork()
+    if not dead:
+        os._exit(0)
+    os.waitid(os.P_PID, dead, os.WEXITED | os.WNOWAIT)  # Its links in /proc can no longer be read, for any account.
+    try:
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "theirs").mkdir()
+        named = [f"/proc/{dead}/root", str(tmp_path / "mine"), str(tmp_path / "theirs"), "mine"]
+        assert choose_named(named, [tmp_path / "theirs"]) == {tmp_path / "mine"}
+    finally:
+        os.waitpid(dead, 0)
 
 
 @needs_cells

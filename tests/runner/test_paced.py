@@ -398,3 +398,22 @@ async def test_a_machine_that_takes_a_few_bytes_at_a_time_is_disconnected(tmp_pa
     connections: asyncio.Queue[asyncssh.SSHServerConnection] = asyncio.Queue()
     async with asyncio.timeout(60), await flooding.listen(server_factory=lambda: Opening(connections)):
         assert await write_to(flooding.machine, connections, lambda _: None, max_pktsize=1) == 0
+
+
+async def test_a_machine_sends_little_on_a_connection_that_nobody_reads(tmp_path: Path) -> None:
+    flooding = Flooding(tmp_path)
+    connections: asyncio.Queue[asyncssh.SSHServerConnection] = asyncio.Queue()
+
+    async def accept(_: Stream) -> None:
+        """Read nothing."""
+
+    host = SshHost(flooding.machine)
+    async with asyncio.timeout(60), await flooding.listen(server_factory=lambda: Opening(connections)):
+        await host.listen("/x/1", accept)
+        connection = connections.get_nowait()
+        _, writer = await connection.open_unix_connection("/x/1", encoding=None)
+        writer.write(bytes(2**20))
+        for _ in range(5):  # Each goes there and back behind the data, and so behind what the data causes.
+            await connection.open_unix_connection("/x/1", encoding=None)
+        assert writer.channel.get_write_buffer_size() > 2**20 - 2**17
+        await host.close()

@@ -49,7 +49,7 @@ from .namespaces import (
     mount_empty,
 )
 from .shortage import Shortage, explain_refusal, explain_shortage, unless_forbidden
-from .tools import find_tools, is_inside, is_there
+from .tools import choose_named, find_tools, is_inside, is_there
 
 SCRATCH, SHARED_MEMORY = (Path("/tmp"), Path("/var/tmp")), Path("/dev/shm")  # noqa: S108 - the system's standard paths
 SHARED = (Path("/var"), Path("/var/spool"), Path("/dev"))
@@ -149,10 +149,7 @@ class Sandbox:
         named += os.environ.get("PATH", os.defpath).split(":")
         # Jobs can write to these folders, so links in them must not decide what is visible.
         theirs = [folder.resolve() for folder in (self._job.folder.parent, self._job.place)]
-        paths = frozenset(
-            path for path in map(Path, named) if path.is_absolute() and not is_inside(os.path.realpath(path), theirs)
-        )
-        tools = find_tools(paths, self._covers, frozenset(self._writable))
+        tools = find_tools(choose_named(named, theirs), self._covers, frozenset(self._writable))
         clone = find_own_clone(self._job)
         kept = {clone, clone.resolve(), Path("/etc/resolv.conf").resolve(), *tools}
         return outermost(path for path in kept if is_inside(path, self._covers))

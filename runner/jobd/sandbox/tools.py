@@ -20,6 +20,18 @@ INSTALLED = ("lib", "lib64", "libexec", "versions", "conda-meta")
 """Folders that show that a folder of programs and its parent belong together. `~/.cargo` also holds keys."""
 
 
+def choose_named(named: Iterable[str], theirs: Collection[Path]) -> frozenset[Path]:
+    """The paths that exist, as far as this account may see, and do not lead into one of the folders `theirs`.
+
+    A link that the account may not read, such as `/proc/1/root`, is not there for it.
+    """
+    return frozenset(
+        path
+        for path in map(Path, named)
+        if path.is_absolute() and is_there(path) and not is_inside(os.path.realpath(path), theirs)
+    )
+
+
 @lru_cache(maxsize=1)
 def find_tools(
     named: frozenset[Path], covers: frozenset[Path], writable: frozenset[Path] = frozenset()
