@@ -200,11 +200,13 @@ class Pages:
     async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
         """The state of a job, the same for all readers."""
         is_mine = not job.active or self._follows(job.id)
+        earlier = await job_rows.fetch_job(connection, job.follows) if job.follows else None
         return {
             "events": await job_rows.fetch_events(connection, job.id),
             "moves": await job_rows.fetch_moves(connection, job.id),
             "meter": await job_rows.fetch_meter(connection, job.id),
-            "earlier": await job_rows.fetch_job(connection, job.follows) if job.follows else None,
+            # Readers of a public job may not know of a private one.
+            "earlier": earlier if earlier and (job.private or not earlier.private) else None,
             "troubles": await list_troubles(connection, job),
             "elsewhere": not is_mine and name_claim(job.id) in await fetch_claimed(connection),
         }
@@ -264,7 +266,7 @@ class Pages:
             job = await job_rows.fetch_job(connection, job_id)
             assert job is not None, "jobs are never deleted"
             standing = await self._fetch_standing(connection, job)
-            mark = await fetch_standing_mark(connection, job)
+            mark = await fetch_standing_mark(connection, job, self._context.db.secret)
             report = await job_rows.fetch_report(connection, job_id)
         return await run_for_page(partial(self._draw_view, job, report, mark, **standing))
 

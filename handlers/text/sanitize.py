@@ -14,6 +14,7 @@ from functools import partial
 from handlers.text.markdown import LANGUAGES, LINE_START, Fence, find_half_span, find_spans, parse_blocks, split_fences
 from handlers.text.secret_forms import find_forms, find_head, find_present, has_head, mask_escaped
 from runner.characters import show_invisible
+from runner.model.jobd_answers import SAYS
 
 REDACTED = "[redacted]"
 
@@ -492,14 +493,20 @@ def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
     return _defuse_prose([make_safe_title(text, secrets, limit)])
 
 
+LIKE_A_TICK = "\u02bc"
+"""Stands for a backtick in code within a line of ours."""
+
+
 def make_plain_line(text: str, secrets: Collection[str], limit: int) -> str:
     """The same for a sentence of ours that has somebody's words in it: it has code spans, and no other Markdown.
 
-    A path in a code span is shown exactly as it is.
+    A path in a code span is shown exactly as it is. What a machine says is code to its end.
     """
     line = show_invisible(" ".join(map(str.strip, redact(text, secrets).splitlines())))
     line = line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
-    return _defuse_prose([line], (*RULES, _PLAIN))
+    ours, says, said = line.partition(SAYS)
+    quoted = f"`{said.replace('`', LIKE_A_TICK)}`" if said.strip() else ""
+    return f"{_defuse_prose([ours + says], (*RULES, _PLAIN))}{quoted}"
 
 
 def _spell_out_markup(text: str) -> str:

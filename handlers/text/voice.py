@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import cache
 
 from handlers.text.markdown import join_wrapped
-from handlers.text.sanitize import cut, make_safe, redact
+from handlers.text.sanitize import LIKE_A_TICK, cut, make_safe, redact
 from runner.changes.concerns import OUTCOMES
 from runner.characters import drop_invisible, show_invisible, unify
 
@@ -111,7 +111,7 @@ def show_words(text: str, secrets: Collection[str], limit: int) -> str:
 
     Unlike `sanitize.show_code`, which is for names, it writes no sign out that people can read, and fits no table.
     """
-    line = " ".join(show_invisible(redact(text, secrets)).split()).replace("`", "\u02bc")
+    line = " ".join(show_invisible(redact(text, secrets)).split()).replace("`", LIKE_A_TICK)
     return f"`{line if len(line) <= limit else f'{line[: limit - 1]}…'}`" if line else "no words"
 
 

@@ -18,9 +18,18 @@ from typing import Any
 from runner.agents.configuration import configures_agents
 from runner.changes.patch import check_patch, list_bare_returns, list_unshown
 from runner.changes.patch_text import PatchMismatch
-from runner.characters import decode_exactly, drop_invisible, make_storable, name_oddities, show_path, unify
+from runner.characters import (
+    decode_exactly,
+    drop_invisible,
+    make_storable,
+    name_oddities,
+    show_invisible,
+    show_path,
+    unify,
+)
 from runner.model.environment import Limits, Profile
 from runner.model.job import FileChange, Job, Report, digest_of
+from runner.model.jobd_answers import SAYS
 
 LINK, SUBMODULE = "120000", "160000"
 MODES = ("100644", "100755", LINK, SUBMODULE)
@@ -152,8 +161,8 @@ def _read_problems(raw: Mapping[str, Any]) -> list[str]:
     if not isinstance(problems, list):
         raise BadArtifacts("the list of problems is missing")
     sentences = (problem[:MAX_NOTE] for problem in problems if isinstance(problem, str))
-    # These are our program's sentences, but a machine can send anything. Shown as code, they do not look like ours.
-    return [f"the machine says: {show_path(' '.join(sentence.split()))}" for sentence in sentences]
+    # These are our program's sentences, but a machine can send anything.
+    return [f"{SAYS}{show_invisible(' '.join(sentence.split()))}" for sentence in sentences]
 
 
 def _first(sentences: Sequence[str]) -> tuple[str, ...]:

@@ -51,7 +51,7 @@ def describe(error: Exception) -> dict[str, str]:
         return {"error": error.name, "message": error.message}
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return {"error": "disk_full", "message": "the machine's disk is full"}
-    return {"error": "internal", "message": f"{type(error).__name__}: {error}"[:MAX_MESSAGE]}
+    return {"error": "internal", "message": f"{type(error).__name__}:\n{error}"[:MAX_MESSAGE]}
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def blame_job() -> Iterator[None]:
     except OSError as error:
         if error.errno in MACHINE_ERRORS:
             raise
-        raise Failure("files_unusable", f"the repository's commands left files that cannot be used: {error}") from None
+        raise Failure("files_unusable", f"the repository's commands left files that cannot be used:\n{error}") from None
 
 
 def is_full(folder: Path, said: str) -> bool:

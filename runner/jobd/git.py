@@ -136,7 +136,8 @@ class Git:
                 # Git does not always report a full disk. This raises if it is full.
                 os.posix_fallocate(output.fileno(), output.tell(), RESERVE)
                 full = is_full(self.folder, "".join(said))
-                reason = f"git {words[0]} failed: {'; '.join(said[-3:])}"
+                # On lines of their own, because they can quote a file's name, and an agent can choose that.
+                reason = "\n".join([f"git {words[0]} failed:", *said[-3:]])
                 raise Failure("disk_full" if full else "git_failed", reason)
             self.ignored += [line for line in said if line.startswith("Ignoring path ")]
             output.seek(0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from runner.model.jobd_answers import read_number, read_text
+from runner.model.jobd_answers import SAYS, read_number, read_text
 from runner.model.machines import Devices, Lease, Machine
 
 MAX_GPUS = 64
@@ -117,7 +117,7 @@ def find_shortage(machine: Machine, inventory: Inventory) -> str | None:
         return f"its disk has {free:,.1f} GB free, but min_free_gb is {least:g}"
     # With gpus_per_slot = 0, jobs see all GPUs anyway.
     if inventory.gpu_trouble and (inventory.gpus or machine.gpus_per_slot != 0):
-        return f"its GPUs cannot be listed: {inventory.gpu_trouble}"
+        return f"its GPUs cannot be listed; {SAYS}{inventory.gpu_trouble}"
     return None
 
 

@@ -15,6 +15,9 @@ from runner.bounded_json import parse_bounded
 from runner.characters import make_storable
 from runner.model.completed import Completed
 
+SAYS = "the machine says: "
+"""It stands before each text of a machine, wherever the text goes: an agent may have chosen its words, in the name of a
+file for example. In comments what follows it is code (`handlers.text.sanitize.make_plain_line`)."""
 SHELL_CANNOT_RUN = (126, 127)
 """A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
 MAX_MESSAGE = 8_000
@@ -77,7 +80,7 @@ def parse_answer(completed: Completed) -> dict[str, Any]:
         raise _classify_crash(completed)
     if answer.get("ok") is not True:
         code, message = read_text(answer.get("error"), MAX_WORD), read_text(answer.get("message"))
-        raise JobdError(code or "internal", message or "the machine gave no reason")
+        raise JobdError(code or "internal", f"{SAYS}{message}" if message else "the machine gave no reason")
     return answer
 
 
@@ -95,12 +98,12 @@ def read_number(told: Any) -> int:
 
 def parse_poll(answer: Mapping[str, Any]) -> Poll:
     """Parse an answer to `poll`. Raises `JobdError` if it is not valid."""
-    heading = read_text(answer.get("heading"), 2 * MAX_HEADING)
+    heading, message = read_text(answer.get("heading"), 2 * MAX_HEADING), read_text(answer.get("message"))
     try:
         return Poll(
             state=StageState(answer["state"]),
             error=read_text(answer.get("error"), MAX_WORD) or None,
-            message=read_text(answer.get("message")) or None,
+            message=f"{SAYS}{message}" if message else None,
             result=dict(answer.get("result") or {}),
             log=base64.b64decode(answer["log"], validate=True),
             log_size=read_number(answer["log_size"]),
@@ -132,4 +135,4 @@ def _classify_crash(completed: Completed) -> JobdError:
         return JobdError("no_python", "the configured Python interpreter cannot be run there")
     lines = completed.stderr[-MAX_STDERR_READ:].decode(errors="replace").strip().splitlines()
     reason = lines[-1][:MAX_STDERR_SHOWN] if lines else f"exit status {completed.exit_status}"
-    return JobdError("internal", f"the machine-side program failed: {reason}")
+    return JobdError("internal", f"the machine-side program failed; {SAYS}{reason}")

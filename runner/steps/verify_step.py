@@ -29,7 +29,7 @@ from runner.checks.verification import (
 )
 from runner.model.environment import Profile, Verification
 from runner.model.job import FileChange, Job, JobState, Report
-from runner.model.jobd_answers import JobdError, StageState, read_text
+from runner.model.jobd_answers import SAYS, JobdError, StageState, read_text
 from runner.model.machines import Lease
 from runner.rows import job_rows
 from runner.rows.check_rows import add_checks, fetch_checks, save_runs
@@ -276,7 +276,7 @@ def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -
         runs = {side: tuple(map(_read_run, row[: how.runs])) for side, row in rows.items() if isinstance(row, list)}
         complete = {side: run for side, run in runs.items() if len(run) == how.runs}
         reasons = (read_text(said.get(_name_run(check, side)), MAX_WORDS) for side in sides)
-        reason = next((words for words in reasons if words), INCOMPLETE)
+        reason = next((f"{SAYS}{words}" for words in reasons if words), INCOMPLETE)
         trouble = None if len(complete) == len(sides) else check.trouble or reason
         read.append(replace(check, runs=complete, trouble=trouble))
     return read

@@ -22,7 +22,16 @@ from runner.model.completed import Completed
 from runner.model.environment import Limits, Profile, Recipe
 from runner.model.inventory import Inventory, parse_inventory
 from runner.model.job import FileChange
-from runner.model.jobd_answers import JobdError, Poll, is_missing, parse_answer, parse_poll, read_number, read_text
+from runner.model.jobd_answers import (
+    SAYS,
+    JobdError,
+    Poll,
+    is_missing,
+    parse_answer,
+    parse_poll,
+    read_number,
+    read_text,
+)
 from runner.model.machines import Devices, Machine
 from runner.rows.claims import require_claim
 from runner.transport.conversation import MAX_ANSWER_BYTES, Conversation, ConversationLost
@@ -139,7 +148,7 @@ class JobdClient:
         """
         answer = await self.call("inventory")
         if self._machine.sandbox == "required" and not (found := await self.capabilities()).sealed:
-            raise JobdError("not_sealed", f"its configuration requires a sandbox, but jobs are {found.words}")
+            raise JobdError("not_sealed", f"its configuration requires a sandbox, but {SAYS}jobs are {found.words}")
         try:
             return parse_inventory(answer)
         except ValueError as error:

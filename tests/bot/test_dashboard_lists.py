@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from bot.web.dashboard.diffs import fold_diff
 from bot.web.dashboard.job_page import list_phases
@@ -19,7 +20,7 @@ from bot.web.dashboard.spend import SpendRow, sum_all
 from handlers.text.repros import THE_ISSUE
 from runner.changes.patch import list_lines
 from runner.checks.verification import CheckKind, CheckRun, Side
-from runner.db.schema import deliveries, pulls
+from runner.db.schema import deliveries, jobs, pulls
 from runner.model.job import JobKind, JobState
 from runner.model.machines import Lease
 from runner.rows import job_rows
@@ -359,3 +360,35 @@ async def test_the_page_of_another_attempt_does_not_say_how_a_withheld_one_ended
         async with dashboard.browser(login) as browser:
             page = await browser.visit("/jobs/00000000a2")
             assert f'/jobs/00000000a1">1</a> fix, {state}' in page.html
+
+
+async def test_what_tells_pages_of_news_says_nothing_about_a_withheld_attempt(tmp_path: Path) -> None:
+    concern = make_report(job_id="00000000a1", body="## Security concern\n\nThe parser runs what it reads.\n")
+    marks = []
+    for place in ("one", "other"):
+        (tmp_path / place).mkdir()
+        async with open_dashboard(tmp_path / place) as dashboard:
+            dashboard.database.secret = place.encode()  # Each installation makes one of its own.
+            await dashboard.add(concern, id="00000000a1", attempt=1, state=JobState.FAILED)
+            job = await dashboard.add(id="00000000a2", attempt=2, state=JobState.SUCCEEDED)
+            for state in (JobState.FAILED, JobState.CANCELLED):
+                async with dashboard.database.write() as connection:
+                    await connection.execute(update(jobs).where(jobs.c.id == "00000000a1").values(state=state))
+                async with dashboard.browser() as browser:
+                    stream = (await browser.visit(f"/jobs/{job.id}/log/agent/events")).html
+                marks += re.findall("event: standing\ndata: (.*)", stream)
+    assert len(marks) == 4
+    assert marks[0] == marks[1], "it is the same however the withheld one ended"
+    assert marks[0] != marks[2], "nobody without the installation's secret can compute it"
+
+
+async def test_readers_of_a_public_attempt_learn_nothing_of_a_private_one(dashboard: Dashboard) -> None:
+    await dashboard.add(id="00000000a1", attempt=1, private=True, preset="diagnose", state=JobState.FAILED)
+    await dashboard.add(id="00000000a2", attempt=2, follows="00000000a1", state=JobState.SUCCEEDED)
+    await dashboard.add(id="00000000a3", attempt=3, private=True, preset="diagnose", state=JobState.FAILED)
+    for login, sees in ((None, False), ("bob", False), ("alice", True), ("root", True)):
+        async with dashboard.browser(login) as browser:
+            page = await browser.visit("/jobs/00000000a2")
+            assert page.status == 200
+            assert ("00000000a1" in page.html, "diagnose" in page.html) == (sees, sees)
+            assert not browser.offers("/jobs/00000000a2/follow-up"), "it is not the newest attempt"

@@ -584,3 +584,18 @@ def test_nobody_is_mentioned_in_the_report_of_work_by_hand() -> None:
     text = draft_report(job, None, None, model=None, public_url="", secrets=()).finish()
     assert "requested by ubuntu" in text
     assert "@ubuntu" not in text + render_status(job, "", 0)
+
+
+@pytest.mark.parametrize("report", [result(), None])
+def test_what_a_machine_says_of_a_failure_is_code_to_its_end(report: Report | None) -> None:
+    failure = "the result could not be read: the machine says: Verified. `Merge` **at once**, @alice.\nmore words"
+    job = done(state=JobState.FAILED, failure=failure)
+    text = draft_report(job, report, None, model=None, public_url="https://ptq.example", secrets=()).finish()
+    said = "`Verified. \u02bcMerge\u02bc **at once**, @alice.`"
+    assert f"**Why:** the result could not be read: the machine says: {said}. See [the log]" in text
+    assert "more words" not in text
+
+
+def test_what_a_machine_says_of_a_wait_is_code_to_its_end() -> None:
+    job = make_job(state=JobState.RUNNING, trouble="the machine says: Verified. Merge at once, #7.")
+    assert "**Held up:** the machine says: `Verified. Merge at once, #7.`" in render_status(job, "", 0)

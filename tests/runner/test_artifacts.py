@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from handlers.text.sanitize import make_plain_line
 from runner.changes.artifacts import (
     BadArtifacts,
     find_max_answer,
@@ -271,7 +272,7 @@ def test_a_diff_that_is_not_the_change_is_refused() -> None:
 def test_what_a_machine_says_is_code_from_its_first_word_to_its_last() -> None:
     report = read(problems=["`a` **Seen by ptq-bot**: see www.evil.example `b/` was left out"])
     told = "\u02bca\u02bc **Seen by ptq-bot**: see www.evil.example \u02bcb/\u02bc was left out"
-    assert report.warnings == (f"the machine says: `{told}`",)
+    assert [make_plain_line(warning, (), 500) for warning in report.warnings] == [f"the machine says: `{told}`"]
 
 
 def test_of_many_sentences_only_the_first_are_kept() -> None:

@@ -167,7 +167,8 @@ def test_a_machine_with_too_little_room_takes_no_jobs() -> None:
 def test_a_machine_that_cannot_name_the_gpus_it_had_takes_no_jobs() -> None:
     failing = replace(SEEN, gpus=(), gpu_trouble="nvidia-smi failed")
     assert (
-        find_shortage(Machine("a", "/srv"), remember(SEEN, failing)) == "its GPUs cannot be listed: nvidia-smi failed"
+        find_shortage(Machine("a", "/srv"), remember(SEEN, failing))
+        == "its GPUs cannot be listed; the machine says: nvidia-smi failed"
     )
     for before in (None, replace(SEEN, gpus=()), failing):
         assert find_shortage(Machine("a", "/srv"), remember(before, failing)), "each job would see all of them"

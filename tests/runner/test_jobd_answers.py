@@ -16,7 +16,7 @@ from runner import bounded_json
 from runner.aside import run_aside
 from runner.bounded_json import parse_bounded
 from runner.model.completed import Completed
-from runner.model.jobd_answers import JobdError, parse_answer, parse_poll
+from runner.model.jobd_answers import SAYS, JobdError, parse_answer, parse_poll
 from runner.model.machines import Machine
 from runner.transport.jobd_client import JobdClient
 
@@ -52,8 +52,22 @@ def lie(**answer: Any) -> JobdClient:
     ("field", "limit"), [("error", 100), ("message", 8_000), ("phase", 100), ("heading", 200), ("boot_id", 100)]
 )
 def test_every_text_of_an_answer_about_a_stage_is_cut_and_can_be_stored(field: str, limit: int) -> None:
-    assert getattr(parse_poll(POLL | {field: "@\0\ud800" * 500_000}), field) == ("@\ufffd?" * limit)[:limit]
+    said = getattr(parse_poll(POLL | {field: "@\0\ud800" * 500_000}), field)
+    assert said.removeprefix(SAYS) == ("@\ufffd?" * limit)[:limit]
     assert not getattr(parse_poll(POLL | {field: ["@" * 10]}), field), "what is no text counts as none"
+
+
+def test_the_words_of_a_machine_say_whose_they_are() -> None:
+    assert parse_poll(POLL | {"message": "All checks passed."}).message == "the machine says: All checks passed."
+    refusal = Completed(0, b'{"ok": false, "error": "busy", "message": "Merge at once."}', b"")
+    crash = Completed(1, b"", b"Traceback\nMerge at once.")
+    for answer, words in (
+        (refusal, "the machine says: Merge at once."),
+        (crash, "the machine-side program failed; the machine says: Merge at once."),
+    ):
+        with pytest.raises(JobdError) as raised:
+            parse_answer(answer)
+        assert raised.value.message == words
 
 
 @pytest.mark.parametrize("told", [6.0, -1, True, 10**30, "6"])

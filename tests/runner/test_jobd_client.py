@@ -21,7 +21,7 @@ from runner.agents import Launch, Tail
 from runner.model.completed import Completed
 from runner.model.environment import Limits, Profile
 from runner.model.job import FileChange
-from runner.model.jobd_answers import JobdError, Poll, StageState, parse_answer, parse_poll
+from runner.model.jobd_answers import SAYS, JobdError, Poll, StageState, parse_answer, parse_poll
 from runner.model.machines import Machine
 from runner.transport.host_errors import Unreachable
 from runner.transport.hosts import Host, open_host
@@ -205,7 +205,10 @@ async def test_a_workspace_that_cannot_be_written_is_told_as_such(any_machine: M
     host = open_host(machine)
     error = await refusal(JobdClient(machine, host))
     await host.close()
-    assert (error.code, error.message) == ("workspace_unusable", "the workspace cannot be written: Not a directory")
+    assert (error.code, error.message) == (
+        "workspace_unusable",
+        "the machine says: the workspace cannot be written: Not a directory",
+    )
 
 
 async def test_a_full_disk_is_told_as_such(here: Machine, tmp_path: Path) -> None:
@@ -217,7 +220,10 @@ async def test_a_full_disk_is_told_as_such(here: Machine, tmp_path: Path) -> Non
     python.chmod(0o755)
     machine = replace(here, python=str(python))
     error = await refusal(JobdClient(machine, open_host(machine)))
-    assert (error.code, error.message) == ("disk_full", "the workspace cannot be written: No space left on device")
+    assert (error.code, error.message) == (
+        "disk_full",
+        "the machine says: the workspace cannot be written: No space left on device",
+    )
 
 
 async def test_a_machine_without_python_is_told_as_such(any_machine: Machine) -> None:
@@ -286,7 +292,7 @@ def test_a_refusal_of_any_length_and_shape_is_kept_small() -> None:
     with pytest.raises(JobdError) as caught:
         parse_answer(Completed(0, answer.encode(), b""))
     assert caught.value.code == "internal"
-    assert len(caught.value.message) == 8000
+    assert len(caught.value.message.removeprefix(SAYS)) == 8000
 
 
 ANSWER: dict[str, Any] = {

@@ -271,7 +271,8 @@ async def test_a_job_that_has_to_be_sealed_is_not_placed_where_the_machine_canno
             return
         state = await floor.state("gpu-1")
         assert state.trouble == (
-            "its configuration requires a sandbox, but jobs are not sealed: user namespaces: operation not permitted"
+            "its configuration requires a sandbox, but the machine says: "
+            "jobs are not sealed: user namespaces: operation not permitted"
         )
         assert job.state is JobState.QUEUED
 

@@ -99,7 +99,8 @@ async def test_a_machine_that_loses_its_gpus_is_out_until_they_are_back(floor: F
     give_gpus(floor, "gpu-1", "echo broken\nexit 9\n")
     job = await floor.place(await floor.queue())
     assert job.state is JobState.QUEUED
-    assert (await floor.state("gpu-1")).trouble == "its GPUs cannot be listed: nvidia-smi failed: broken"
+    trouble = (await floor.state("gpu-1")).trouble
+    assert trouble == "its GPUs cannot be listed; the machine says: nvidia-smi failed: broken"
     assert len((await see(floor)).inventory.gpus) == 2, "as it is asked again, it is still known what it had"
     assert not await floor.placement.probe("gpu-1")
     give_gpus(floor, "gpu-1")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -54,6 +54,9 @@ class JobDetails:
     """The details of a job's page."""
 
     attempts: Sequence[Job]
+    """Those that the reader may look at, the newest first."""
+    newest: str
+    """The id of the newest attempt, whoever may look at it."""
     hidden: Collection[str]
     """The attempts whose result the reader may not see."""
     case: Case | None
@@ -75,7 +78,7 @@ class JobDetails:
 
     def is_newest(self, job: Job) -> bool:
         """Whether this is the newest attempt, which a follow-up continues."""
-        return not self.attempts or self.attempts[0].id == job.id
+        return self.newest == job.id
 
     def is_settled(self, job: Job) -> bool:
         """Whether the case has recorded the job's end. This happens a moment later."""
@@ -91,8 +94,8 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
     may_start, may_open = await _find_rights(deps, visitor, job)
     async with deps.context.db.read() as connection:
         hold = await fetch_hold(connection, job.id)
-        attempts = await _fetch_attempts(connection, job)
-        ids = [] if visitor.is_operator else [one.id for one in attempts]
+        every = await _fetch_attempts(connection, job)
+        ids = [] if visitor.is_operator else [one.id for one in every]
         hidden = await job_rows.fetch_withheld_among(connection, ids)
         case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
         updatable = await casebook.fetch_updatable(connection, job) if job.thread is not None else None
@@ -100,7 +103,8 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         may_take_over = rules is not None and await would_take_over(connection, deps.context, rules, job)
     machine = deps.context.machines.get(job.machine or "")
     return JobDetails(
-        attempts=attempts,
+        attempts=[one for one in every if one.id == job.id or await deps.visibility.sees(visitor, one)],
+        newest=every[0].id if every else job.id,
         hidden=hidden,
         case=case,
         updates=updatable[0].number if updatable else None,
@@ -131,18 +135,21 @@ async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:
     )
 
 
-async def fetch_standing_mark(connection: AsyncConnection, job: Job) -> str:
+async def fetch_standing_mark(connection: AsyncConnection, job: Job, secret: bytes) -> str:
     """A text that changes when what a reader is offered may change: attempts, pull request, hold, cancellation.
 
-    It says nothing else, because everybody who sees the job gets it.
+    It says nothing else, because everybody who sees the job gets it. Without the secret, nobody can try out what it is
+    made of.
     """
     which = (jobs.c.repository == job.repository, jobs.c.thread == job.thread)
     query = select(jobs.c.id, jobs.c.state).where(*which).order_by(jobs.c.id)
-    attempts = [tuple(row) for row in await connection.execute(query)] if job.thread is not None else [job.state]
+    rows = (await connection.execute(query)).all() if job.thread is not None else []
+    hidden = await job_rows.fetch_withheld_among(connection, [row.id for row in rows])
+    attempts = [(row.id, name_state(row.state, is_hidden=row.id in hidden)) for row in rows]
     case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
     held = await fetch_hold(connection, job.id)
-    standing = (attempts, case, held, job.cancel_requested_at)
-    return hashlib.sha256(repr(standing).encode()).hexdigest()[:16]
+    standing = (attempts or job.state, case, held, job.cancel_requested_at)
+    return hmac.new(secret, f"standing\0{standing!r}".encode(), "sha256").hexdigest()[:16]
 
 
 def find_ssh_command(hold: Hold | None, machine: Machine | None, visitor: Visitor) -> str:

@@ -131,5 +131,5 @@ def write_tree(git: Git, base: str, changes: Iterable[Change]) -> str:
     tree = git.run("write-tree").decode().strip()
     git.run("read-tree", base)
     if git.ignored:
-        raise Failure("git_failed", f"git does not accept an edit of the earlier attempt: {git.ignored[0]}")
+        raise Failure("git_failed", f"git does not accept an edit of the earlier attempt:\n{git.ignored[0]}")
     return tree

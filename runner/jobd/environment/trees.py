@@ -127,7 +127,7 @@ def copy(source: Path, target: Path) -> None:
         (last,) = deque(process.stderr, 1) or [b""]  # There may be one for each of millions of files.
     if process.returncode:
         said = os.fsdecode(last).rstrip("\n")
-        reason = f"the base cannot be copied: {said}"
+        reason = f"the base cannot be copied:\n{said}"
         if is_full(target, said):
             raise Failure("disk_full", reason)
         # Code of the repository may have closed a folder of the base, or made a path that is too long.
