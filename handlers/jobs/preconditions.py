@@ -41,6 +41,10 @@ MAX_LOOKED_AT = 10
 """The newest attempts among which one with a repro that fails is searched."""
 
 
+Script = tuple[CheckKind, str, str]
+"""A script that the service runs itself: its kind, its origin for people, and its code."""
+
+
 class NotStarted(Exception):  # noqa: N818
     """No job is started. `reply` says why in the thread, and `on_page` in a form."""
 
@@ -221,7 +225,7 @@ async def find_simplifiable(
 
 async def find_earlier_repro(
     connection: AsyncConnection, repository: str, number: int, *, private: bool
-) -> list[tuple[CheckKind, str, str]]:
+) -> list[Script]:
     """The repro of the last usable attempt on an issue, as a check. Its result is shown in the thread."""
     job, report = await _fetch_usable(connection, repository, number, private=private)
     if job is None or report is None or not report.repro.strip():
@@ -231,7 +235,7 @@ async def find_earlier_repro(
 
 async def find_proven_repro(
     connection: AsyncConnection, repository: str, number: int, *, private: bool
-) -> list[tuple[CheckKind, str, str]]:
+) -> list[Script]:
     """The same for an attempt that may bring a repro of its own: the newest one that the service saw failing, for
     another reason than that its change was missing."""
     told = await job_rows.fetch_told(connection, repository, number, private=private, limit=MAX_LOOKED_AT)

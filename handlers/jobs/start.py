@@ -6,6 +6,7 @@ without an issue. `runner.rows.job_rows.create_job` creates all of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from secrets import token_hex
@@ -24,6 +25,7 @@ from handlers.jobs.brief import render_brief
 from handlers.jobs.preconditions import (
     NothingToVerify,
     NotStarted,
+    Script,
     check_caps,
     check_free,
     check_may_replace,
@@ -39,7 +41,7 @@ from handlers.jobs.preconditions import (
 from handlers.jobs.previous_attempts import EarlierAttempt
 from handlers.jobs.rebase import Target, find_rebasable, find_target, find_task
 from handlers.jobs.snapshot import NewestComments, Snapshot, freeze_issue
-from handlers.rules import REBASE, Preset, RepositoryRules, find_command
+from handlers.rules import REBASE, VERIFY, Preset, RepositoryRules, find_command
 from handlers.words import form_errors, replies, status_comment
 from runner.agents.skills import choose_skills
 from runner.aside import run_in_thread
@@ -139,9 +141,9 @@ async def _decide(context: Context, rules: RepositoryRules, request: StartReques
     except NotStarted as refused:
         objection = refused
     request = await _aim(context, rules, request)
-    snapshot = await freeze(context, rules, request)
+    snapshot, kept = await freeze(context, rules, request), await _find_kept(context, request)
     async with context.db.write() as connection:
-        job = await _answer(connection, context, rules, request, snapshot, objection)
+        job = await _answer(connection, context, rules, request, snapshot, kept, objection)
     if job:
         log.info("job.queued", **job.log_context(), preset=job.preset, by=job.requested_by)
     context.notify()
@@ -158,11 +160,11 @@ async def start_unheard(context: Context, request: StartRequest, *, unopposed: b
     if unopposed:
         await _check(context, rules, request)
     request = await _aim(context, rules, request)
-    snapshot = await freeze(context, rules, request)
+    snapshot, kept = await freeze(context, rules, request), await _find_kept(context, request)
     async with context.db.write() as connection:
         job_id = name_job(context, rules.name, request.issue.number, request.trigger)
         job = await job_rows.fetch_job(connection, job_id) or await _create(
-            connection, context, rules, request, snapshot
+            connection, context, rules, request, snapshot, kept
         )
     context.notify()
     return job
@@ -193,6 +195,7 @@ async def _answer(
     rules: RepositoryRules,
     request: StartRequest,
     snapshot: Snapshot,
+    kept: Sequence[Script],
     objection: NotStarted | None,
 ) -> Job | None:
     """Store the job, or the reply why there is none; nothing if either exists.
@@ -205,7 +208,7 @@ async def _answer(
     try:
         if objection:
             raise objection
-        return await _create(connection, context, rules, request, snapshot)
+        return await _create(connection, context, rules, request, snapshot, kept)
     except NotStarted as refused:
         occasion = _name_refusal(number, request.trigger)
         await write_reply(connection, context, rules.name, request.pull_number or number, occasion, refused.reply)
@@ -213,17 +216,21 @@ async def _answer(
 
 
 async def _create(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot
+    connection: AsyncConnection,
+    context: Context,
+    rules: RepositoryRules,
+    request: StartRequest,
+    snapshot: Snapshot,
+    kept: Sequence[Script],
 ) -> Job:
     """Store the job and its scripts. Raises `NotStarted` before anything is stored."""
     plan = await _plan(connection, context, rules, request)
-    scripts = await list_scripts(
-        connection,
-        snapshot,
-        with_earlier=not request.options.fresh,
-        with_agent=plan.preset.has_agent,
-        private=request.repository.private,
-    )
+    earlier = kept
+    if not plan.preset.has_agent and not request.options.fresh:
+        earlier = await find_earlier_repro(
+            connection, rules.name, request.issue.number, private=request.repository.private
+        )
+    scripts = list_scripts(snapshot, earlier)
     if not plan.preset.has_agent and not scripts:
         raise NothingToVerify(replies.render_nothing_to_verify(), form_errors.NOTHING_TO_VERIFY)
     if plan.gives_way:
@@ -234,20 +241,23 @@ async def _create(
     return job
 
 
-async def list_scripts(
-    connection: AsyncConnection, snapshot: Snapshot, *, with_earlier: bool, with_agent: bool = False, private: bool
-) -> list[tuple[CheckKind, str, str]]:
-    """The known scripts of an issue: kind, origin and code; `with_earlier` adds the repro of an earlier attempt.
+async def _find_kept(context: Context, request: StartRequest) -> Sequence[Script]:
+    """The repro that an attempt with an agent keeps: one that was seen failing. Others say nothing about its change.
 
-    A job with an agent gets one that was seen failing: otherwise it would say nothing about the agent's change.
+    It is found before the transaction in which the job is created, because earlier reports have to be judged.
     """
+    if request.options.fresh or request.preset == VERIFY:
+        return ()
+    name, number, private = request.rules.name, request.issue.number, request.repository.private
+    async with context.db.read() as connection:
+        return await find_proven_repro(connection, name, number, private=private)
+
+
+def list_scripts(snapshot: Snapshot, earlier: Sequence[Script]) -> list[Script]:
+    """The known scripts of an issue, and those of earlier attempts."""
     scripts = [(CheckKind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
-    if with_earlier:
-        find = find_proven_repro if with_agent else find_earlier_repro
-        found = await find(connection, snapshot.repository, snapshot.issue_number, private=private)
-        known = {code.strip() for _, _, code in scripts}
-        scripts += [one for one in found if one[2].strip() not in known]
-    return scripts
+    known = {code.strip() for _, _, code in scripts}
+    return [*scripts, *(one for one in earlier if one[2].strip() not in known)]
 
 
 async def _give_way(connection: AsyncConnection, context: Context, waiting: Job, by: str) -> None:

@@ -16,6 +16,10 @@ from runner.changes.patch_text import PatchMismatch
 from runner.checks.python_source import parse
 from runner.model.job import FileChange
 
+MAX_SCRIPT = 20_000
+"""Characters of a script that is parsed, each time that a reader sees its check: that takes a twentieth of a second at
+most. In a longer one every word counts."""
+
 MIN_NAME = 3
 """Characters: shorter names are everywhere."""
 
@@ -59,8 +63,15 @@ def _list_brought(changes: Sequence[FileChange], patch: str) -> Iterator[str]:
 
 
 def _list_asked(script: str) -> Iterator[str]:
-    """Names that a script needs from others: modules, attributes, keyword arguments, and strings as for `getattr`."""
-    nodes = [*ast.walk(tree)] if (tree := parse(script)) else []
+    """Names that a script needs from others: modules, attributes, keyword arguments, and strings as for `getattr`.
+
+    All its words, if it cannot be parsed or is too long for that.
+    """
+    tree = parse(script) if len(script) <= MAX_SCRIPT else None
+    if tree is None:
+        yield from _WORD.findall(script)
+        return
+    nodes = [*ast.walk(tree)]
     own = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     for node in nodes:
         match node:

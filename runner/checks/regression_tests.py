@@ -27,15 +27,19 @@ def is_for_tests(path: str) -> bool:
 
 
 def find_tests(changes: Sequence[FileChange], patch: str) -> Iterator[tuple[str, list[str]]]:
-    """Each test file that the change adds or edits, with the names of the tests that it touches."""
+    """Each test file that the change adds or edits, with the names of the tests that it touches.
+
+    Files are left out once those before them have `MAX_SOURCE` characters together.
+    """
     try:
         added = list_added_lines(patch, changes)
     except PatchMismatch:
         return
+    room = MAX_SOURCE
     for change in changes:
-        name = change.path.rpartition("/")[2]
-        is_short = len(change.content or b"") <= MAX_SOURCE
-        if change.mode and is_short and any(fnmatchcase(name, pattern) for pattern in PATTERNS):
+        name, size = change.path.rpartition("/")[2], len(change.content or b"")
+        if change.mode and size <= room and any(fnmatchcase(name, pattern) for pattern in PATTERNS):
+            room -= size
             names = _list_touched((change.content or b"").decode(errors="replace"), added.get(change.path, set()))
             if 0 < len(names) <= MAX_TESTS:
                 yield change.path, names

@@ -144,8 +144,7 @@ async def test_a_job_that_takes_the_place_of_another_one_keeps_its_scripts(datab
         assert [(check.kind, check.origin, check.script) for check in copied] == kept
 
 
-@pytest.mark.parametrize("with_agent", [True, False])
-async def test_a_script_that_the_issue_has_anyway_is_run_once(database_url: str, with_agent: bool) -> None:
+def test_a_script_that_the_issue_has_anyway_is_run_once() -> None:
     snapshot = Snapshot(
         repository=NAME,
         issue_number=7,
@@ -158,7 +157,6 @@ async def test_a_script_that_the_issue_has_anyway_is_run_once(database_url: str,
         comments=(),
         repros=(ReproScript("the issue", "python", REPRO.strip()),),
     )
-    async with open_database(database_url) as database, database.write() as connection:
-        await Issue(connection).attempt()
-        given = {"with_earlier": True, "with_agent": with_agent, "private": False}
-        assert await list_scripts(connection, snapshot, **given) == [(CheckKind.ISSUE, "the issue", REPRO.strip())]
+    kept = [(CheckKind.KEPT, "attempt 1", REPRO), (CheckKind.KEPT, "attempt 1", "other")]
+    own = (CheckKind.ISSUE, "the issue", REPRO.strip())
+    assert list_scripts(snapshot, kept) == [own, (CheckKind.KEPT, "attempt 1", "other")]

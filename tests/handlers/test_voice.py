@@ -81,7 +81,7 @@ def test_only_the_registry_has_words_that_stand_out() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if re.search(r"(?:^|\n)(?:\*\*\w|### \w)|[✅❔⚠⛔]", node.value)
     ]
-    behind_a_mark = {"**the agent's repro**", "**the issue's repro**", "**not verified**: "}
+    behind_a_mark = {"**the repro of ", "**the agent's repro**", "**the issue's repro**", "**not verified**: "}
     assert set(found) - behind_a_mark == {"**Root cause**\n\n"}, "that one stands in the agent's quote"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.checks.new_names import find_new_names
+from runner.checks.new_names import MAX_SCRIPT, find_new_names
 from runner.model.job import FileChange
 
 CHANGED = b"""\
@@ -107,3 +107,9 @@ def test_a_name_that_a_changed_file_had_before_is_no_new_one() -> None:
 def test_a_patch_of_something_else_accuses_nobody() -> None:
     assert find_new_names("chunks.flatten", [], PATCH, "") == []
     assert find_new_names("chunks.flatten", CHANGES, "no patch", "") == []
+
+
+@pytest.mark.parametrize("source", ["a<b;" * (MAX_SCRIPT // 4) + "\n", "no Python = at all\n"])
+def test_every_word_counts_of_a_script_that_is_not_parsed(source: str) -> None:
+    assert find_new_names(f"{source}# Cutter\n", CHANGES, PATCH, "") == ["Cutter"]
+    assert find_new_names("x = 1  # Cutter\n", CHANGES, PATCH, "") == []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from runner.checks.python_source import MAX_SOURCE
 from runner.checks.regression_tests import choose_words, find_tests, generates_tests, is_for_tests
 from runner.checks.signature import MAX_FAILURE, Counts, count_tests, find_signature, name_failure
 from runner.checks.verification import Check, CheckKind, CheckRun, CheckVerdict, Side, find_text, judge, list_sides
@@ -253,6 +254,16 @@ def test_a_touched_decorator_touches_its_test() -> None:
 def test_what_is_no_file_of_tests_has_none(content: bytes) -> None:
     changes = [FileChange("tests/test_sums.py", "100644", content, "100644")]
     assert [*find_tests(changes, PATCH)] == []
+
+
+def test_only_so_many_characters_of_a_change_are_parsed() -> None:
+    large = f"{TESTS}{'#' * (MAX_SOURCE - len(TESTS))}".encode()
+    one = FileChange("tests/test_sums.py", "100644", large, "100644")
+    other = FileChange("tests/test_more.py", "100644", TESTS.encode(), "100644")
+    patch = PATCH + PATCH.replace("test_sums", "test_more")
+    assert [path for path, _ in find_tests([one, other], patch)] == ["tests/test_sums.py"]
+    small = FileChange("tests/test_sums.py", "100644", TESTS.encode(), "100644")
+    assert [path for path, _ in find_tests([small, other], patch)] == ["tests/test_sums.py", "tests/test_more.py"]
 
 
 def test_paths_of_tests_are_known_by_name_and_folder() -> None:

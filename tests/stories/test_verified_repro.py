@@ -189,7 +189,8 @@ async def test_a_change_that_cannot_be_built_is_reported_and_said_not_to_be_veri
         tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX, repository_toml=toml, verify_runs=1
     ) as world:
         report = await report_on(world)
-        assert "some runs are missing: `the rebuild command ʼecho no compiler; exit 3ʼ failed" in seen_in(report)
+        seen = seen_in(report)
+        assert "some runs are missing: `the machine says: the rebuild command ʼecho no compiler; exit 3ʼ failed" in seen
         assert "/ptq pr " in report
 
 
