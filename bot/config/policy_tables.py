@@ -304,6 +304,7 @@ class RepositoryTable(Table):
     agents: tuple[Text, ...] = ()
     clone_url: Text | None = None
     base_branch: Text | None = None
+    environment_branch: Text | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     pause_label: Text = "ptq:pause"
     case_labels: bool = False

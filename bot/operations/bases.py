@@ -102,7 +102,7 @@ async def _prepare(settings: Settings, client: JobdClient, profile: Profile, sho
     show(f"{profile.repository}:\n")
     job_id = secrets.token_hex(5)
     try:
-        await client.make_base(job_id, profile.recipe(url, table.base_branch or NEWEST))
+        await client.make_base(job_id, profile.recipe(url, profile.trunk))
         made, words = await _follow(client, job_id, LogRedactor(settings.secret_values()), show)
     except (HostError, JobdError) as error:
         made, words = False, str(error)
