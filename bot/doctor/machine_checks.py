@@ -140,7 +140,7 @@ def list_agents(settings: Settings, machine: Machine) -> Iterator[AgentSpec]:
 
 
 def _list_profiles(settings: Settings, machine: Machine) -> Iterator[Profile]:
-    yield from (profile for profile in settings.profiles() if eligible([machine], profile.requires, private=None))
+    yield from (profile for profile in settings.profile_list() if eligible([machine], profile.requires, private=None))
 
 
 def _uses_uv(settings: Settings, machine: Machine) -> bool:

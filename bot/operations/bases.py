@@ -51,7 +51,7 @@ async def prepare_bases(settings: Settings, name: str, repository: str | None, s
     Raises `DatabaseError`, and `UnknownMachine`, also if the machine may not run jobs of the repository.
     """
     machine = find_machine(settings, name)
-    wanted = [profile for profile in settings.profiles() if repository in (None, profile.repository)]
+    wanted = [profile for profile in settings.profile_list() if repository in (None, profile.repository)]
     profiles = await _choose_profiles(settings, machine, wanted)
     if not profiles:
         which = show_for_terminal(repository) if repository else "any repository"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.config.policy_tables import PROFILES, RepositoryTable, read_profiles
-from bot.config.settings import load_settings
+from bot.config.settings import ConfigError, load_settings
 from runner.model.environment import Limits
 from tests.bot.test_cli import configure
 from tests.support.recipe_programs import find_missing
@@ -34,6 +35,64 @@ def test_what_a_repository_says_itself_comes_before_its_profile() -> None:
 def test_an_unknown_profile_is_refused_with_the_names_of_those_there_are(tmp_path: Path) -> None:
     config = configure(tmp_path, 0, ('agent = "mine"\n', 'agent = "mine"\nprofile = "pytorhc"\n'))
     with pytest.raises(Exception, match="unknown profile; available: pytorch, pytorch-python, torchtitan"):
+        load_settings(config)
+
+
+def use_own(folder: Path, **files: str) -> Path:
+    """A configuration whose repository has the profile `own`, and a folder with these files beside it."""
+    (folder / "mine").mkdir()
+    for name, text in files.items():
+        (folder / "mine" / name.replace("_", ".")).write_text(text)
+    swap = ('agent = "mine"\n', 'agent = "mine"\nprofile = "own"\n')
+    return configure(folder, 0, swap, ("[server]", '[profiles]\nfolder = "mine"\n\n[server]'))
+
+
+def test_the_operators_own_profile_is_used_with_its_brief(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("Ask Ann.")
+    config = use_own(tmp_path, own_toml='setup = ["make"]\nlint = ["tidy"]\nbrief = "own.md"\n', own_md="Use nox.")
+    swap = ('profile = "own"', 'profile = "own"\nlint = ["tidier"]\nbrief = "other.md"')
+    config.write_text(config.read_text().replace(*swap))
+    settings = load_settings(config)
+    ((name, table),) = settings.repos.items()
+    assert (table.setup, table.lint) == (("make",), ("tidier",))
+    assert table.as_rules(name, {}).brief == "Use nox.\n\nAsk Ann."
+
+
+def test_the_operators_own_profile_comes_before_the_shipped_one_of_its_name(tmp_path: Path) -> None:
+    config = use_own(tmp_path, torchtitan_toml='setup = ["make"]\n')
+    config.write_text(config.read_text().replace('profile = "own"', 'profile = "torchtitan"'))
+    (table,) = load_settings(config).repos.values()
+    assert (table.setup, table.lint) == (("make",), ())
+
+
+BROKEN = {
+    "setup = make": "invalid TOML at line 1, column 9",
+    'setpu = ["make"]': "setpu: unknown key; did you mean setup?",
+    "lint = 7": "lint: must be a list",
+    'brief = "missing.md"': "brief: does not exist: ",
+    'agent = "mine"': "agent: only a repository's own table can have this key",
+    "limits = { timeout = 7 }": "limits.timeout: unknown key; did you mean timeout_s?",
+}
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_what_is_wrong_in_an_own_profile_is_reported_once_by_file_and_key(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_settings(use_own(tmp_path, own_toml=text))
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{tmp_path / 'mine' / 'own.toml'}: {BROKEN[text]}")
+
+
+def test_a_missing_folder_of_profiles_is_reported(tmp_path: Path) -> None:
+    config = configure(tmp_path, 0, ("[server]", '[profiles]\nfolder = "nowhere"\n\n[server]'))
+    with pytest.raises(ConfigError, match=r"profiles\.folder: there is no folder"):
+        load_settings(config)
+
+
+def test_the_network_of_an_own_profile_counts_for_agents_that_need_one(tmp_path: Path) -> None:
+    config = use_own(tmp_path, own_toml='network = "none"\n')
+    config.write_text(re.sub(r'kind = "command"\ncommand = .*', 'kind = "claude"', config.read_text()))
+    with pytest.raises(ConfigError, match="network: with none, the agent mine needs"):
         load_settings(config)
 
 
