@@ -337,6 +337,7 @@ class RepositoryTable(Table):
     who_may_open: Literal["write", "maintain", "admin"] = "write"
     requires: tuple[str, ...] = ()
     routes: dict[Text, tuple[Text, ...]] = Field(default_factory=dict)
+    programs: tuple[Text, ...] = ()
     setup: tuple[Text, ...] = ()
     update: tuple[Text, ...] | None = None
     smoke_test: tuple[Text, ...] = ()

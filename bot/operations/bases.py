@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bot.config.needed_programs import Missing, find_missing, list_names
+from bot.config.policy_tables import RepositoryTable
 from bot.config.settings import Settings
 from bot.operations.machines import UnknownMachine, find_machine
 from handlers.text.log_redactor import LogRedactor
@@ -102,6 +104,15 @@ async def _prepare(settings: Settings, client: JobdClient, profile: Profile, sho
     show(f"{profile.repository}:\n")
     job_id = secrets.token_hex(5)
     try:
+        missing = (await look_for_programs(client, {profile.repository: table})).get(profile.repository, ())
+    except (HostError, JobdError) as error:
+        show(f"{profile.repository}: {error}\n")
+        return False
+    for program in missing:
+        show(f"{profile.repository}: {program.words}: {program.fix}\n")
+    if any(program.needed for program in missing):
+        return False
+    try:
         await client.make_base(job_id, profile.recipe(url, profile.trunk))
         made, words = await _follow(client, job_id, LogRedactor(settings.secret_values()), show)
     except (HostError, JobdError) as error:
@@ -113,6 +124,17 @@ async def _prepare(settings: Settings, client: JobdClient, profile: Profile, sho
         await asyncio.shield(_clean(client, job_id))
     show(f"{profile.repository}: {words}\n")
     return made
+
+
+async def look_for_programs(
+    client: JobdClient, tables: Mapping[str, RepositoryTable]
+) -> Mapping[str, Sequence[Missing]]:
+    """The programs that each repository needs, or tells agents about, and that the machine lacks."""
+    if not any(table.programs or table.tools for table in tables.values()):
+        return {}
+    has_gpus = bool((await client.check()).gpus)
+    there = await client.find_programs(list_names(tables.values(), has_gpus=has_gpus), [])
+    return {name: [*find_missing(table, there.versions, has_gpus=has_gpus)] for name, table in tables.items()}
 
 
 async def _follow(client: JobdClient, job_id: str, log: LogRedactor, show: Callable[[str], None]) -> tuple[bool, str]:

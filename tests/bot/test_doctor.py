@@ -570,6 +570,13 @@ TOGETHER: tuple[dict[str, Broken], ...] = (
             "correct [server] public_url",
             ('public_url = "', 'public_url = "http://127.0.0.1:PORT" # "'),
         ),
+        "no program that a repository needs": Broken(
+            MACHINE,
+            f"programs of {NAME}",
+            "no-such-make is not installed",
+            "install no-such-make there",
+            (TABLE, f'{TABLE}\nprograms = ["no-such-make"]'),
+        ),
         "no calls left": Broken(
             REPOSITORY, "rate limit", "0 of 5,000 calls", "wait an hour", breaks=spends(5_000), repairs=spends(-5_000)
         ),

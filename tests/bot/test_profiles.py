@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from bot.config.needed_programs import list_names
 from bot.config.policy_tables import PROFILES, RepositoryTable, read_profiles
 from bot.config.settings import ConfigError, load_settings
 from runner.model.environment import Limits
@@ -96,22 +96,20 @@ def test_the_network_of_an_own_profile_counts_for_agents_that_need_one(tmp_path:
         load_settings(config)
 
 
-ON_MACHINES: Mapping[str, frozenset[str]] = {
-    "pytorch": frozenset({"bash", "ccache", "compute-sanitizer", "gdb", "make", "uv", "uvx"}),
-    "pytorch-python": frozenset({"gdb", "uv", "uvx"}),
-    "torchtitan": frozenset({"uv", "uvx"}),
-}
-"""What each profile's first lines ask of a machine."""
+def list_on_machine(name: str) -> set[str]:
+    """What a profile asks of a machine: its programs with what they bring, and tools."""
+    table = RepositoryTable.model_validate({"profile": name, "agent": "mine"})
+    return {*list_names([table], has_gpus=True), *(["uvx"] if "uv" in table.programs else [])}
 
 
 @pytest.mark.parametrize("name", sorted(read_profiles()))
 def test_a_profile_installs_every_program_that_it_calls_or_asks_its_machine_for_it(name: str) -> None:
-    assert find_missing(read_profiles()[name], ON_MACHINES[name]) == []
+    assert find_missing(read_profiles()[name], list_on_machine(name)) == []
 
 
 def test_a_program_that_nobody_installs_is_found() -> None:
     profile = read_profiles()["pytorch"]
-    machine = ON_MACHINES["pytorch"]
+    machine = list_on_machine("pytorch")
     spin = [line for line in profile["setup"] if not line.endswith(" pytest spin")]
     assert {"spin", "pytest", "py-spy"} <= {*find_missing({**profile, "setup": spin}, machine)}
     group = [line for line in profile["setup"] if "--group dev" not in line]

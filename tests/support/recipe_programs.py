@@ -83,8 +83,8 @@ def find_calls(command: str) -> Iterator[str]:
 
 def find_brought(command: str) -> Iterator[str]:
     """The programs that a line of `setup` installs."""
-    for words, fact in FACTS.items():
-        if words in command:
+    for line, fact in FACTS.items():
+        if line in command:
             yield from fact.brings
     if command.startswith("python -m pip install") and "--requirement" not in command:
         options = ("--index-url", "--group", "--editable")
