@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -122,11 +124,33 @@ def test_a_program_that_nobody_installs_is_found() -> None:
 def test_the_linters_of_shipped_profiles_work_without_a_network() -> None:
     for name in ("pytorch", "pytorch-python"):
         profile = read_profiles()[name]
-        assert profile["lint"] == [profile["setup"][-1]] == ["UV_OFFLINE=1 spin quickfix"]
+        assert profile["lint"] == [profile["setup"][-1]]
+        assert "UV_OFFLINE=1 spin quickfix" in profile["lint"][0]
         assert profile["setup"].index("git update-ref refs/remotes/origin/main HEAD") < len(profile["setup"]) - 2
         assert profile["update"][0] == "git update-ref refs/remotes/origin/main HEAD"
     titan = read_profiles()["torchtitan"]
     assert titan["setup"][-1] == titan["update"][-1] == "pre-commit install-hooks"
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_what_the_linter_writes_into_the_version_of_torch_is_undone(tmp_path: Path, status: int) -> None:
+    """spin generates `torch/version.py`, and knows no CUDA then (pytorch/pytorch `.spin/cmds.py` at 0ac23148)."""
+    spin = tmp_path / "spin"
+    spin.write_text(f"#!/bin/sh\necho 'cuda = None' > torch/version.py\nexit {status}\n")
+    spin.chmod(0o755)
+    version = tmp_path / "torch" / "version.py"
+    version.parent.mkdir()
+    (tmp_path / "tmp").mkdir()
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path / "tmp")}
+    for name in ("pytorch", "pytorch-python"):
+        profile = read_profiles()[name]
+        lines = [line for part in ("setup", "update", "lint") for line in profile[part] if "spin quick" in line]
+        assert len(lines) == 4
+        for line in lines:
+            version.write_text("cuda = '13.0'\n")
+            ended = subprocess.run(["/bin/sh", "-ec", line.replace("git ls-files", "echo")], cwd=tmp_path, env=env)
+            assert version.read_text() == "cuda = '13.0'\n"
+            assert ended.returncode == (0 if "|| :" in line else status)
 
 
 def test_nightly_builds_come_from_an_index_that_the_profile_names() -> None:

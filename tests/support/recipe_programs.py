@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-EVERYWHERE = frozenset({":", "[", "cd", "git", "pip", "pwd", "python", "rm", "tar"})
+EVERYWHERE = frozenset({":", "[", "cd", "cp", "git", "mv", "pip", "pwd", "python", "rm", "tar", "trap"})
 """The shell's own, what every machine of ours has, and what a virtual environment begins with."""
 
 KEYWORDS = ("if", "then", "else", "fi", "!")
