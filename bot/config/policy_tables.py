@@ -36,7 +36,7 @@ PROFILES = Path(__file__).parent / "profiles"
 A profile's `brief` is a file in the same folder. The repository's own brief is added to it.
 """
 
-NOT_IN_PROFILES = ("profile", "agent", "agents", "clone_url", "labels", "pause_label", "requires", "caps")
+NOT_IN_PROFILES = ("profile", "agent", "agents", "clone_url", "labels", "pause_label", "requires", "routes", "caps")
 """Keys that only a repository's own table has: they depend on the installation."""
 
 Profiles = Mapping[str, Mapping[str, Any]]

@@ -119,6 +119,7 @@ async def test_a_real_issue_of_pytorch_becomes_a_verified_draft_pull_request(tmp
     async with open_world(tmp_path, agent=AGENT, on_real_machine=True) as world:
         world.patience_s = PATIENCE_S
         world.commit({".gitignore": IGNORED, **list_sources(wheel)})
+        world.git("branch", "viable/strict", "main")
         await world.playground.stop_service()
         config = world.playground.config
         tables = config.read_text().partition(f'[repos."{NAME}"]')[0]

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from bot.config.settings import load_settings
+from bot.demo.repository import NAME
+from bot.operations.launch import start_task
+from handlers.jobs.tasks import TaskRequest
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
@@ -36,6 +40,19 @@ async def test_a_job_begins_from_that_branch_and_its_pull_request_goes_to_the_ba
         pull = await world.wait_for_pull()
         assert pull.base == "main"
         assert world.git("diff", "--name-only", f"main...{pull.head_sha}").split() == ["widgets/chunks.py"]
+
+
+async def test_a_task_begins_from_that_branch_unless_it_names_another(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX, repository_toml=TABLE) as world:
+        green = point(world, "main")
+        world.commit({"news.txt": "newer\n"})
+        settings = load_settings(world.playground.config)
+        await start_task(settings, NAME, TaskRequest("Mend it.", "ad-hoc"), "casey")
+        await world.settle()
+        await start_task(settings, NAME, TaskRequest("Mend it.", "ad-hoc", ref="main"), "casey")
+        await world.settle()
+        begun = [(job.base_branch, job.base_commit) for job in reversed(await world.jobs())]
+        assert begun == [(GREEN, green), ("main", world.git("rev-parse", "main").strip())]
 
 
 async def test_a_job_says_plainly_that_the_base_branch_lacks_the_commit_and_does_not_start(tmp_path: Path) -> None:
