@@ -109,6 +109,8 @@ class RepositoryRules:
     """The address that machines fetch from; None means GitHub's address."""
     base_branch: str | None = None
     """None means the repository's default branch."""
+    environment_branch: str | None = None
+    """The branch that environments and jobs begin from; None means the base branch."""
     test_command: str = "python -m pytest"
     """The command in the brief for running tests, with the job's virtual environment active."""
     lint_command: str | None = None

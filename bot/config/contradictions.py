@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from bot.config.policy_tables import REPOSITORY, UNLIMITED, list_shipped_skills, read_profiles
+from bot.config.policy_tables import REPOSITORY, UNLIMITED, Profiles, list_shipped_skills
 from handlers.cases.case import LABELS
 from handlers.rules import PRESETS
 from runner.agents.prices import Price, find_price
@@ -28,8 +28,8 @@ def name_key(location: tuple[int | str, ...]) -> str:
     return name or "the file"
 
 
-def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
-    """Find problems between tables."""
+def find_contradictions(values: Mapping[str, Any], profiles: Profiles) -> Iterator[str]:
+    """Find problems between tables. Pure."""
     given = values.get("machines")
     machines = [table for table in given if isinstance(table, dict)] if isinstance(given, list) else []
     names = [str(table.get("name")) for table in machines]
@@ -50,7 +50,7 @@ def find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
         seen[name.lower()] = name
         if isinstance(table, dict):
             yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
-            yield from _find_mute(key, table, agents if isinstance(agents, dict) else {})
+            yield from _find_mute(key, table, agents if isinstance(agents, dict) else {}, profiles)
             yield from _find_unknown_presets(name, table, presets)
             yield from _find_taken_labels(name, table)
     yield from _find_unpriced(values)
@@ -107,9 +107,9 @@ def _find_unroutable(key: str, table: Mapping[str, Any], machines: Iterable[Mapp
             yield f"{key}.{place}: no machine has all of these labels: {', '.join(sorted(labels))}"
 
 
-def _find_mute(key: str, table: Mapping[str, Any], agents: Mapping[str, Any]) -> Iterator[str]:
+def _find_mute(key: str, table: Mapping[str, Any], agents: Mapping[str, Any], profiles: Profiles) -> Iterator[str]:
     """Agents without a network that cannot reach their models."""
-    profile = read_profiles().get(str(table.get("profile")), {})
+    profile = profiles.get(str(table.get("profile")), {})
     if table.get("network", profile.get("network")) != "none":
         return
     for name in (table.get("agent"), *_list(table.get("agents"))):

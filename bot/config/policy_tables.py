@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, model_validator
 
 from bot.config.tables import Command, Secret, SecretFile, Table, Text, Url
 from handlers.cases.retention import REDELIVERED_DAYS
@@ -31,10 +31,16 @@ SHIPPED_SKILLS = (
 
 
 PROFILES = Path(__file__).parent / "profiles"
-"""Profiles: default values of a repository's table, which its own keys override.
+"""Shipped profiles: default values of a repository's table, which its own keys override.
 
 A profile's `brief` is a file in the same folder. The repository's own brief is added to it.
 """
+
+NOT_IN_PROFILES = ("profile", "agent", "agents", "clone_url", "labels", "pause_label", "requires", "routes", "caps")
+"""Keys that only a repository's own table has: they depend on the installation."""
+
+Profiles = Mapping[str, Mapping[str, Any]]
+"""Name -> a profile's values."""
 
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
@@ -100,7 +106,20 @@ def _check_skill(folder: Path) -> Path:
 
 def read_profiles() -> dict[str, dict[str, Any]]:
     """Name -> built-in profile."""
-    return {path.stem: tomllib.loads(path.read_text()) for path in PROFILES.glob("*.toml")}
+    return {path.stem: place_briefs(tomllib.loads(path.read_text()), PROFILES) for path in PROFILES.glob("*.toml")}
+
+
+def place_briefs(profile: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A profile, with the files of its brief in the folder that the profile is from. Pure."""
+    briefs = _as_list(profile.get("brief", []))
+    known = isinstance(briefs, list) and all(isinstance(file, str) for file in briefs)
+    return {**profile, "brief": [folder / file for file in briefs]} if known else profile
+
+
+def _check_folder(folder: Path) -> Path:
+    if not folder.is_dir():
+        raise ValueError(f"there is no folder {folder}")
+    return folder
 
 
 def _as_list(value: Any) -> Any:
@@ -236,6 +255,12 @@ class GatewayTable(Table):
     url: Url | None = None
 
 
+class ProfilesTable(Table):
+    """`[profiles]`: the operator's own profiles of repositories."""
+
+    folder: Annotated[Path, AfterValidator(_check_folder)] | None = None
+
+
 class NotifyTable(Table):
     """`[notify]`: where the operator learns of problems and of security concerns."""
 
@@ -304,6 +329,7 @@ class RepositoryTable(Table):
     agents: tuple[Text, ...] = ()
     clone_url: Text | None = None
     base_branch: Text | None = None
+    environment_branch: Text | None = None
     labels: dict[str, str] = Field(default_factory=dict)
     pause_label: Text = "ptq:pause"
     case_labels: bool = False
@@ -311,6 +337,7 @@ class RepositoryTable(Table):
     who_may_open: Literal["write", "maintain", "admin"] = "write"
     requires: tuple[str, ...] = ()
     routes: dict[Text, tuple[Text, ...]] = Field(default_factory=dict)
+    programs: tuple[Text, ...] = ()
     setup: tuple[Text, ...] = ()
     update: tuple[Text, ...] | None = None
     smoke_test: tuple[Text, ...] = ()
@@ -338,16 +365,17 @@ class RepositoryTable(Table):
 
     @model_validator(mode="before")
     @classmethod
-    def _begin_with_profile(cls, given: object) -> object:
+    def _begin_with_profile(cls, given: object, info: ValidationInfo) -> object:
+        """The profiles are the validation's context; without one, the shipped ones."""
         if not isinstance(given, dict) or (name := given.get("profile")) is None:
             return given
-        shipped = read_profiles()
-        if name not in shipped:
-            raise ValueError(f"unknown profile; available: {', '.join(sorted(shipped))}")
-        profile = shipped[name]
-        limits = {**profile.pop("limits", {}), **given.get("limits", {})}
-        briefs = [PROFILES / file for file in _as_list(profile.pop("brief", []))]
-        return {**profile, **given, "limits": limits, "brief": [*briefs, *_as_list(given.get("brief", []))]}
+        known: Profiles = read_profiles() if info.context is None else info.context
+        if name not in known:
+            raise ValueError(f"unknown profile; available: {', '.join(sorted(known))}")
+        profile = known[name]
+        limits = {**profile.get("limits", {}), **given.get("limits", {})}
+        briefs = [*profile.get("brief", []), *_as_list(given.get("brief", []))]
+        return {**profile, **given, "limits": limits, "brief": briefs}
 
     @model_validator(mode="after")
     def _fetched_one_way(self) -> RepositoryTable:

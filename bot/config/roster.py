@@ -28,7 +28,7 @@ from runner.transport.jobd_client import JobdClient
 
 log = structlog.get_logger()
 
-RELOADED = ("machines", "repos")
+RELOADED = ("machines", "repos", "profiles")
 """The tables of the file that take effect without a restart."""
 
 Value = TypeVar("Value")
@@ -149,7 +149,7 @@ class Roster:
             settings=settings,
             repositories={rules.name.lower(): rules for rules in settings.repository_rules()},
             machines=machines,
-            profiles={**known, **{profile.repository: profile for profile in settings.profiles()}},
+            profiles={**known, **{profile.repository: profile for profile in settings.profile_list()}},
             clients=dict(self._clients),
         )
 

@@ -24,6 +24,7 @@ from pydantic_core import ErrorDetails
 
 from bot.config.contradictions import find_contradictions, name_key
 from bot.config.policy_tables import (
+    NOT_IN_PROFILES,
     CapsTables,
     DashboardTable,
     GatewayTable,
@@ -31,10 +32,14 @@ from bot.config.policy_tables import (
     NotifyTable,
     PresetTable,
     PriceTable,
+    Profiles,
+    ProfilesTable,
     RecoveryTable,
     RepositoryTable,
     RetentionTable,
     SkillTable,
+    place_briefs,
+    read_profiles,
 )
 from bot.config.tables import SQLITE, AgentTable, GitHubTable, MachineTable, ProxyTable, ServerTable, Table
 from bot.gateway.proxy import Upstream
@@ -61,6 +66,7 @@ PATHS = {
     "dashboard": ("client_secret_file",),
     "machines": ("client_key_file", "known_hosts_file", "ssh_config_file"),
     "skills": ("folder",),
+    "profiles": ("folder",),
     "presets": ("file",),
     "repos": ("brief",),
 }
@@ -103,6 +109,7 @@ class Settings(Table):
     agents: Annotated[dict[str, AgentTable], Field(min_length=1)]
     machines: Annotated[tuple[MachineTable, ...], Field(min_length=1)]
     repos: Annotated[dict[str, RepositoryTable], Field(min_length=1)]
+    profiles: ProfilesTable = ProfilesTable()
     limits: LimitsTable = LimitsTable()
     caps: CapsTables = CapsTables()
     prices: dict[str, PriceTable] = Field(default_factory=dict)
@@ -164,7 +171,7 @@ class Settings(Table):
         others = ((table.push_to or name, *table.private_repositories) for name, table in self.repos.items())
         return frozenset(name.lower() for name in chain(self.repos, *others))
 
-    def profiles(self) -> tuple[Profile, ...]:
+    def profile_list(self) -> tuple[Profile, ...]:
         """The profile of each repository, for the runner."""
         limits, caps = self.limits.over(Limits()), self.caps.over(DEFAULT_CAPS)
         return tuple(
@@ -237,14 +244,14 @@ def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Setti
     """Read a configuration. Raises `ConfigError` with all problems."""
     values = _override(_read_toml(path), os.environ if environ is None else environ)
     _resolve_paths(values, path.resolve().parent)
-    problems: list[str] = []
+    profiles, problems = _find_profiles(values)
     settings = None
     try:
-        settings = Settings.model_validate(values)
+        settings = Settings.model_validate(values, context=profiles)
         settings._file = path
     except ValidationError as error:
-        problems = describe_problems(error)
-    problems += find_contradictions(values)
+        problems += describe_problems(error)
+    problems += find_contradictions(values, profiles)
     if problems or settings is None:
         raise ConfigError(path, problems)
     return settings
@@ -261,6 +268,31 @@ def _read_toml(path: Path) -> dict[str, Any]:
         # The parser's message may quote a secret, so only the place is shown.
         place = re.search(r"\(at ([^()]*)\)$", str(error))
         raise ConfigError(path, [f"invalid TOML at {place[1] if place else 'the end of the document'}"]) from None
+
+
+def _find_profiles(values: Mapping[str, Any]) -> tuple[Profiles, list[str]]:
+    """All profiles, the operator's before the shipped ones, and the problems in the operator's, by file and key.
+
+    One with problems is empty, so that they are not reported again for each repository.
+    """
+    table, problems = values.get("profiles"), []
+    profiles = read_profiles()
+    folder = table.get("folder") if isinstance(table, dict) else None
+    for path in sorted(Path(folder).glob("*.toml")) if isinstance(folder, str) else ():
+        try:
+            profile = place_briefs(_read_toml(path), path.parent)
+            found = [
+                f"{key}: only a repository's own table can have this key" for key in NOT_IN_PROFILES if key in profile
+            ]
+            if not found:
+                RepositoryTable.model_validate({**profile, "agent": "any"})
+        except ConfigError as error:
+            found = [*error.problems]
+        except ValidationError as error:
+            found = describe_problems(error, RepositoryTable)
+        profiles[path.stem] = {} if found else profile
+        problems += [f"{path}: {problem}" for problem in found]
+    return profiles, problems
 
 
 def _override(values: dict[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
@@ -311,18 +343,18 @@ def _resolve(table: dict[str, Any], keys: Iterable[str], folder: Path) -> None:
                 table[key] = str(folder / Path(table[key]).expanduser())
 
 
-def describe_problems(error: ValidationError) -> list[str]:
-    """The problems of one or all tables, each with its key, without values."""
+def describe_problems(error: ValidationError, model: type[Table] | None = None) -> list[str]:
+    """The problems of one or all tables, each with its key, without values. `model` was validated; by default all."""
     details = error.errors(include_input=False, include_url=False)
-    return [_describe(detail) for detail in details if not _follows(detail, details)]
+    return [_describe(detail, model or Settings) for detail in details if not _follows(detail, details)]
 
 
-def _describe(detail: ErrorDetails) -> str:
+def _describe(detail: ErrorDetails, model: type[Table]) -> str:
     """One problem with its key, without a value from the file."""
     location = detail["loc"]
     message = WORDS.get(detail["type"], detail["msg"].removeprefix("Value error, "))
     if detail["type"] == "extra_forbidden":
-        known = _known_keys(location[:-1])
+        known = _known_keys(location[:-1], model)
         near = get_close_matches(str(location[-1]), known, n=1)
         message = f"unknown key; {f'did you mean {near[0]}?' if near else 'known keys: ' + ', '.join(known)}"
     return f"{name_key(location)}: {message}"
@@ -335,9 +367,8 @@ def _follows(detail: ErrorDetails, details: Iterable[ErrorDetails]) -> bool:
     return detail["type"] == "too_short" and inside
 
 
-def _known_keys(location: tuple[int | str, ...]) -> list[str]:
-    """The keys of the table at a location."""
-    model: type[Table] = Settings
+def _known_keys(location: tuple[int | str, ...], model: type[Table]) -> list[str]:
+    """The keys of the table at a location in another one."""
     for part in location:
         field = model.model_fields.get(str(part))
         found = _find_table(field.annotation) if field else None

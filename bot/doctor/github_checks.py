@@ -22,6 +22,7 @@ from bot.github.session import describe_failure
 from bot.github.transport import Unauthorized
 from handlers.commands.own_rules import PATH as OWN_RULES
 from handlers.commands.own_rules import apply_own
+from handlers.jobs.history import is_on_branch
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled
 from handlers.rules import RepositoryRules
 from runner.model.machines import eligible, needs
@@ -190,6 +191,8 @@ async def check_repository(
         for finding in judge_repository(part, facts, settings, rules):
             yield finding
         yield await _check_branch(part, github, rules, facts)
+        if rules.environment_branch:
+            yield await _check_environment_branch(part, github, rules, facts)
         yield await _check_graphql(part, inspection, settings, name)
         async for finding in _check_triggers(part, inspection, github, settings, rules, facts):
             yield finding
@@ -259,6 +262,20 @@ async def _check_branch(part: Part, github: AppGitHub, rules: RepositoryRules, f
     if await github.fetch_branch_sha(rules.name, branch) is None:
         return part.fail("base branch", f"there is no branch {branch}", "fix base_branch, or push a first commit")
     return part.ok("base branch", branch)
+
+
+async def _check_environment_branch(
+    part: Part, github: AppGitHub, rules: RepositoryRules, facts: RepositoryFacts
+) -> Finding:
+    """Check that jobs can begin from the branch for environments."""
+    branch, base = rules.environment_branch or "", rules.base_branch or facts.default_branch
+    commit = await github.fetch_branch_sha(rules.name, branch)
+    if commit is None:
+        return part.fail("environment branch", f"there is no branch {branch}", "fix environment_branch, or remove it")
+    if not await is_on_branch(github, rules.name, base, commit):
+        words = f"the newest commit of {branch} is not on {base}, so no job can begin"
+        return part.fail("environment branch", words, f"fix environment_branch, or wait until {base} has that commit")
+    return part.ok("environment branch", f"{branch}, at a commit of {base}")
 
 
 async def _check_graphql(part: Part, inspection: Inspection, settings: Settings, name: str) -> Finding:

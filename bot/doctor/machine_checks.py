@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 
+from bot.config.needed_programs import Missing, explain_install
 from bot.config.settings import Settings
 from bot.doctor.findings import DoctorVerdict, Finding, Part
 from bot.doctor.github_checks import judge_skew
 from bot.doctor.key_files import find_key_problem
 from bot.doctor.machine_trial import GIT, judge_git, try_job
+from bot.operations.bases import look_for_programs
 from bot.operations.context import find_login
 from runner.agents import AgentSpec, Run, build_agent
 from runner.model.environment import Profile
@@ -40,6 +42,9 @@ async def check_machine(settings: Settings, machine: Machine) -> AsyncIterator[F
         programs = await client.find_programs(*choose_programs(agents, uses_uv=_uses_uv(settings, machine)))
         yield judge_skew(part, "the machine", machine.name, find_skew_s(before, time.time(), programs.now))
         found = list(judge_programs(part, agents, programs))
+        names = [profile.repository for profile in _list_profiles(settings, machine)]
+        missing = await look_for_programs(client, {name: settings.repos[name] for name in names})
+        found += judge_missing(part, missing, programs.versions.keys())
         for finding in found:
             yield finding
         if not any(finding.check == GIT and finding.verdict is DoctorVerdict.FAILED for finding in found):
@@ -140,7 +145,7 @@ def list_agents(settings: Settings, machine: Machine) -> Iterator[AgentSpec]:
 
 
 def _list_profiles(settings: Settings, machine: Machine) -> Iterator[Profile]:
-    yield from (profile for profile in settings.profiles() if eligible([machine], profile.requires, private=None))
+    yield from (profile for profile in settings.profile_list() if eligible([machine], profile.requires, private=None))
 
 
 def _uses_uv(settings: Settings, machine: Machine) -> bool:
@@ -171,7 +176,15 @@ def judge_programs(part: Part, agents: Sequence[AgentSpec], programs: Programs) 
         if program == GIT:
             yield judge_git(part, version)
         elif version is None:
-            fix = f"install {program} there, on the PATH of a login without a terminal (~/.profile may not be read)"
-            yield part.fail(check, f"{program} is not installed", fix)
+            yield part.fail(check, f"{program} is not installed", explain_install(program))
         else:
             yield part.ok(check, version or program)
+
+
+def judge_missing(part: Part, missing: Mapping[str, Sequence[Missing]], judged: Collection[str]) -> Iterator[Finding]:
+    """Report the programs that repositories need and the machine lacks, except those `judged` already. Pure."""
+    for repository, programs in missing.items():
+        for program in programs:
+            if program.name not in judged:
+                tell = part.fail if program.needed else part.warn
+                yield tell(f"programs of {repository}", program.words, program.fix)

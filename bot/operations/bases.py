@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from bot.config.needed_programs import Missing, find_missing, list_names
+from bot.config.policy_tables import RepositoryTable
 from bot.config.settings import Settings
 from bot.operations.machines import UnknownMachine, find_machine
 from handlers.text.log_redactor import LogRedactor
@@ -51,7 +53,7 @@ async def prepare_bases(settings: Settings, name: str, repository: str | None, s
     Raises `DatabaseError`, and `UnknownMachine`, also if the machine may not run jobs of the repository.
     """
     machine = find_machine(settings, name)
-    wanted = [profile for profile in settings.profiles() if repository in (None, profile.repository)]
+    wanted = [profile for profile in settings.profile_list() if repository in (None, profile.repository)]
     profiles = await _choose_profiles(settings, machine, wanted)
     if not profiles:
         which = show_for_terminal(repository) if repository else "any repository"
@@ -102,7 +104,16 @@ async def _prepare(settings: Settings, client: JobdClient, profile: Profile, sho
     show(f"{profile.repository}:\n")
     job_id = secrets.token_hex(5)
     try:
-        await client.make_base(job_id, profile.recipe(url, table.base_branch or NEWEST))
+        missing = (await look_for_programs(client, {profile.repository: table})).get(profile.repository, ())
+    except (HostError, JobdError) as error:
+        show(f"{profile.repository}: {error}\n")
+        return False
+    for program in missing:
+        show(f"{profile.repository}: {program.words}: {program.fix}\n")
+    if any(program.needed for program in missing):
+        return False
+    try:
+        await client.make_base(job_id, profile.recipe(url, profile.trunk))
         made, words = await _follow(client, job_id, LogRedactor(settings.secret_values()), show)
     except (HostError, JobdError) as error:
         made, words = False, str(error)
@@ -113,6 +124,17 @@ async def _prepare(settings: Settings, client: JobdClient, profile: Profile, sho
         await asyncio.shield(_clean(client, job_id))
     show(f"{profile.repository}: {words}\n")
     return made
+
+
+async def look_for_programs(
+    client: JobdClient, tables: Mapping[str, RepositoryTable]
+) -> Mapping[str, Sequence[Missing]]:
+    """The programs that each repository needs, or tells agents about, and that the machine lacks."""
+    if not any(table.programs or table.tools for table in tables.values()):
+        return {}
+    has_gpus = bool((await client.check()).gpus)
+    there = await client.find_programs(list_names(tables.values(), has_gpus=has_gpus), [])
+    return {name: [*find_missing(table, there.versions, has_gpus=has_gpus)] for name, table in tables.items()}
 
 
 async def _follow(client: JobdClient, job_id: str, log: LogRedactor, show: Callable[[str], None]) -> tuple[bool, str]:

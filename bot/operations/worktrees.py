@@ -89,7 +89,7 @@ def _find_source(settings: Settings, repository: str, machine: Machine, ref: str
     rules = _find_repository(settings, repository)
     if not eligible([machine], rules.requires, private=private):
         raise HoldRefused(f"machine {machine.name} is not for {repository}: see `requires`, and `serves`")
-    branch, commit = read_ref(ref, rules.base_branch or NEWEST)
+    branch, commit = read_ref(ref, rules.environment_branch or rules.base_branch or NEWEST)
     url = find_clone_url(settings, repository)
     return Source(repository, private, url, branch, commit, rules.agent)
 

@@ -124,7 +124,7 @@ async def _create(
         return given
     await check_not_paused(connection, rules.name)
     await check_caps(connection, context, rules, None, person.name)
-    branch, commit = read_ref(request.ref, rules.base_branch or repository.default_branch)
+    branch, commit = read_ref(request.ref, rules.environment_branch or rules.base_branch or repository.default_branch)
     wanted = JobRequest(
         id=job_id,
         kind=JobKind.TASK,

@@ -132,7 +132,9 @@ class Profile:
     """The command that creates a virtual environment. The path is appended."""
     protected_paths: tuple[str, ...] = PROTECTED_PATHS
     base_branch: str = "HEAD"
-    """The branch whose newest commit jobs begin from; `HEAD` is the default branch."""
+    """The branch that changes are for; `HEAD` is the default branch."""
+    environment_branch: str | None = None
+    """The branch whose newest commit environments and jobs begin from; None means the base branch."""
     by_gateway: bool = True
     """Whether machines fetch a private repository through the gateway: its table has no `clone_url`."""
     private_repositories: tuple[str, ...] = ()
@@ -140,6 +142,11 @@ class Profile:
     verification: Verification = Verification()
     limits: Limits = Limits()
     caps: Mapping[Scope, Caps] = field(default_factory=dict)
+
+    @property
+    def trunk(self) -> str:
+        """The branch that bases are built from."""
+        return self.environment_branch or self.base_branch
 
     def recipe(
         self, clone_url: str, base_branch: str, base_commit: str = "", slot: int = 0, trunk: str | None = None

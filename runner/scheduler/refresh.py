@@ -118,7 +118,7 @@ class Refresher:
             route = await self._runtime.gateway.open_git_route(fetcher, client)
         if poll.state is StageState.ABSENT:
             # Not the job's branch: it may be the target of a rebase, and other jobs must not begin from there.
-            recipe = profile.recipe(newest.clone_url, profile.base_branch)
+            recipe = profile.recipe(newest.clone_url, profile.trunk)
             await client.make_base(job_id, replace(recipe, git=route.env, relay=route.by_relay), only_existing=True)
         if poll.state in (StageState.ABSENT, StageState.RUNNING):
             return False

@@ -2,6 +2,9 @@
 
 What a pull request brings in beside the approved diff is what its base commit comes from. So a job of an issue begins
 from a commit of its base branch. A worktree or a task of its own may begin anywhere: no pull request is made of it.
+
+With an `environment_branch`, a job for which no commit is chosen begins from the newest one of that branch. The base
+branch must contain it, because the pull request goes there. A rebase moves a change to the base branch itself.
 """
 
 from __future__ import annotations
@@ -10,7 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from runner.model.job import Job
+from runner.model.environment import Profile
+from runner.model.job import Job, JobKind
 from runner.model.jobd_answers import JobdError
 from runner.steps.runtime import Runtime, update_job
 
@@ -24,6 +28,33 @@ class NoBaseCommit(Exception):  # noqa: N818 - a fact about a job
     """There is no commit that the job can begin from. The message is a sentence for its report."""
 
 
+def find_branch(profile: Profile, job: Job) -> str:
+    """The branch whose newest commit a job begins from, if no commit is chosen for it. Pure."""
+    # After a rebase, attempts continue on the branch that the rebase went to.
+    is_configured = profile.base_branch in ("HEAD", job.base_branch)
+    if profile.environment_branch and job.thread is not None and job.kind is not JobKind.REBASE and is_configured:
+        return profile.environment_branch
+    return job.base_branch
+
+
+def explain_refusal(job: Job, branch: str, commit: str, *, on_base_branch: bool) -> str | None:
+    """Why a job cannot begin from a commit, as a sentence for its report; None if it can. Pure.
+
+    `branch` is the branch that the job takes its commit from.
+    """
+    if on_base_branch:
+        return None
+    if branch != job.base_branch:
+        return (
+            f"the newest commit of `{branch}`, `{commit[:10]}`, is not on `{job.base_branch}`, where the pull request "
+            f"would go: change `environment_branch`, or wait until `{job.base_branch}` has it"
+        )
+    return (
+        f"the base commit `{commit[:10]}` is not on `{job.base_branch}`: `/ptq rebase` moves an earlier diff to "
+        "the newest commit, and `/ptq fix` begins from there"
+    )
+
+
 async def choose_base_commit(runtime: Runtime, job: Job, earlier: str) -> Job:
     """Store the commit that the machine will be told to check out, and return the job.
 
@@ -33,36 +64,45 @@ async def choose_base_commit(runtime: Runtime, job: Job, earlier: str) -> Job:
     """
     if job.stages_begun:
         return job
-    commit = job.base_commit or earlier
-    if job.thread is not None and (commit or runtime.profiles[job.repository].by_gateway):
-        commit = await _find_on_branch(runtime, job, commit)
+    commit, profile = job.base_commit or earlier, runtime.profiles[job.repository]
+    if job.thread is not None and (commit or profile.by_gateway):
+        commit = await _find_on_branch(runtime, job, commit, find_branch(profile, job))
     if not commit or commit == job.base_commit:
         return job
     return await update_job(runtime, job, base_commit=commit)
 
 
-async def _find_on_branch(runtime: Runtime, job: Job, commit: str) -> str:
-    """The commit, if it is on the base branch; without one, the branch's newest commit."""
-    newest = await runtime.history.fetch_newest(job.repository, job.base_branch)
+async def _find_on_branch(runtime: Runtime, job: Job, commit: str, branch: str) -> str:
+    """The commit, or without one, the newest of `branch`. It is on the base branch, or the job cannot begin."""
+    if commit:
+        branch = job.base_branch
+    elif branch != job.base_branch:
+        # Asked first: the other branch may have moved on when the base branch is asked for.
+        commit = await _fetch_newest(runtime, job, branch)
+    newest = await _fetch_newest(runtime, job, job.base_branch)
+    commit = commit or newest
+    on_base_branch = await runtime.history.leads_to(job.repository, commit, newest)
+    if reason := explain_refusal(job, branch, commit, on_base_branch=on_base_branch):
+        raise NoBaseCommit(reason)
+    return commit
+
+
+async def _fetch_newest(runtime: Runtime, job: Job, branch: str) -> str:
+    newest = await runtime.history.fetch_newest(job.repository, branch)
     if newest is None:
-        raise NoBaseCommit(f"the repository has no branch {job.base_branch}")
-    if commit and not await runtime.history.leads_to(job.repository, commit, newest):
-        raise NoBaseCommit(
-            f"the base commit `{commit[:10]}` is not on `{job.base_branch}`: `/ptq rebase` moves an earlier diff to "
-            "the newest commit, and `/ptq fix` begins from there"
-        )
-    return commit or newest
+        raise NoBaseCommit(f"the repository has no branch {branch}")
+    return newest
 
 
-async def _is_on_branch(runtime: Runtime, job: Job, commit: str) -> bool:
-    newest = await runtime.history.fetch_newest(job.repository, job.base_branch)
+async def _is_on_branch(runtime: Runtime, job: Job, branch: str, commit: str) -> bool:
+    newest = await runtime.history.fetch_newest(job.repository, branch)
     return newest is not None and await runtime.history.leads_to(job.repository, commit, newest)
 
 
 async def read_base_commit(runtime: Runtime, job: Job, result: Mapping[str, Any]) -> str:
     """The commit that a machine checked out. It must be the chosen one, or without one, on the base branch.
 
-    Raises `JobdError` for any other commit, and `HistoryError`.
+    Raises `JobdError` for any other commit, `NoBaseCommit` if the job cannot begin there, and `HistoryError`.
     """
     said = result.get("base_commit")
     if not isinstance(said, str) or not _COMMIT.fullmatch(said):
@@ -70,7 +110,10 @@ async def read_base_commit(runtime: Runtime, job: Job, result: Mapping[str, Any]
     if job.base_commit and said != job.base_commit:
         reason = f"the machine checked out commit {said[:10]}, but was told to check out {job.base_commit[:10]}"
         raise JobdError(WRONG_COMMIT, reason)
-    if not job.base_commit and job.thread is not None and not await _is_on_branch(runtime, job, said):
-        reason = f"the machine checked out commit {said[:10]}, which is not on {job.base_branch}"
-        raise JobdError(WRONG_COMMIT, reason)
-    return said
+    if job.base_commit or job.thread is None or await _is_on_branch(runtime, job, job.base_branch, said):
+        return said
+    branch = find_branch(runtime.profiles[job.repository], job)
+    # The machine did as it was told if the host has the commit on the other branch.
+    if branch != job.base_branch and await _is_on_branch(runtime, job, branch, said):
+        raise NoBaseCommit(explain_refusal(job, branch, said, on_base_branch=False))
+    raise JobdError(WRONG_COMMIT, f"the machine checked out commit {said[:10]}, which is not on {job.base_branch}")

@@ -28,7 +28,7 @@ from runner.model.stop_policy import KILL_PATIENCE
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_sightings
 from runner.steps.agent_step import follow_agent, start_agent
-from runner.steps.base_commit import NoBaseCommit, choose_base_commit, read_base_commit
+from runner.steps.base_commit import NoBaseCommit, choose_base_commit, find_branch, read_base_commit
 from runner.steps.gateway import Fetcher
 from runner.steps.preparations import note_prepared, note_unprepared
 from runner.steps.runtime import (
@@ -130,11 +130,14 @@ async def _prepare(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         async with runtime.db.read() as connection:
             lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
         # Worktrees and jobs after a rebase may begin at any commit, and no other job must begin from there.
-        trunk = job.base_branch if job.thread is not None and not job.follows else profile.base_branch
+        trunk = profile.trunk
+        if job.thread is not None and not job.follows and not profile.environment_branch:
+            trunk = job.base_branch
         begun_at = (earlier and earlier.base_commit) or ""
         job = await choose_base_commit(runtime, job, "" if job.kind is JobKind.REBASE else begun_at)
         way = await runtime.gateway.open_git_route(Fetcher.of(job), client)
-        recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, trunk)
+        branch = job.base_branch if job.base_commit else find_branch(profile, job)
+        recipe = profile.recipe(job.clone_url, branch, job.base_commit or "", lease.slot, trunk)
         await client.prepare(
             job.id,
             replace(recipe, git=way.env, relay=way.by_relay),

@@ -182,7 +182,7 @@ async def _begin(runtime: Runtime, client: JobdClient, job: Job, environment: st
         lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
     require_time_to_begin(runtime, job, 1 if poll.state is StageState.ABSENT else 2)
     if poll.state is StageState.ABSENT:
-        recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.base_branch)
+        recipe = profile.recipe(job.clone_url, job.base_branch, job.base_commit or "", lease.slot, profile.trunk)
         if profile.verification.network == "none":
             recipe = replace(recipe, network="none")
         way = await runtime.gateway.open_git_route(fetcher, client)

@@ -50,6 +50,16 @@ def test_a_base_is_made_before_the_first_job_and_shown_as_it_goes(tmp_path: Path
     assert "being built\n" not in again.stdout.replace("`echo being built`", "")
 
 
+def test_a_base_is_made_at_the_branch_for_environments(tmp_path: Path, repository: Repository) -> None:
+    green = repository.git("rev-parse", "main")
+    repository.git("branch", "viable/strict", "main")
+    repository.commit({"broken.txt": "does not build\n"})
+    lines = ['create_venv = ["mkdir"]', 'environment_branch = "viable/strict"', 'setup = ["test ! -e broken.txt"]']
+    made = program.run("machines", "prepare", "here", "--config", write_config(tmp_path, repository, *lines))
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert f"octo/widgets: its base is at commit {green}" in made.stdout
+
+
 def test_a_base_that_cannot_be_made_is_told_with_the_last_words(tmp_path: Path, repository: Repository) -> None:
     config = write_config(
         tmp_path, repository, 'create_venv = ["mkdir"]', 'setup = ["seq 60; echo no compiler; false"]'

@@ -74,7 +74,7 @@ def test_the_example_is_a_configuration(tmp_path: Path) -> None:
     assert machine.client_key_file == tmp_path / "id_ed25519"
     (rules,) = settings.repository_rules()
     assert (rules.name, rules.labels["ptq:fix"], rules.lint_command) == ("octo/widgets", "fix", "ruff format .")
-    (profile,) = settings.profiles()
+    (profile,) = settings.profile_list()
     assert (profile.limits.timeout_s, profile.limits.max_changes) == (7200, 300)
     assert settings.webhook_secrets() == ("current", "previous")
     assert settings.server.database_url == f"sqlite+aiosqlite:///{tmp_path / 'ptq.db'}"
@@ -361,7 +361,7 @@ def test_a_key_that_would_do_nothing_is_refused(tmp_path: Path, kind: str) -> No
 
 
 def test_caps_are_inherited_key_by_key(tmp_path: Path) -> None:
-    (profile,) = load(tmp_path, swap("{ issue = { cost_usd = 30.0 } }", "{ issue = { turns = 9 } }")).profiles()
+    (profile,) = load(tmp_path, swap("{ issue = { cost_usd = 30.0 } }", "{ issue = { turns = 9 } }")).profile_list()
     assert profile.caps[Scope.ISSUE] == Caps(jobs=20, turns=9)
     assert profile.caps[Scope.JOB].turns == 300
 
@@ -378,7 +378,7 @@ def uncap(text: str) -> str:
 
 def test_without_caps_there_are_default_caps_with_which_every_model_may_work(tmp_path: Path) -> None:
     settings = load(tmp_path, uncap)
-    (profile,), (rules,) = settings.profiles(), settings.repository_rules()
+    (profile,), (rules,) = settings.profile_list(), settings.repository_rules()
     money = {scope: caps.cost_usd for scope, caps in rules.caps.items() if caps.cost_usd}
     assert money == {Scope.JOB: 10.0, Scope.USER_DAY: 50.0, Scope.REPOSITORY_MONTH: 500.0}
     assert profile.caps == rules.caps
@@ -393,7 +393,7 @@ def test_unlimited_switches_one_cap_off(tmp_path: Path, by_variable: bool) -> No
     else:
         more = '\n[caps.user_day]\ncost_usd = "unlimited"\n[caps.job]\ncost_usd = "unlimited"\n'
         settings = load(tmp_path, lambda text: uncap(text) + more)
-    (profile,) = settings.profiles()
+    (profile,) = settings.profile_list()
     assert profile.caps[Scope.USER_DAY] == profile.caps[Scope.JOB] == Caps()
     assert profile.caps[Scope.REPOSITORY_MONTH].cost_usd == 500.0
 
@@ -401,7 +401,7 @@ def test_unlimited_switches_one_cap_off(tmp_path: Path, by_variable: bool) -> No
 def test_a_repository_can_lift_a_cap_of_all(tmp_path: Path) -> None:
     more = "\n[caps.user_day]\ncost_usd = 5.0\n"
     lifted = 'caps = { user_day = { cost_usd = "unlimited" } }'
-    (profile,) = load(tmp_path, lambda text: uncap(text).replace("caps = {}", lifted) + more).profiles()
+    (profile,) = load(tmp_path, lambda text: uncap(text).replace("caps = {}", lifted) + more).profile_list()
     assert profile.caps[Scope.USER_DAY] == Caps()
 
 
@@ -411,9 +411,9 @@ def cap_a_day(more: str) -> Callable[[str], str]:
 
 
 def test_the_operators_own_caps_replace_the_defaults(tmp_path: Path) -> None:
-    (profile,) = load(tmp_path, cap_a_day("cost_usd = 5")).profiles()
+    (profile,) = load(tmp_path, cap_a_day("cost_usd = 5")).profile_list()
     assert profile.caps[Scope.USER_DAY] == Caps(cost_usd=5.0)
-    (profile,) = load(tmp_path, cap_a_day("run_s = 90000")).profiles()
+    (profile,) = load(tmp_path, cap_a_day("run_s = 90000")).profile_list()
     assert profile.caps[Scope.USER_DAY] == Caps(
         cost_usd=50.0, run_s=90_000, unpriced_turns=1_500, unpriced_run_s=90_000
     ), "what is capped at unknown cost can be raised alone"

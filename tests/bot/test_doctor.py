@@ -76,6 +76,12 @@ def has_the_permissions(world: World) -> None:
     world.playground.github.change_app(permissions=MANIFEST.permissions)
 
 
+def leaves_main(world: World) -> None:
+    who = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+    alone = world.git(*who, "commit-tree", "-m", "x", "-p", "main", "main^{tree}").strip()
+    world.git("update-ref", "refs/heads/green", alone)
+
+
 def hears_no_comments(world: World) -> None:
     world.playground.github.change_app(events=["issues"])
 
@@ -493,6 +499,13 @@ TOGETHER: tuple[dict[str, Broken], ...] = (
             breaks=sends_to(None),
             repairs=sends_here,
         ),
+        "no such branch for environments": Broken(
+            REPOSITORY,
+            "environment branch",
+            "no branch green",
+            "fix environment_branch",
+            (TABLE, f'{TABLE}\nenvironment_branch = "green"'),
+        ),
         "few calls left": Broken(
             REPOSITORY,
             "rate limit",
@@ -557,6 +570,13 @@ TOGETHER: tuple[dict[str, Broken], ...] = (
             "correct [server] public_url",
             ('public_url = "', 'public_url = "http://127.0.0.1:PORT" # "'),
         ),
+        "no program that a repository needs": Broken(
+            MACHINE,
+            f"programs of {NAME}",
+            "no-such-make is not installed",
+            "install no-such-make there",
+            (TABLE, f'{TABLE}\nprograms = ["no-such-make"]'),
+        ),
         "no calls left": Broken(
             REPOSITORY, "rate limit", "0 of 5,000 calls", "wait an hour", breaks=spends(5_000), repairs=spends(-5_000)
         ),
@@ -580,6 +600,14 @@ TOGETHER: tuple[dict[str, Broken], ...] = (
                 'webhook_url = "http://127.0.0.1:SERVICE/webhook"\npublic_url = "http://127.0.0.1:PORT" # "',
             ),
             verdict=WARNING,
+        ),
+        "a branch for environments with a commit of its own": Broken(
+            REPOSITORY,
+            "environment branch",
+            "the newest commit of green is not on main, so no job can begin",
+            "wait until main has that commit",
+            (TABLE, f'{TABLE}\nenvironment_branch = "green"'),
+            breaks=leaves_main,
         ),
         "a private repository where nobody signs in": Broken(
             REPOSITORY,

@@ -17,6 +17,7 @@ from runner.model.job import Job, JobKind, JobState
 from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states
+from runner.steps.base_commit import explain_refusal, find_branch
 from runner.steps.runtime import Runtime
 from runner.steps.spool import Spool
 from runner.steps.steps import take_step
@@ -68,13 +69,19 @@ async def pass_at_once() -> None: ...
 
 
 @asynccontextmanager
-async def open_floor(folder: Path, *, by_gateway: bool = True) -> AsyncIterator[Floor]:
+async def open_floor(
+    folder: Path, *, by_gateway: bool = True, environment_branch: str | None = None
+) -> AsyncIterator[Floor]:
     machine, history, clock, spool = ModelMachine("gpu-1"), ModelHistory(NEWEST, OLDER), Clock(), Spool(folder)
     async with open_database(folder) as database:
         runtime = Runtime(
             db=database,
             clients={"gpu-1": JobdClient(Machine("gpu-1", "/srv/gpu-1"), ModelWire(machine, pass_at_once))},
-            profiles={"octo/widgets": Profile("octo/widgets", by_gateway=by_gateway)},
+            profiles={
+                "octo/widgets": Profile(
+                    "octo/widgets", by_gateway=by_gateway, base_branch="main", environment_branch=environment_branch
+                )
+            },
             agents={"mine": build_agent(AgentSpec("mine", "command", ("true",)))},
             skills={},
             spool=spool,
@@ -179,6 +186,70 @@ async def test_a_branch_that_is_gone_is_named(tmp_path: Path) -> None:
         floor.history.commits.clear()
         job = await floor.step(await floor.open())
         assert (job.state, job.failure) == (JobState.FAILED, "the repository has no branch main")
+
+
+GREEN = "viable/strict"
+NOT_THERE = f"the newest commit of `{GREEN}`, `{STRANGERS[:10]}`, is not on `main`, where the pull request would go"
+
+
+def test_the_branch_that_a_job_begins_from_is_the_one_for_environments_unless_something_else_is_chosen() -> None:
+    profile = Profile("octo/widgets", base_branch="main", environment_branch=GREEN)
+    job = make_job()
+    assert find_branch(profile, job) == GREEN == profile.trunk
+    assert find_branch(replace(profile, base_branch="HEAD"), job) == GREEN
+    assert find_branch(replace(profile, environment_branch=None), job) == "main"
+    assert find_branch(profile, replace(job, kind=JobKind.REBASE)) == "main"
+    assert find_branch(profile, replace(job, base_branch="release/2.5")) == "release/2.5"
+    assert find_branch(profile, make_job(kind=JobKind.WORKTREE, thread=None, series=1, name="wt")) == "main"
+
+
+def test_only_a_commit_of_the_base_branch_can_be_begun_from() -> None:
+    job = make_job()
+    assert explain_refusal(job, GREEN, STRANGERS, on_base_branch=True) is None
+    assert (explain_refusal(job, GREEN, STRANGERS, on_base_branch=False) or "").startswith(NOT_THERE)
+    assert GONE in (explain_refusal(job, "main", STRANGERS, on_base_branch=False) or "")
+
+
+async def test_a_job_begins_from_the_branch_for_environments_and_its_change_is_for_the_base_branch(
+    tmp_path: Path,
+) -> None:
+    async with open_floor(tmp_path, environment_branch=GREEN) as floor:
+        floor.history.others[GREEN] = [OLDER]
+        job = await floor.step(await floor.open())
+        assert (floor.asked(job), job.base_commit, job.base_branch) == (OLDER, OLDER, "main")
+        assert floor.machine.requests[job.id]["prepare"]["trunk"] == GREEN
+        assert (await floor.answer(job, OLDER)).state is JobState.RUNNING
+        rebase = await floor.open(kind=JobKind.REBASE, preset="rebase", id="aaaaaaaaaa", thread=8)
+        assert floor.asked(await floor.step(rebase)) == NEWEST
+
+
+async def test_a_job_does_not_begin_where_the_base_branch_lacks_the_commit(tmp_path: Path) -> None:
+    async with open_floor(tmp_path, environment_branch=GREEN) as floor:
+        floor.history.others[GREEN] = [STRANGERS]
+        job = await floor.step(await floor.open())
+        assert job.state is JobState.FAILED
+        assert (job.failure or "").startswith(NOT_THERE)
+        assert job.id not in floor.machine.stages
+        floor.history.others[GREEN] = []
+        other = await floor.step(await floor.open(id="aaaaaaaaaa", thread=8))
+        assert (other.state, other.failure) == (JobState.FAILED, f"the repository has no branch {GREEN}")
+
+
+async def test_where_the_operator_says_whence_to_clone_the_machine_takes_the_branch_for_environments(
+    tmp_path: Path,
+) -> None:
+    async with open_floor(tmp_path, by_gateway=False, environment_branch=GREEN) as floor:
+        floor.history.others[GREEN] = [OLDER]
+        job = await floor.step(await floor.open())
+        assert floor.machine.requests[job.id]["prepare"]["base_branch"] == GREEN
+        assert (await floor.answer(job, OLDER)).base_commit == OLDER
+        floor.history.others[GREEN] = [STRANGERS]
+        refused = await floor.answer(await floor.step(await floor.open(id="aaaaaaaaaa", thread=8)), STRANGERS)
+        assert (refused.failure or "").startswith(NOT_THERE)
+        assert await floor.count_faults() == 0, "the machine did as it was told"
+        liar = await floor.answer(await floor.step(await floor.open(id="bbbbbbbbbb", thread=9)), "dd" * 20)
+        assert liar.failure == f"the machine checked out commit {'dd' * 5}, which is not on main"
+        assert await floor.count_faults() == 1
 
 
 async def test_the_environment_for_the_checks_is_held_to_the_same_commit(tmp_path: Path) -> None:

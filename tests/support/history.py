@@ -6,19 +6,24 @@ from runner.model.history import HistoryError
 
 
 class ModelHistory:
-    """Every branch has these commits, the newest first; with `fault` set, it answers nothing but that."""
+    """Every branch has these commits, the newest first; with `fault` set, it answers nothing but that.
+
+    `others` are branches with commits of their own.
+    """
 
     def __init__(self, *commits: str) -> None:
         self.commits = [*commits]
+        self.others: dict[str, list[str]] = {}
         self.fault: HistoryError | None = None
 
     async def fetch_newest(self, repository: str, branch: str) -> str | None:
         self._answer()
-        return self.commits[0] if self.commits else None
+        commits = self.others.get(branch, self.commits)
+        return commits[0] if commits else None
 
     async def leads_to(self, repository: str, commit: str, newest: str) -> bool:
         self._answer()
-        return commit in self.commits
+        return any(commit in commits and newest in commits for commits in (self.commits, *self.others.values()))
 
     def _answer(self) -> None:
         if self.fault:
