@@ -55,12 +55,14 @@ def tell(request: Mapping[str, Any]) -> dict[str, Any]:
 def count_given(job: JobPaths) -> int:
     """The number of the last message that the agent got. The first ones were part of its prompt."""
     in_prompt: int = read_json(job.of_stage(STAGE, "request")).get("told", 0)
-    return max(in_prompt, read_json(job.told_book).get("given", 0))
+    in_book: int = read_json(job.told_book).get("given", 0)
+    return max(in_prompt, in_book)
 
 
 def count_left(job: JobPaths, book: Mapping[str, Any]) -> int:
     """The number of the last message that was left for the agent."""
-    return max([count_given(job), *(message["number"] for message in book.get("messages", ()))])
+    last: int = book["messages"][-1]["number"] if book.get("messages") else 0
+    return max(count_given(job), last)
 
 
 def is_told(job: JobPaths) -> bool:
