@@ -31,8 +31,8 @@ class Telling:
 
     @property
     def teller(self) -> str:
-        """Who told it, for people."""
-        return OPERATOR if self.told_by == OPERATOR else f"@{self.told_by}"
+        """Who told it, for people, at the beginning of a sentence."""
+        return f"T{OPERATOR[1:]}" if self.told_by == OPERATOR else f"@{self.told_by}"
 
 
 def is_safe_point(*, turns: int, open_calls: int, waited: timedelta) -> bool:
