@@ -12,8 +12,9 @@ from runner.agents import AgentSpec, build_agent
 from runner.agents.events import GOES_ON, Tally
 from runner.agents.verdict import judge
 from runner.model.ending import Ending
+from tests.clis.test_gateway import open_behind
 from tests.support.cli_stories import AT_WORK, KINDS, WORK, Scenario, open_story, run_scenario
-from tests.support.model_endpoint import TOKENS_IN, Hang, Say
+from tests.support.model_endpoint import TOKENS_IN, Hang, Say, Step
 
 pytestmark = pytest.mark.agents
 
@@ -62,3 +63,18 @@ def count_calls(request: dict[str, object]) -> tuple[int, int]:
     calls = text.count('"type": "tool_use"') + text.count('"type": "function_call"') + text.count('"tool_calls"')
     results = text.count('"type": "tool_result"') + text.count('"type": "function_call_output"')
     return calls, results + text.count('"role": "tool"')
+
+
+@pytest.mark.sshd
+@EACH_KIND
+async def test_it_asks_its_model_by_the_gateway_again(tmp_path: Path, kind: str) -> None:
+    script: list[Step] = [WORK, Hang(times=1), Say("Done.")]
+    async with open_behind(tmp_path, kind, script, repository_toml='network = "none"\n') as story:
+        await story.wait_for_requests(2)
+        await story.world.comment(f"/ptq tell {WORDS}")
+        report = await story.world.wait_for_report()
+        (job,) = await story.world.jobs()
+        assert "has not got this" not in report, await story.read_log(job)
+        assert "Not finished" not in report, await story.read_log(job)
+        assert WORDS in json.dumps(story.endpoint.requests[-1])
+        await story.check_account(job, assumed=1)

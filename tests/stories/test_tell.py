@@ -92,3 +92,23 @@ async def test_words_that_come_before_the_agent_are_part_of_its_brief(tmp_path: 
         ((_, _, brief),) = read_heard(tmp_path)
         assert brief.index("## The result") < brief.index("Look at the loop.") < brief.index("Finish now.")
         assert "has not got this" not in report
+
+
+async def test_words_that_come_too_late_are_offered_for_the_next_attempt(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    agent = f"{WRITE_REPORT}while not os.path.exists({str(go)!r}): time.sleep(0.05)\n{FIX}"
+    async with open_world(tmp_path, agent=agent) as world:
+        await begin(world)
+        machine = world.playground.ssh
+        assert isinstance(machine, QuickMachine)
+        machine.is_silent = True
+        await world.comment("/ptq tell Look at the loop.")
+        await world.wait_for_reply("Noted. The agent gets your words")
+        go.touch()
+        (ended,) = tmp_path.glob("machine/workspace/jobs/*/control")
+        await world.wait(lambda: (ended / "agent.json").exists() or None, "the end of the agent")
+        machine.is_silent = False
+        report = await world.wait_for_report()
+        assert "The agent ended before it got everything that it was told. `/ptq retry`" in report
+        assert "Look at the loop." in report
+        assert "It is mended" in report
