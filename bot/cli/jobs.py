@@ -66,6 +66,18 @@ def cancel_jobs_(
     print_answer(cancel_jobs(load(config), job_ids or (), machine))
 
 
+@app.command("tell")
+def tell_job_(
+    job_id: Job,
+    words: Annotated[list[str], typer.Argument(metavar="WORDS...", help="What the agent should know or do.")],
+    config: Config,
+) -> None:
+    """Tell the agent of an active job something. It gets the words at its next safe point, and goes on."""
+    from bot.operations.jobs import tell_job
+
+    print_answer(tell_job(load(config), job_id, " ".join(words)))
+
+
 @app.command("rename")
 def rename_job_(job_id: Job, name: Annotated[str, typer.Argument(help="The new name.")], config: Config) -> None:
     """Rename a worktree or task."""

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from secrets import token_hex
 from typing import Any
 
 from sqlalchemy import ColumnElement, exists, func, select, update
@@ -25,12 +26,15 @@ from handlers.cases.case import Case
 from handlers.cases.retention import delete_logs
 from handlers.commands.rights import Operation, Person
 from handlers.jobs.cancel import cancel
+from handlers.jobs.tell import NotTold, tell
 from handlers.text.live_transcript import LiveTranscript, join_plain, read_transcript
 from handlers.text.log_redactor import Clean, LogRedactor
 from handlers.text.sanitize import one_line, redact
 from handlers.text.stage_log import drop_marks, fold_runs
 from handlers.text.transcript import Entry, EntryKind
 from handlers.words.costs import describe_cost, describe_meter
+from handlers.words.form_errors import strip_marks
+from handlers.words.tellings import say_told
 from handlers.words.verified import find_outcome
 from runner.agents import Agent, build_agent
 from runner.changes.concerns import OUTCOME_READ, read_outcome
@@ -40,9 +44,11 @@ from runner.db.database import open_existing_database
 from runner.db.schema import holds, job_logs, jobs, pulls, reports
 from runner.model.job import ACTIVE, Job, JobKind, JobState
 from runner.model.meter import Meter
+from runner.model.telling import Telling
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks_of
 from runner.rows.holds import Hold, fetch_hold
+from runner.rows.tellings import fetch_tellings
 from runner.steps.spool import AGENT, GROWING, STAGES, Spool
 
 MAX_TROUBLE = 100
@@ -197,6 +203,17 @@ async def cancel_jobs(settings: Settings, job_ids: Iterable[str], machine: str |
     return "".join(said)
 
 
+async def tell_job(settings: Settings, job_id: str, words: str) -> str:
+    """Tell the agent of an active job something, like `/ptq tell`. Raises `UnknownJob` and `NotDone`."""
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+        job = await _fetch(connection, job_id)
+        try:
+            await tell(connection, find_operator(), job, words, f"terminal {token_hex(8)}", datetime.now(UTC))
+        except NotTold as reason:
+            raise NotDone(strip_marks(str(reason)).removesuffix(".")) from None
+    return f"{say_told(job)}\n"
+
+
 class NotDone(Exception):  # noqa: N818
     """The request is not possible for this job or name; the message says why."""
 
@@ -302,6 +319,7 @@ async def show_job(settings: Settings, job_id: str, *, as_json: bool = False) ->
         job = await _fetch(connection, job_id)
         events, meter = await job_rows.fetch_events(connection, job.id), await job_rows.fetch_meter(connection, job.id)
         hold, results = await fetch_hold(connection, job.id), await _fetch_results(connection, [job])
+        told = await fetch_tellings(connection, job.id)
         case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
     page, secrets = settings.find_page(job), settings.secret_values()
     if as_json:
@@ -310,10 +328,11 @@ async def show_job(settings: Settings, job_id: str, *, as_json: bool = False) ->
                 **_describe(job, results[job.id]),
                 "confidential_issue": case is not None and case.confidential,
                 **_describe_more(job, events, meter, hold, page),
+                "told": [_pick_telling(telling) for telling in told],
             },
             secrets,
         )
-    text = render_job(job, events, meter, hold, page or "none: nobody can sign in", case)
+    text = render_job(job, events, meter, hold, page or "none: nobody can sign in", case, told)
     return show_for_terminal(redact(text, secrets))
 
 
@@ -355,8 +374,9 @@ def render_job(
     hold: Hold | None,
     page: str,
     case: Case | None = None,
+    told: Sequence[Telling] = (),
 ) -> str:
-    """A job, its cost, and its history with the time between steps. Pure."""
+    """A job, its cost, what its agent was told, and its history with the time between steps. Pure."""
     facts = {
         "about": f"{job.case_key}, {job.preset}, attempt {job.attempt}, requested by {job.requested_by}",
         "state": f"{job.state}{f': {one_line(job.failure, 500)}' if job.failure else ''}",
@@ -371,13 +391,24 @@ def render_job(
         "issue": f"confidential until: ptq-bot jobs lift {job.id}" if case and case.confidential else "",
         "page": page,
     }
-    lines = [f"job {job.id}", *(f"  {name:<8}  {words}" for name, words in facts.items() if words), ""]
+    rows = [(name, words) for name, words in facts.items() if words]
+    rows += [("told", f"{telling.teller}: {one_line(telling.words, 500)}{_say_missed(telling)}") for telling in told]
+    lines = [f"job {job.id}", *(f"  {name:<8}  {words}" for name, words in rows), ""]
     before: datetime | None = None
     for at, what in events:
         after = f"  (+{render_span((at - before).total_seconds())})" if before else ""
         lines.append(f"{at:%Y-%m-%d %H:%M:%S} UTC  {one_line(what, 300)}{after}")
         before = at
     return "\n".join(lines) + "\n"
+
+
+def _say_missed(telling: Telling) -> str:
+    return "" if telling.given_at else " (the agent has not got this)"
+
+
+def _pick_telling(telling: Telling) -> dict[str, Any]:
+    """A telling in JSON."""
+    return {"by": telling.told_by, "at": telling.told_at, "words": telling.words, "given_at": telling.given_at}
 
 
 async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = False) -> str:

@@ -56,6 +56,7 @@ from runner.rows.check_rows import fetch_checks
 from runner.rows.claims import fetch_claimed
 from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.rows.pauses import fetch_pauses
+from runner.rows.tellings import fetch_tellings
 from runner.scheduler.supervisor import name_claim
 from runner.steps.spool import GROWING, STAGES, Spool
 
@@ -205,6 +206,7 @@ class Pages:
             "events": await job_rows.fetch_events(connection, job.id),
             "moves": await job_rows.fetch_moves(connection, job.id),
             "meter": await job_rows.fetch_meter(connection, job.id),
+            "tellings": await fetch_tellings(connection, job.id),
             # Readers of a public job may not know of a private one.
             "earlier": earlier if earlier and (job.private or not earlier.private) else None,
             "troubles": await list_troubles(connection, job),

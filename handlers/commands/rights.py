@@ -36,6 +36,8 @@ class Operation(StrEnum):
     START = "start"
     RESULTS = "results"
     CANCEL = "cancel"
+    TELL = "tell"
+    """Tell the agent of an active job something."""
     PAUSE = "pause"
     RESUME = "resume"
     OPEN_PULL = "open pull request"
@@ -65,6 +67,7 @@ RIGHTS: Mapping[Operation, Right] = {
     Operation.START: Right.START,
     Operation.RESULTS: Right.START,
     Operation.CANCEL: Right.START,
+    Operation.TELL: Right.START,
     Operation.PAUSE: Right.START,
     Operation.RESUME: Right.START,
     Operation.OPEN_PULL: Right.OPEN,

@@ -115,6 +115,13 @@ def render_off_thread(preset: Preset, rules: RepositoryRules, task: str, nonce: 
     return _render_words("off_thread.md.j2", replace(preset, goal=goal), rules, task, nonce, more)
 
 
+def render_told(words: str, at: datetime, nonce: str) -> str:
+    """What an agent is told by a maintainer after its brief was rendered: at the end of its brief, or as a message."""
+    shown = reveal(words)
+    values = {"at": _render_time(at), "words": Untrusted(shown, "a maintainer"), "nonce": choose_nonce(nonce, (shown,))}
+    return _templates().get_template("told.md.j2").render(values)
+
+
 def _render_words(
     template: str, preset: Preset, rules: RepositoryRules, task: str, nonce: str, more: Mapping[str, object]
 ) -> str:

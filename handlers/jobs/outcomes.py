@@ -35,11 +35,13 @@ from runner.changes.concerns import names_concern
 from runner.checks.verification import Check
 from runner.model.job import Job, JobKind, JobState, Posts, Report
 from runner.model.meter import Meter
+from runner.model.telling import Telling
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
 from runner.rows.claims import ClaimLost
 from runner.rows.holds import refuse_hold
 from runner.rows.notifications import insert_notification
+from runner.rows.tellings import fetch_tellings
 
 log = structlog.get_logger()
 
@@ -79,6 +81,7 @@ class _Ended:
     report: Report | None
     meter: Meter | None
     checks: Sequence[Check]
+    tellings: Sequence[Telling]
     pull_number: int | None
     log: bytes | None
     """The log of its agent, compressed, if the report quotes its end."""
@@ -100,7 +103,8 @@ async def _read_ended(context: Context, job: Job) -> _Ended:
         log = await job_rows.fetch_compressed_log(connection, job.id, "agent") if is_quoted else None
         digest = report.digest if case and report else None
         same = await casebook.fetch_same_pull(connection, job, digest) if digest else None
-        return _Ended(job, report, meter, await fetch_checks(connection, job.id), pull_number, log, same)
+        checks, tellings = await fetch_checks(connection, job.id), await fetch_tellings(connection, job.id)
+        return _Ended(job, report, meter, checks, tellings, pull_number, log, same)
 
 
 async def _report(context: Context, job_id: str) -> None:
@@ -192,6 +196,7 @@ def _render(context: Context, ended: _Ended) -> Draft:
             public_url=context.find_page_root(job),
             secrets=context.secrets,
             checks=ended.checks,
+            tellings=ended.tellings,
             pull_number=ended.pull_number,
             approved=replies.render_pull_exists(ended.same_pull.number) if ended.same_pull else "",
             key_on_machine=context.leaves_key(job),

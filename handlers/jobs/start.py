@@ -49,6 +49,7 @@ from runner.checks.verification import CheckKind
 from runner.model.job import Job, JobKind, JobRequest, JobState, Posts, ask_again, derive_job_id
 from runner.rows import job_rows
 from runner.rows.check_rows import add_checks, copy_checks
+from runner.rows.tellings import copy_tellings
 
 log = structlog.get_logger()
 
@@ -356,6 +357,7 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job) 
     )
     again = await open_job(connection, context.find_page_root(wanted), wanted, context.now())
     await copy_checks(connection, lost.id, again.id)
+    await copy_tellings(connection, lost.id, again.id)
     return again
 
 

@@ -23,7 +23,7 @@ from handlers.text.transcript import (
     shorten,
 )
 from runner.agents import Agent
-from runner.agents.events import MAX_TEXT
+from runner.agents.events import GOES_ON, MAX_TEXT
 from runner.characters import show_invisible
 
 MAX_SHOWN = 64_000
@@ -104,7 +104,8 @@ class LiveTranscript:
     def _read(self, text: str, *, is_event: bool) -> Iterator[Entry]:
         if self._teller and is_event:
             return self._teller.tell(text)
-        return tell_lines(text) if self._is_jobds else iter([Entry(EntryKind.PLAIN, text)])
+        is_jobds = self._is_jobds or text.rstrip("\n") == GOES_ON
+        return tell_lines(text) if is_jobds else iter([Entry(EntryKind.PLAIN, text)])
 
     def _clean(self, text: str) -> str:
         return redact(drop_colours(text), self._secrets)

@@ -2,7 +2,8 @@
 
 Commands of the repository and of agents print into these logs, too, and may imitate jobd's lines. So each line of
 jobd's own begins with a mark, and jobd removes the mark from what commands print (`runner.jobd.stages.log`). A line
-without a mark is a command's, whatever it looks like. In an agent's log no mark counts: nothing there is jobd's.
+without a mark is a command's, whatever it looks like. In an agent's log no mark counts, except on the one line
+between two processes of a session (`runner.agents.events.GOES_ON`).
 """
 
 from __future__ import annotations

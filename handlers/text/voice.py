@@ -43,6 +43,7 @@ class Label(StrEnum):
     FULL_REPORT = "Full report"
     FULL_WORKLOG = "Full worklog"
     WORKLOG = "Worklog:"
+    TOLD = "What the agent was told"
     AGENTS_REPORT = "The agent's full report"
     REST_OF_REPORT = "The rest of the report"
     AGENTS_REST = "The rest of the agent's report"

@@ -33,10 +33,11 @@ from handlers.jobs.cancel import cancel
 from handlers.jobs.outcomes import render_report
 from handlers.jobs.rebase import read_onto
 from handlers.jobs.start import StartRequest, start_job, was_requested_before
+from handlers.jobs.tell import NotTold, tell
 from handlers.ports import NotFound
 from handlers.pulls.pulls import ask_for_pull
 from handlers.rules import REBASE, RepositoryRules
-from handlers.words import replies, status_comment
+from handlers.words import replies, status_comment, tellings
 from runner.model.job import Job
 from runner.rows import job_rows
 
@@ -281,6 +282,24 @@ async def _cancel(request: Request, command: Command) -> None:
         await request.reply(replies.render_nothing_to_cancel())
 
 
+async def _tell(request: Request, command: Command) -> None:
+    """Pass words on to the issue's agent, or say why not. Words from before the job's request are not for it."""
+    context, person = request.context, request.person
+    words, written_at = f"{command.argument}\n\n{command.body}", request.event.comment.created_at
+
+    async def decide(connection: AsyncConnection) -> str:
+        job = await job_rows.fetch_last_job(connection, request.rules.name, request.number)
+        if job is None or not was_requested_before(job, written_at):
+            return tellings.say_ended()
+        try:
+            await tell(connection, person, job, words, request.occasion, context.now())
+        except NotTold as reason:
+            return str(reason)
+        return tellings.render_told(job, context.find_page_root(job))
+
+    await request.answer(decide)
+
+
 async def _pull(request: Request, command: Command) -> None:
     """Accept or refuse a note. A refused note stays refused when it comes again, even if the reason is gone."""
     if await request.was_answered():
@@ -339,6 +358,7 @@ VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
     "verify": _start,
     "run": _run,
     "retry": _start,
+    "tell": _tell,
     "status": _status,
     "results": _results,
     "cancel": _cancel,

@@ -27,6 +27,7 @@ from runner.characters import decode_exactly, show_invisible
 from runner.checks.verification import Check
 from runner.model.job import DIGEST_SHOWN, Job, JobKind, JobState, Posts, Report, ReportHead, split_failure
 from runner.model.meter import Meter
+from runner.model.telling import Telling
 
 MAX_COMMENT = 60_000
 """The most characters of a comment. GitHub's limit is 65,536."""
@@ -40,6 +41,9 @@ MAX_TEXT = 12_000
 MAX_SUMMARY = 3_000
 MAX_DIFF_WITHOUT_PAGE = 30_000
 """A longer diff is not in the comment of a job without a page. A shorter one usually is (`shows_diff`)."""
+
+MAX_TOLD = 6_000
+"""The most characters of what the agent was told, together."""
 
 MAX_DOUBTS = 6_000
 MAX_DOUBT = 800
@@ -126,6 +130,7 @@ def draft_report(
     public_url: str,
     secrets: Collection[str],
     checks: Sequence[Check] = (),
+    tellings: Sequence[Telling] = (),
     pull_number: int | None = None,
     approved: str = "",
     key_on_machine: bool = False,
@@ -137,7 +142,8 @@ def draft_report(
 ) -> Draft:
     """The report of an ended job: findings, diff, next step, and costs.
 
-    `model` is the configured model, `checks` are the service's own checks. `pull_number` is the issue's pull request,
+    `model` is the configured model, `checks` are the service's own checks, and `tellings` is what the agent was told
+    after the request. `pull_number` is the issue's pull request,
     if there is one, and `approved` says where the diff is, if a note has approved it already. `key_on_machine` says
     whether the agent's key was on the machine, and `caps_unpriced` whether turns and time are capped where the cost is
     unknown. `signs_in` says whether people can sign in to the pages, and write a note there, and `opens_page` whether
@@ -159,6 +165,7 @@ def draft_report(
     above = [head, findings]
     above.append(render_checks(job, checks, report, public_url, secrets))
     above.append(render_environment(job, secrets))
+    above.append(_render_told(job, tellings, secrets))
     above += [_render_doubts(left, secrets)] if left else []
     above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
     is_approvable = approvable(job, report, secrets, has_page=bool(public_url))
@@ -232,12 +239,44 @@ def _render_findings(job: Job, parsed: ParsedReport | None, secrets: Collection[
     return "\n\n".join([say_whose(job), *found])
 
 
+def _render_told(job: Job, tellings: Sequence[Telling], secrets: Collection[str]) -> str:
+    """What people told the agent, collapsed, and that it has missed some of it."""
+    if not tellings:
+        return ""
+    room = MAX_TOLD // len(tellings)
+    told = [f"{say_who_told(telling)}\n\n{_quote_telling(telling, secrets, room)}" for telling in tellings]
+    shown = collapse(Label.TOLD, "\n\n".join(told))
+    # A job that replaces a lost one gets all of it.
+    if all(telling.given_at for telling in tellings) or job.state is JobState.LOST:
+        return shown
+    return f"{Label.NOTE.bold} {_MISSED}\n\n{shown}"
+
+
+_MISSED = (
+    "The agent ended before it got everything that it was told. `/ptq retry`, followed by the words, starts another "
+    "attempt with them."
+)
+
+
+def _quote_telling(telling: Telling, secrets: Collection[str], room: int) -> str:
+    """A person's words in a fence: nothing in them is Markdown."""
+    words = show_invisible(redact(telling.words, secrets))
+    return fence(words if len(words) <= room else f"{words[:room]}\n{_REST_ON_PAGE}")
+
+
+def say_who_told(telling: Telling) -> str:
+    """The line above a person's words for an agent."""
+    missed = "" if telling.given_at else ", but the agent has not got this"
+    return f"**{telling.teller} told the agent** on {telling.told_at:%Y-%m-%d at %H:%M} UTC{missed}:"
+
+
 def say_whose(job: Job) -> str:
     """The line above the words of a job's agent, or of a report that no agent wrote."""
     return f"{Label.AGENT_SAYS.bold} (`{job.agent}`)" if job.has_agent else Label.REPORT_SAYS.bold
 
 
 _REST_BELOW = "… (the full report is below)"
+_REST_ON_PAGE = "… (the job's page has the rest)"
 
 
 def _render_doubts(report: Report, secrets: Collection[str]) -> str:

@@ -38,6 +38,7 @@ class ClaudeAgent:
     """Runs in print mode with every permission; the machine's sandbox limits it."""
 
     speaks = True
+    resumes = True
 
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
@@ -49,7 +50,7 @@ class ClaudeAgent:
             *("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"),
             # No servers and settings from the checkout.
             *("--strict-mcp-config", "--setting-sources", "user", "--settings", json.dumps(SETTINGS)),
-            *("--session-id", run.session_id),
+            *(("--resume", run.resumes) if run.resumes else ("--session-id", run.session_id)),
             *(["--model", model] if model else []),
             *(["--effort", self.spec.thinking] if self.spec.thinking else []),
             *(["--max-turns", str(run.max_turns)] if run.max_turns else []),

@@ -40,6 +40,7 @@ class CodexAgent:
     """Runs `codex exec` without approvals and without its own sandbox; the machine's sandbox limits it."""
 
     speaks = True
+    resumes = True
 
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
@@ -57,8 +58,9 @@ class CodexAgent:
             *(["-c", f'model_reasoning_effort="{self.spec.thinking}"'] if self.spec.thinking else []),
             *(["--model", model] if model else []),
         ]
+        session = ("resume", run.resumes) if run.resumes else ()
         return Launch(
-            (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, "-"),
+            (*(self.spec.command or ("codex",)), "exec", *options, *self.spec.args, *session, "-"),
             {**own, **self.spec.env},
             prompt_on_stdin=True,
             skills_folder=".codex/skills",

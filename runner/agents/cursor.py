@@ -22,12 +22,10 @@ LAST_ANSWER = "last answer"
 
 
 class CursorAgent:
-    """Runs in print mode with every permission and without its own sandbox; the machine's sandbox limits it.
-
-    It never resumes a session: that is a folder with a database, and depends on the worktree's path.
-    """
+    """Runs in print mode with every permission and without its own sandbox; the machine's sandbox limits it."""
 
     speaks = True
+    resumes = True
 
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
@@ -39,6 +37,7 @@ class CursorAgent:
             # Without `--approve-mcps`, servers from the checkout are not approved.
             *("-p", "--output-format", "stream-json", "--force", "--trust", "--sandbox", "disabled"),
             *(["--model", model] if model else []),
+            *(["--resume", run.resumes] if run.resumes else []),
         ]
         return Launch(
             (*(self.spec.command or ("cursor-agent",)), *options, *self.spec.args),

@@ -19,6 +19,10 @@ MAX_TEXT = 4_000
 WHOLE = "whole"
 """The scope of a usage that covers the whole process, and replaces all earlier ones."""
 
+GOES_ON = "\x1e[The agent was told something by a maintainer. Its session goes on.]"
+"""The line between two processes of a session in an agent's log. `runner.jobd.stages.told` writes it. It begins with a
+mark that jobd removes from everything that the agent prints."""
+
 MAX_SCOPES = 50
 """The most scopes whose usage may still change. Only a few answers arrive at the same time."""
 
@@ -81,6 +85,8 @@ class Tally:
     model: str = ""
     turns: int = 0
     tool_calls: int = 0
+    open_calls: int = 0
+    """Tool calls without a result."""
     retries: int = 0
     unknown: int = 0
     last_tool: str = ""
@@ -88,6 +94,8 @@ class Tally:
     last_error: str = ""
     ending: Ending | None = None
     denials: int = 0
+    _earlier: Usage = NOTHING
+    """Of the earlier processes of the session."""
     _settled: Usage = NOTHING
     _scopes: Mapping[str, Usage] = field(default_factory=dict)
     _before: Usage | None = None
@@ -96,6 +104,10 @@ class Tally:
     @property
     def usage(self) -> Usage:
         """The total usage."""
+        return self._earlier + self._usage_of_process
+
+    @property
+    def _usage_of_process(self) -> Usage:
         if WHOLE in self._scopes:
             # The larger one: a final total that is less than what was counted is wrong or forged.
             counted = sum((usage for scope, usage in self._scopes.items() if scope != WHOLE), self._settled)
@@ -111,6 +123,12 @@ class Tally:
             tally = _COUNT[event.kind](tally, event)._count_turn(event)._count_usage(event)
             tally = replace(tally, model=event.model) if event.model else tally
         return tally
+
+    def go_on(self) -> Tally:
+        """The tally when another process resumes the session. One that counts the whole session goes on to do so."""
+        if THREAD in self._scopes:
+            return replace(self, ending=None, open_calls=0)
+        return replace(self, ending=None, open_calls=0, _earlier=self.usage, _settled=NOTHING, _scopes={})
 
     def _count_turn(self, event: AgentEvent) -> Tally:
         if event.turn and event.turn != self._turn:
@@ -133,9 +151,15 @@ _COUNT = {
     EventKind.SESSION: lambda tally, event: replace(tally, session_id=event.text or tally.session_id),
     EventKind.TEXT: lambda tally, event: tally,
     EventKind.TOOL_CALL: lambda tally, event: replace(
-        tally, tool_calls=tally.tool_calls + 1, ending=None, last_tool=event.tool
+        tally,
+        tool_calls=tally.tool_calls + 1,
+        open_calls=tally.open_calls + 1,
+        ending=None,
+        last_tool=event.tool,
     ),
-    EventKind.TOOL_RESULT: lambda tally, event: replace(tally, denials=tally.denials + event.denials),
+    EventKind.TOOL_RESULT: lambda tally, event: replace(
+        tally, denials=tally.denials + event.denials, open_calls=max(tally.open_calls - 1, 0)
+    ),
     EventKind.RETRY: lambda tally, event: replace(tally, retries=tally.retries + 1, ending=None, last_error=event.text),
     EventKind.ERROR: lambda tally, event: replace(tally, last_error=event.text),
     EventKind.USAGE: lambda tally, event: tally,

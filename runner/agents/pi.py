@@ -36,6 +36,7 @@ class PiAgent:
     """Runs in print mode, without extensions, skills, prompts and settings from the checkout."""
 
     speaks = True
+    resumes = True
 
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
@@ -47,6 +48,7 @@ class PiAgent:
             *("-p", "--mode", "json", "--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes"),
             *("--session-dir", f"{{home}}/{SESSIONS}"),
             *(word for name in run.skills for word in ("--skill", f"{{home}}/{SKILLS}/{name}")),
+            *(["--session", run.resumes] if run.resumes else []),
             *(["--model", model] if model else []),
             *(["--thinking", self.spec.thinking] if self.spec.thinking else []),
         ]

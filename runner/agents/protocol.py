@@ -88,6 +88,9 @@ class Run:
     session_id: str
     """A UUID, for backends whose session id can be chosen."""
 
+    resumes: str = ""
+    """The session of the same run that this process resumes, as the backend reported it. Empty: a new session."""
+
     model: str | None = None
     """Overrides the configured model."""
 
@@ -140,6 +143,8 @@ class Agent(Protocol):
     spec: AgentSpec
     speaks: bool
     """Whether an event reports the end of a run. If not, only the exit status does."""
+    resumes: bool
+    """Whether it can resume a session with a message on its standard input. If not, it reads messages in a file."""
 
     def launch(self, run: Run) -> Launch:
         """The process to start."""

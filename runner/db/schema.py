@@ -270,6 +270,20 @@ checks = Table(
     Column("trouble", Text),
 )
 
+tellings = Table(
+    "tellings",
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("occasion", String(300), nullable=False),  # of the request
+    Column("told_by", String(100), nullable=False),
+    Column("told_at", UtcDateTime, nullable=False),
+    Column("words", Text, nullable=False),  # as the person wrote them
+    Column("message", Text, nullable=False),  # what the agent gets
+    Column("given_at", UtcDateTime),  # NULL: the agent has not got it
+    UniqueConstraint("job_id", "occasion"),  # a request that comes again tells nothing again
+)
+
 reports = Table(
     "reports",
     metadata,

@@ -109,6 +109,8 @@ class JobPaths:
         self.output = self.root / "output"
         self.tmp = self.root / "tmp"
         self.notice = self.root / "notice.txt"
+        self.told = self.root / "told.md"
+        self.told_book = self.control / "told.json"
         self.result = self.control / "result.json"
         self.environment_file = self.control / "environment.json"
         self.layers = self.control / "layers.json"
@@ -165,6 +167,7 @@ class JobPaths:
             "PTQ_WORKTREE": str(self.worktree),
             "PTQ_OUTPUT_DIR": str(self.output),
             "PTQ_NOTICE_FILE": str(self.notice),
+            "PTQ_TOLD_FILE": str(self.told),
             "PTQ_ENVIRONMENT": str(read_json(self.environment_file).get("way", "")),
             # By name: device numbers differ in a sandbox, which hides the other GPUs.
             **({"CUDA_VISIBLE_DEVICES": ",".join(gpus.values())} if gpus else {}),

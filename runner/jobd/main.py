@@ -37,6 +37,7 @@ VERBS: Mapping[str, Place] = {
     "relay": ("proxy.sockets", "make_socket_path"),
     "stop": ("stages.states", "stop_agent"),
     "notify": ("environment.home", "notify"),
+    "tell": ("stages.told", "tell"),
     "kill": ("verbs.cleaning", "kill"),
     "admit": ("access.admission", "admit"),
     "dismiss": ("access.admission", "dismiss"),

@@ -117,6 +117,7 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
         **{"hidden": TEXTS, "files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},
         **{"settings": SETTINGS, "relay": SWITCH},
+        "told": NUMBER,  # Of the last message that is part of the prompt.
         **{"tail_glob": TEXT, "tail_word": TEXT, "stop_grace_s": NUMBER},
         **_WATCHED,
         **_LIMITS,
@@ -141,6 +142,7 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "relay": _JOB,
     "stop": _JOB,
     "notify": {"text": TEXT, **_JOB},
+    "tell": {"number": NUMBER, "text": TEXT, "argv": TEXTS, **_JOB},
     "kill": _JOB,
     "admit": {"public_key": TEXT, "lasts_s": NUMBER, "context": TEXT, **_JOB},
     "dismiss": _JOB,

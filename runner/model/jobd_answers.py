@@ -71,6 +71,8 @@ class Poll:
     """The last heading of an agent's worklog. Untrusted text."""
     boot_id: str
     """Identifies the machine's current boot. If it changes, no earlier process is alive."""
+    told: int = 0
+    """The number of the last message that the agent has got (`runner.model.telling`)."""
 
 
 def parse_answer(completed: Completed) -> dict[str, Any]:
@@ -109,6 +111,7 @@ def parse_poll(answer: Mapping[str, Any]) -> Poll:
             log_size=read_number(answer["log_size"]),
             phase=read_text(answer["phase"], MAX_WORD),
             heading=" ".join(heading.split())[:MAX_HEADING],
+            told=read_number(answer.get("told", 0)),
             boot_id=read_text(answer["boot_id"], MAX_WORD),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as fault:

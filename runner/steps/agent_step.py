@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -12,6 +13,7 @@ from typing import Any
 import structlog
 
 from runner.agents import Run
+from runner.agents.events import Tally
 from runner.agents.skills import lay_out
 from runner.agents.verdict import judge
 from runner.model.caps import Caps, Scope
@@ -29,9 +31,11 @@ from runner.model.stop_policy import (
     find_warning,
     is_worth_writing,
 )
+from runner.model.telling import Telling, add_messages, is_safe_point
 from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account
+from runner.rows.tellings import fetch_tellings, note_given
 from runner.steps.gateway import Fetcher
 from runner.steps.runtime import (
     Runtime,
@@ -50,6 +54,11 @@ log = structlog.get_logger()
 
 SESSIONS = uuid.UUID("6c1f3c2e-6f0d-4b8e-9f0e-5d2f6a1b7c3d")
 """The namespace of session ids, which are derived from job ids."""
+
+SESSION_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
+"""The form of a session's id. An agent reports it, and it becomes a word of a command line."""
+
+NEW = Tally()
 
 MAX_EXIT_STATUS = 255
 
@@ -70,6 +79,8 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         await lead(Fetcher.of(job), client)
         for lead in (runtime.gateway.open_git_route, runtime.gateway.open_package_route)
     ]
+    async with runtime.db.read() as connection:
+        told = await fetch_tellings(connection, job.id)
     await client.start(
         job.id,
         replace(
@@ -78,7 +89,8 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
             files={**launch.files, **lay_out(skills, launch.skills_folder)},
         ),
         runtime.profiles[job.repository].limits,
-        prompt=tell_facts(job.prompt, job.facts, job.base_commit or ""),
+        prompt=add_messages(tell_facts(job.prompt, job.facts, job.base_commit or ""), told),
+        told=told[-1].number if told else 0,
         relay=any(way.by_relay for way in ways) or (access is not None and not access.url),
         base_skills={
             f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files
@@ -114,18 +126,20 @@ async def _fetch_taken(runtime: Runtime, job: Job) -> _Taken:
         return _Taken(await job_rows.fetch_meter(connection, job.id), others, stored)
 
 
-def _describe_run(runtime: Runtime, job: Job, token: str) -> Run:
-    """The parameters of this run: a new session, and the caps that the backend can enforce.
+def _describe_run(runtime: Runtime, job: Job, token: str, tally: Tally = NEW) -> Run:
+    """The parameters of this run: a new session, or the one of the `tally`, and the caps that the backend can enforce.
 
-    An earlier session is never resumed: its agent could write to the file, and so invent messages of the service.
+    The session of another job is never resumed: its agent could write to the file, and so invent messages of the
+    service. An agent that does that to its own session can only deceive itself.
     """
-    caps = runtime.profiles[job.repository].caps.get(Scope.JOB, Caps())
+    caps, cost_usd = runtime.profiles[job.repository].caps.get(Scope.JOB, Caps()), tally.usage.known_usd
     return Run(
         session_id=str(uuid.uuid5(SESSIONS, job.id)),
+        resumes=tally.session_id or "",
         model=job.model,
         skills=job.skills,
-        max_turns=caps.turns,
-        max_cost_usd=caps.cost_usd,
+        max_turns=None if caps.turns is None else max(caps.turns - tally.turns, 1),
+        max_cost_usd=None if caps.cost_usd is None else caps.cost_usd - cost_usd,
         token=token,
     )
 
@@ -134,8 +148,9 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     """Watch a running agent. When it has ended, judge its run."""
     poll = await follow(runtime, client, job, "agent")
     agent = runtime.agents[job.agent]
+    waiting = await _note_told(runtime, job, poll.told)
     if poll.state is StageState.RUNNING:
-        return await _watch(runtime, client, job, poll.heading)
+        return await _watch(runtime, client, job, poll.heading, waiting)
     account = await _open_account(runtime, job, await _fetch_taken(runtime, job))
     await runtime.gateway.close(job.id)
     if poll.state is StageState.FAILED:
@@ -200,11 +215,26 @@ def _find_refusal(account: Account | None) -> RunVerdict | None:
     return RunVerdict(Ending.CAPPED, f"the agent was stopped at {refusal}") if refusal else None
 
 
-async def _watch(runtime: Runtime, client: JobdClient, job: Job, heading: str) -> Job:
-    """Count the usage of a running agent. Warn it before a cap, and stop it at a cap or after a cancel."""
+async def _note_told(runtime: Runtime, job: Job, given: int) -> list[Telling]:
+    """Record which messages the agent has got, and return those that it has not."""
+    async with runtime.db.read() as connection:
+        told = await fetch_tellings(connection, job.id)
+    if any(telling.number <= given and not telling.given_at for telling in told):
+        async with runtime.db.write() as connection:
+            count = await note_given(connection, job.id, given, runtime.now())
+            what = "a message" if count == 1 else f"{count} messages"
+            await job_rows.add_event(connection, job.id, runtime.now(), f"the agent got {what}")
+    return [telling for telling in told if telling.number > given]
+
+
+async def _watch(runtime: Runtime, client: JobdClient, job: Job, heading: str, waiting: Sequence[Telling]) -> Job:
+    """Count the usage of a running agent. Warn it before a cap, and stop it at a cap or after a cancel.
+
+    Otherwise, tell it what is `waiting`.
+    """
     profile = runtime.profiles[job.repository]
     await keep_routes(runtime, client, job)
-    _, meter, idle_s = await runtime.usage_reader.read_aside(job, runtime.agents[job.agent])
+    tally, meter, idle_s = await runtime.usage_reader.read_aside(job, runtime.agents[job.agent])
     meter = replace(meter, heading=heading)
     taken = await _fetch_taken(runtime, job)
     if account := await _open_account(runtime, job, taken):
@@ -232,7 +262,31 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, heading: str) -
         runtime.usage_reader.note_warning(job.id)
         with suppress(JobdError):  # The warning is optional.
             await client.notify(job.id, warning)
+    if waiting:
+        await _tell(runtime, client, job, waiting, tally)
     return job
+
+
+async def _tell(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequence[Telling], tally: Tally) -> None:
+    """Tell a running agent what it has not got yet, if this is a safe point. If it has just ended, nothing happens."""
+    argv: Sequence[str] = ()
+    if runtime.agents[job.agent].resumes:
+        waited = runtime.now() - waiting[0].told_at
+        if not is_safe_point(turns=tally.turns, open_calls=tally.open_calls, waited=waited):
+            return
+        if not SESSION_ID.fullmatch(tally.session_id or ""):
+            log.warning("job.session_unknown", **job.log_context(), agent=job.agent)
+            return
+        access = runtime.gateway.grant(job)
+        run = _describe_run(runtime, job, access.token if access else "", tally)
+        launch = runtime.agents[job.agent].launch(run)
+        argv = (access.fill_in(launch) if access else launch).argv
+    try:
+        for telling in waiting:
+            if not await client.tell(job.id, telling.number, telling.message, argv):
+                return
+    except JobdError as error:  # It is told in the next step.
+        log.warning("job.not_told", **job.log_context(), error=error.code, reason=error.message)
 
 
 async def _stop(runtime: Runtime, client: JobdClient, job: Job) -> Job:

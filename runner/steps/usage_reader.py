@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import partial
 
 from runner.agents import Agent
-from runner.agents.events import Tally
+from runner.agents.events import GOES_ON, Tally
 from runner.agents.prices import Price, find_price, reckon_cost
 from runner.model.job import Job
 from runner.model.meter import Meter
@@ -105,6 +105,9 @@ class UsageReader:
         *lines, rest = (place.rest + chunk).split(b"\n")
         place.rest = rest if len(rest) < MAX_LINE else b""
         for line in lines:
+            if line == GOES_ON.encode():
+                place.tally, place.grew_at = place.tally.go_on(), self._now()
+                continue
             events = agent.read_line(line.decode(errors="replace"))
             place.tally = place.tally.add(events)
             place.grew_at = self._now() if events else place.grew_at

@@ -216,11 +216,13 @@ class JobdClient:
         relay: bool,
         base_skills: Mapping[str, str],
         base_commit: str,
+        told: int = 0,
     ) -> bool:
         """Start the agent in a prepared environment. Returns False if it was started before.
 
         `base_skills` maps folders in the agent's home to folders of the repository, which are copied as in
-        `base_commit`. A `relay` forwards to the socket of `listen`, which must have been called.
+        `base_commit`. A `relay` forwards to the socket of `listen`, which must have been called. `told` is the number
+        of the last message in the prompt.
         """
         answer = await self.call(
             "start",
@@ -236,6 +238,7 @@ class JobdClient:
             relay=relay,
             base_skills=dict(base_skills),
             base_commit=base_commit,
+            told=told,
             tail_glob=launch.tail.glob if launch.tail else "",
             tail_word=launch.tail.word if launch.tail else "",
             stop_grace_s=limits.stop_grace_s,
@@ -344,6 +347,14 @@ class JobdClient:
         The agent sees it when it runs its next command.
         """
         await self.call("notify", job_id=job_id, text=text)
+
+    async def tell(self, job_id: str, number: int, text: str, argv: Sequence[str]) -> bool:
+        """Leave a message for the running agent, which gets it once, however often it is left.
+
+        Its session is resumed with this command line. Without one, the message is added to the file that it reads.
+        Returns False if the agent has not begun or has ended.
+        """
+        return (await self.call("tell", job_id=job_id, number=number, text=text, argv=list(argv))).get("taken") is True
 
     async def kill(self, job_id: str) -> int:
         """Kill all processes of the job. Returns how many are still alive."""

@@ -25,6 +25,7 @@ from runner.model.job import JobState
 from runner.rows import job_rows
 from runner.rows.machine_states import save_inventory
 from runner.rows.pauses import OPERATOR, Pause, begin_pause
+from runner.rows.tellings import note_given
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON, make_job
 from tests.support.site import Page, make_report
@@ -102,7 +103,7 @@ async def test_what_the_thread_would_refuse_is_refused_on_the_page_and_nowhere_e
 
 
 async def send_everything(browser: Browser, path: str, csrf: str) -> list[int]:
-    forms = [f"{path}/{what}" for what in ("cancel", "follow-up", "rebase", "note")]
+    forms = [f"{path}/{what}" for what in ("cancel", "follow-up", "rebase", "tell", "note")]
     statuses = [(await browser.send(form, {"csrf": csrf})).status for form in forms]
     launch = {"csrf": csrf, "repository": NAME, "preset": "ad-hoc", "advice": "Do it."}
     return [*statuses, (await browser.send("/launch", launch)).status]
@@ -115,7 +116,7 @@ async def test_whoever_may_not_is_offered_nothing_and_refused_everything(dashboa
         assert not browser.offers(f"{path}/follow-up")
         assert "Actions" not in page.text
         csrf = browser.fields("/sign-out")["csrf"]
-        assert await send_everything(browser, path, csrf) == [403] * 5
+        assert await send_everything(browser, path, csrf) == [403] * 6
     assert len(await dashboard.jobs()) == 1
 
 
@@ -127,7 +128,7 @@ async def test_a_session_is_worth_nothing_once_the_permission_is_gone(dashboard:
         csrf = browser.fields(f"/jobs/{hidden.id}/cancel")["csrf"]
         dashboard.github.set_permission(NAME, "alice", "read")
         dashboard.github.set_permission(HIDDEN, "alice", "none")
-        assert await send_everything(browser, path, csrf) == [403] * 5
+        assert await send_everything(browser, path, csrf) == [403] * 6
         assert (await browser.send(f"/jobs/{hidden.id}/cancel", {"csrf": csrf})).status == 404
         assert (await browser.visit(f"/jobs/{hidden.id}")).status == 404
         assert "hidden0001" not in (await browser.visit("/jobs")).html
@@ -238,6 +239,30 @@ async def test_a_job_is_cancelled_by_whoever_may_start_one(dashboard: Dashboard)
     assert (await dashboard.fetch_job(job.id)).cancelled_by == "alice"
 
 
+async def test_an_agent_is_told_something_once_and_the_page_shows_what(dashboard: Dashboard) -> None:
+    job = await dashboard.add(state=JobState.RUNNING)
+    path, words = f"/jobs/{job.id}/tell", "Look at <b>the loop</b>."
+    async with dashboard.browser("alice") as browser:
+        await browser.visit(f"/jobs/{job.id}")
+        fields = {**browser.fields(path), "advice": words}
+        await browser.send(path, fields)
+        await browser.send(path, fields)
+        assert browser.page.text.count(words) == 1
+        assert "@alice told the agent on" in browser.page.text
+        assert "has not got this yet" in browser.page.text
+        page = await browser.send(path, {**fields, "occasion": "another-form", "advice": "  "})
+        assert page.status == 409
+        assert "what the agent should know" in page.text
+        async with dashboard.database.write() as connection:
+            assert await note_given(connection, job.id, 1, job.changed_at) == 1
+            await job_rows.move_job(connection, job, JobState.COLLECTING, job.changed_at)
+        page = await browser.send(path, {**fields, "occasion": "yet-another", "advice": "Too late."})
+        assert page.status == 409
+        assert "/ptq retry, followed by your words" in page.text
+        assert "Too late." in page.html, "no typed words are lost"
+        assert "and it got this on" in (await browser.visit(f"/jobs/{job.id}")).text
+
+
 async def test_a_job_that_has_just_ended_offers_something_once_its_case_knows(dashboard: Dashboard) -> None:
     job = await dashboard.add(state=JobState.COLLECTING)
     async with dashboard.database.write() as connection:
@@ -261,7 +286,7 @@ async def test_what_a_job_offers_is_found_out_anew_for_each_reader(dashboard: Da
     await dashboard.add(make_report(job_id="ended00001"), id="ended00001", thread=8, state=JobState.SUCCEEDED)
     await dashboard.add(id="hidden0001", private=True, repository=HIDDEN, state=JobState.RUNNING)
     offered = {
-        ("alice", "runs000001"): {"cancel"},
+        ("alice", "runs000001"): {"cancel", "tell"},
         ("alice", "ended00001"): {"note", "follow-up", "rebase"},
         ("bob", "runs000001"): set(),
         (None, "ended00001"): set(),

@@ -23,6 +23,7 @@ from bot.operations.jobs import (
     rename_job,
     render_span,
     show_job,
+    tell_job,
 )
 from bot.operations.reports import UnknownJob
 from runner.model.job import JobKind, JobState
@@ -186,6 +187,20 @@ async def test_all_jobs_on_a_machine_are_asked_to_end(tmp_path: Path) -> None:
     assert await cancel_jobs(settings, [], "gpu-1") == "Job 1123456789 is asked to end.\n"
     with pytest.raises(NotDone, match="no job runs on a machine 'gpu-7'"):
         await cancel_jobs(settings, ["1123456789"], "gpu-7")
+
+
+async def test_the_operator_tells_an_agent_something(tmp_path: Path) -> None:
+    settings = load_settings(await fill(tmp_path))
+    said = await tell_job(settings, "1123456789", "Look at the \x1b[31mloop.")
+    assert said.startswith("Noted. The agent gets your words")
+    with pytest.raises(NotDone, match=r"No agent is running here\. /ptq retry, followed by your words"):
+        await tell_job(settings, "0123456789", "Look.")
+    shown = await show_job(settings, "1123456789")
+    assert "The operator: Look at the " in shown
+    assert "\x1b" not in shown
+    assert "(the agent has not got this)" in shown
+    (told,) = json.loads(await show_job(settings, "1123456789", as_json=True))["told"]
+    assert (told["by"], told["given_at"]) == ("the operator", None)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from handlers.context import Context
 from handlers.events import Issue, IssueComment, Repository
 from handlers.holds import takeover
 from handlers.holds.manual_jobs import KeyHolder, Source
-from handlers.jobs import cancel, pauses
+from handlers.jobs import cancel, pauses, tell
 from handlers.jobs.start import StartRequest, start_job, start_unheard
 from handlers.jobs.tasks import TaskRequest, start_off_thread
 from handlers.pulls.pulls import ask_for_pull
@@ -39,6 +39,7 @@ LEAST: Mapping[Operation, Role | None] = {
     Operation.START: Role.TRIAGE,
     Operation.RESULTS: Role.TRIAGE,
     Operation.CANCEL: Role.TRIAGE,
+    Operation.TELL: Role.TRIAGE,
     Operation.PAUSE: Role.TRIAGE,
     Operation.RESUME: Role.TRIAGE,
     Operation.OPEN_PULL: Role.MAINTAIN,
@@ -91,6 +92,7 @@ def test_a_command_asks_for_the_operation_of_its_name() -> None:
         "status": Operation.STATUS,
         "results": Operation.RESULTS,
         "cancel": Operation.CANCEL,
+        "tell": Operation.TELL,
         "pr": Operation.OPEN_PULL,
         "takeover": Operation.TAKE_OVER,
         "release": Operation.RELEASE,
@@ -123,6 +125,7 @@ ACTS: tuple[tuple[Operation, Act], ...] = (
         lambda context, _, person: start_off_thread(context, person, REPOSITORY, TaskRequest("Do it.", "fix")),
     ),
     (Operation.CANCEL, lambda _, connection, person: cancel.cancel(connection, person, JOB, NOON)),
+    (Operation.TELL, lambda _, connection, person: tell.tell(connection, person, JOB, "Look.", "once", NOON)),
     (Operation.WITHDRAW, lambda _, connection, person: cancel.withdraw(connection, person, 7, NOON, NOON)),
     (Operation.PAUSE, lambda _, connection, person: pauses.pause(connection, person, NAME, NOON)),
     (Operation.RESUME, lambda _, connection, person: pauses.resume(connection, person, NAME)),

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -103,8 +104,9 @@ class Fate:
 class Installation(Playground):
     """A playground with one service, which is killed at points and started again each time, as systemd would."""
 
-    def __init__(self, folder: Path, *, agent: Path, database_url: str, points: list[Point]) -> None:
-        super().__init__(folder, agent=(sys.executable, str(agent)), verify_runs=1, writable=(str(folder / "signs"),))
+    def __init__(self, folder: Path, *, agent: Path, database_url: str, points: list[Point], **options: Any) -> None:
+        options = {"verify_runs": 1, "writable": (str(folder / "signs"),), **options}
+        super().__init__(folder, agent=(sys.executable, str(agent)), **options)
         self.fate = Fate([*points])
         self.replica = Replica(self.config, folder, {"PTQ_SERVER__DATABASE_URL": database_url})
         self._minding: asyncio.Task[None] | None = None

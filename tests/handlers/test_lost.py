@@ -17,9 +17,10 @@ from runner.agents import AgentSpec
 from runner.model.caps import Caps, Scope
 from runner.model.job import Job, JobKind, JobState, Posts
 from runner.rows import job_rows
+from runner.rows.tellings import fetch_tellings, insert_telling
 from tests.handlers.test_notes_again import ISSUE, open_thread
 from tests.handlers.test_outcomes import Desk, open_desk, running
-from tests.support.jobs import NOON
+from tests.support.jobs import NOON, make_telling
 
 RULES = {"octo/widgets": RepositoryRules("octo/widgets", "mine")}
 AGENTS = {"mine": AgentSpec("mine", "command", ("true",), models=("small",))}
@@ -61,6 +62,20 @@ async def test_a_lost_job_is_started_again_as_it_was_asked_for(database_url: str
         async with desk.db.read() as connection:
             rows = await connection.exec_driver_sql("SELECT kind, job_id FROM replies ORDER BY kind, job_id")
             assert set(rows) == {("report", before.id), ("status", before.id), ("status", again.id)}
+
+
+async def test_what_its_agent_was_told_the_agent_of_the_next_job_is_told_too(database_url: str) -> None:
+    async with open_desk(database_url) as desk:
+        desk.context, job = set_up(desk.context), running(**ASKED_FOR)
+        await desk.add(job)
+        async with desk.db.write() as connection:
+            await insert_telling(connection, make_telling(given_at=NOON))
+            await job_rows.move_job(connection, job, JobState.LOST, NOON)
+        await report_jobs(desk.context)
+        _, again = await jobs_of(desk)
+        async with desk.db.read() as connection:
+            (told,) = await fetch_tellings(connection, again.id)
+        assert (told.words, told.told_by, told.given_at) == ("Look at the loop.", "maintainer", None)
 
 
 async def test_of_a_silent_job_nobody_hears_that_it_was_lost_and_started_again(database_url: str) -> None:

@@ -12,7 +12,9 @@ from handlers.text.live_transcript import LiveTranscript, join_plain, read_trans
 from handlers.text.stage_log import MARK, drop_marks, fold_runs
 from handlers.text.transcript import Entry, EntryKind
 from runner.agents import AgentSpec, build_agent
+from runner.agents.events import GOES_ON
 from runner.jobd.stages import log as jobd_log
+from runner.jobd.stages import told
 
 AGENT = build_agent(AgentSpec("mine", "command", ("true",)))
 BASE, CHANGED = "Check 1 on the base commit", "Check 1 with the change"
@@ -60,6 +62,13 @@ def test_in_an_agents_log_no_mark_counts() -> None:
     log = f"{MARK}[The agent has finished.]\n".encode()
     for agent in (AGENT, build_agent(AgentSpec("mine", "claude")), None):
         assert {entry.kind for entry in read_transcript(log, agent, ())} == {EntryKind.PLAIN}
+
+
+def test_in_an_agents_log_one_line_of_jobds_says_that_its_session_goes_on() -> None:
+    assert f"{MARK}{told.GOES_ON}" == GOES_ON
+    for agent in (build_agent(AgentSpec("mine", "claude")), None):
+        (entry,) = read_transcript(f"{GOES_ON}\n".encode(), agent, ())
+        assert (entry.kind, entry.text) == (EntryKind.NOTE, told.GOES_ON[1:-1])
 
 
 def test_without_marks_a_log_is_what_it_says() -> None:

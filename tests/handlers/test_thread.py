@@ -15,19 +15,24 @@ from handlers.commands.table import parse_commands, render_help
 from handlers.holds import hold_replies
 from handlers.pulls.note import NoteText, find_note_fault, find_option_fault
 from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules, Role
-from handlers.words import replies, status_comment
+from handlers.words import replies, status_comment, tellings
 from handlers.words.report_comment import draft_report
 from runner.changes.rebase import refuse_unresolved
 from runner.model.caps import CapUse, Scope
+from runner.model.job import OPERATOR as OPERATOR_OF_APP
 from runner.model.job import FileChange, JobKind, JobState, Posts
 from runner.rows.holds import Hold
 from runner.rows.pauses import OPERATOR, Pause
 from tests.handlers.test_report_comment import done, result
-from tests.support.jobs import NOON, make_job
+from tests.support.jobs import NOON, make_job, make_telling
 from tests.support.meters import make_meter
 
 THREAD = Path(__file__).with_name("thread.md")
 URL, REPOSITORY = "https://ptq.example", "octo/widgets"
+TOLD = [
+    make_telling(words="Look at `chunks.py` first.", given_at=NOON + timedelta(minutes=2)),
+    make_telling(number=2, words="Stop at the cause.", told_by=OPERATOR_OF_APP),
+]
 LEFT = result(changes=(FileChange("a.py", "100644", b"<<<<<<< onto\none\n", "100644"),))
 UNRESOLVED = done(
     preset=REBASE, attempt=4, state=JobState.FAILED, failure="unresolved conflicts in 1 file", conflicts=("a.py",)
@@ -53,6 +58,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     draft_report: [
         report(),
         report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),
+        draft_report(DONE, result(), METER, tellings=TOLD, model="opus", public_url=URL, secrets=()).finish(),
         draft_report(SWEPT, None, None, model=None, public_url=URL, secrets=()).finish(),
         draft_report(LOST, None, None, model=None, public_url=URL, secrets=()).finish(),
         draft_report(
@@ -146,6 +152,15 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         replies.render_cancelling(RUNNING, URL),
         replies.render_cancelling(replace(RUNNING, posts=Posts.NOTHING), URL),
     ],
+    tellings.render_told: [tellings.render_told(RUNNING, URL), tellings.render_told(QUEUED, URL)],
+    tellings.say_told: [tellings.say_told(make_job(preset=REBASE, kind=JobKind.REBASE))],
+    tellings.say_no_words: [tellings.say_no_words()],
+    tellings.say_too_long: [tellings.say_too_long(10_000)],
+    tellings.say_too_many: [tellings.say_too_many(20)],
+    tellings.say_ended: [tellings.say_ended()],
+    tellings.say_ending: [tellings.say_ending()],
+    tellings.say_at_result: [tellings.say_at_result()],
+    tellings.say_no_agent: [tellings.say_no_agent()],
     hold_replies.render_taken_over: [
         hold_replies.render_taken_over(RUNNING, RUNNING, HOLD, 1, None, URL),
         hold_replies.render_taken_over(DONE, ANEW, HOLD, 2, None, URL),
@@ -219,9 +234,9 @@ def test_the_thread_is_the_reviewed_one() -> None:
 def test_nothing_that_we_say_is_missing() -> None:
     sayings = {
         function
-        for module in (hold_replies, replies, status_comment)
+        for module in (hold_replies, replies, status_comment, tellings)
         for name, function in inspect.getmembers(module, inspect.isfunction)
-        if name.startswith("render_") and function.__module__ == module.__name__
+        if name.startswith(("render_", "say_")) and function.__module__ == module.__name__
     }
     assert sayings - SAYINGS.keys() == set()
 

@@ -133,6 +133,19 @@ def test_an_agent_reaches_the_service_by_its_address(prepared: Jobd) -> None:
     service.stop()
 
 
+def test_the_next_process_of_a_session_reaches_it_by_the_same_address(prepared: Jobd) -> None:
+    service = Service(prepared, greet)
+    run(prepared, "print(speak(b'one')[1], host, port); time.sleep(60)")
+    wait_until(lambda: b"broken off" in prepared.poll("agent")["log"])
+    argv = [sys.executable, "-uc", f"{SPEAK}print(speak(b'two')[1], host, port)"]
+    assert prepared.call("tell", number=1, text="", argv=argv)["taken"]
+    first, *_, second = prepared.wait("agent")["log"].decode().strip().split("\n")
+    assert first == second
+    assert first.startswith("broken off 127.0.0.1 ")
+    assert sorted(service.heard) == [b"one\n", b"two\n"]
+    service.stop()
+
+
 def test_what_is_large_arrives_whole_both_ways_also_at_whoever_reads_late(prepared: Jobd) -> None:
     large = bytes(range(256)) * 12_000
 

@@ -88,6 +88,7 @@ def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_pa
         "PTQ_JOB_ID": jobd.job_id,
         "PTQ_PROMPT_FILE": f"{jobd.root}/prompt.md",
         "PTQ_NOTICE_FILE": f"{jobd.root}/notice.txt",
+        "PTQ_TOLD_FILE": f"{jobd.root}/told.md",
         "BASH_ENV": f"{jobd.place}/home/.bash_env",
         **job,
         **{"LANG": "de", "MODEL": "x y", "PWD": str(jobd.worktree)},

@@ -17,7 +17,7 @@ from typing import Any
 
 from runner.agents import AgentSpec, Launch, build_agent
 from runner.agents import Run as AgentRun
-from runner.agents.events import AgentEvent
+from runner.agents.events import GOES_ON, AgentEvent, Tally
 from runner.jobd.environment.home import SHOW_NOTICE
 from runner.model.job import Job
 from runner.rows import job_rows
@@ -141,6 +141,8 @@ class Scenario:
     """Sent once a tool is at work."""
     notice: str = ""
     """What the service has to say, while the model thinks about its second answer."""
+    told: str = ""
+    """What a second process is told, which resumes the session of the first one."""
 
 
 AT_WORK = Run("touch at-work; sleep 20")
@@ -189,32 +191,37 @@ async def run_scenario(folder: Path, kind: str, scenario: Scenario, plant: Mappi
     async with ModelEndpoint(*scenario.script).running() as endpoint:
         spec = describe_agent(kind, endpoint.url, folder / "settings")
         spec = replace(spec, args=(*spec.args, *scenario.more))
-        launch = build_agent(spec).launch(scenario.run)
-        argv = _leave_out(_place(launch, home, worktree), scenario.without)
+        agent, run = build_agent(spec), scenario.run
         notice = folder / "notice"
         endpoint.on_request = lambda number: _tell(notice, scenario.notice) if number == 2 else None
         for name in (".profile", ".bash_env"):
             (home / name).write_text(SHOW_NOTICE)
         env = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8", "PTQ_NOTICE_FILE": str(notice)}
-        env |= {"BASH_ENV": str(home / ".bash_env"), **launch.env}
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            cwd=worktree,
-            env=env,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            limit=2**24,
-            start_new_session=True,
-        )
-        ended = asyncio.create_task(process.communicate(b"Do it."))
-        if scenario.signal:
-            await _wait_for(worktree / "at-work")
-            os.killpg(process.pid, scenario.signal)
-        async with asyncio.timeout(PATIENCE_S):
-            output, _ = await ended
+        env |= {"BASH_ENV": str(home / ".bash_env")}
+        lines: list[str] = []
+        for words in ("Do it.", *([scenario.told] if scenario.told else [])):
+            launch = agent.launch(run)
+            process = await asyncio.create_subprocess_exec(
+                *_leave_out(_place(launch, home, worktree), scenario.without),
+                cwd=worktree,
+                env={**env, **launch.env},
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                limit=2**24,
+                start_new_session=True,
+            )
+            ended = asyncio.create_task(process.communicate(words.encode()))
+            if scenario.signal and not run.resumes:
+                await _wait_for(worktree / "at-work")
+                os.killpg(process.pid, scenario.signal)
+            async with asyncio.timeout(PATIENCE_S):
+                output, _ = await ended
+            lines += [GOES_ON] if run.resumes else []
+            lines += output.decode(errors="replace").splitlines()
+            told = Tally().add(event for line in lines for event in agent.read_line(line))
+            run = replace(run, resumes=told.session_id or "")
         status = process.returncode or 0
-        lines = output.decode(errors="replace").splitlines()
         return Ended(128 - status if status < 0 else status, lines, endpoint.requests, home, worktree, kind)
 
 
@@ -251,4 +258,4 @@ async def _wait_for(path: Path) -> None:
             await asyncio.sleep(0.05)
 
 
-__all__ = ["KEY", "KINDS", "SCENARIOS", "WORK", "Scenario", "Story", "open_story", "replace", "run_scenario"]
+__all__ = ["AT_WORK", "KEY", "KINDS", "SCENARIOS", "WORK", "Scenario", "Story", "open_story", "replace", "run_scenario"]

@@ -19,6 +19,7 @@ from runner.db import upgrades
 from runner.db.database import Database
 from runner.db.schema import installation
 from runner.model.job import Job, JobKind, JobState, Report
+from runner.model.telling import Telling
 from runner.rows import job_rows
 
 NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -48,6 +49,20 @@ def make_job(**changes: Any) -> Job:
         "requested_at": NOON,
     }
     return Job(**{**values, **changes})
+
+
+def make_telling(**changes: Any) -> Telling:
+    """What a maintainer has told the agent of `make_job`."""
+    values: dict[str, Any] = {
+        "job_id": "0123456789",
+        "number": 1,
+        "occasion": f"comment {changes.get('number', 1)}",
+        "told_by": "maintainer",
+        "told_at": NOON,
+        "words": "Look at the loop.",
+        "message": f"message {changes.get('number', 1)}\n",
+    }
+    return Telling(**{**values, **changes})
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,6 +43,7 @@ from runner.jobd.sandbox.processes import kill_processes
 from runner.jobd.stages.command import StopConditions
 from runner.jobd.stages.log import MARK
 from runner.jobd.stages.states import LOOK_S, PollRequest, open_lock, read_state
+from runner.jobd.stages.told import GOES_ON, is_told, take_messages
 from runner.jobd.stages.tombstone import ended, not_ended
 from runner.jobd.verbs.check import FREEZE, MAX_WORDS, SCRIPT, take_turns
 from runner.jobd.verbs.collect import find_change, read_texts, restore
@@ -173,20 +175,31 @@ def _run_agent(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
     write_home_files(job, request["files"])
     env = {**job.environment(), **{name: expand_home(job, value) for name, value in request["env"].items()}}
     stop = job.of_stage("agent", "stop")
-    source = prompt if request["prompt_on_stdin"] else Path(os.devnull)
-    with log.open("ab") as output, source.open("rb") as stdin:
-        process = subprocess.Popen(
-            [expand_home(job, word) for word in request["argv"]],
-            env=env,
-            cwd=job.worktree,
-            stdin=stdin,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    reason = _follow(process, StopConditions(began + request["timeout_s"], stop, request["stop_grace_s"]))
-    kill_processes(job.id)
-    status = process.wait()
+    conditions = StopConditions(
+        began + request["timeout_s"], stop, request["stop_grace_s"], is_told=partial(is_told, job)
+    )
+    argv, source = request["argv"], prompt if request["prompt_on_stdin"] else Path(os.devnull)
+    while True:
+        with log.open("ab") as output, source.open("rb") as stdin:
+            process = subprocess.Popen(
+                [expand_home(job, word) for word in argv],
+                env=env,
+                cwd=job.worktree,
+                stdin=stdin,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        reason = _follow(process, conditions)
+        kill_processes(job.id)
+        status = process.wait()
+        messages = take_messages(job, is_over=reason not in (None, "told") or stop.exists())
+        if messages is None:
+            break
+        argv, source = messages.argv, job.told
+        write_file(source, messages.prompt)
+        with log.open("ab") as output:
+            output.write(MARK + f"{GOES_ON}\n".encode())
     return {
         "exit_status": 128 - status if status < 0 else status,
         "timed_out": reason == "timed_out",

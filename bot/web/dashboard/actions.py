@@ -1,4 +1,5 @@
-"""The forms that start and cancel jobs: launch, follow up, rebase, cancel. Each does the same as a command in a thread.
+"""The forms that start, steer and cancel jobs: launch, follow up, rebase, tell, cancel. Each does the same as a command
+in a thread.
 
 A refusal is shown only on the page. A started job is reported in its thread as usual.
 """
@@ -30,7 +31,9 @@ from handlers.events import Repository
 from handlers.jobs.cancel import cancel
 from handlers.jobs.start import RETRY
 from handlers.jobs.tasks import TaskRequest, start_off_thread
+from handlers.jobs.tell import NotTold, tell
 from handlers.rules import REBASE
+from handlers.words.form_errors import strip_marks
 
 log = structlog.get_logger()
 
@@ -64,6 +67,7 @@ class Actions:
             web.post("/launch", handle_form(self._deps, self.launch, self._show_launch, "/launch")),
             web.post("/jobs/{id}/follow-up", handle_form(self._deps, self.follow_up, self._show_follow_up, JOB)),
             web.post("/jobs/{id}/rebase", handle_form(self._deps, self.rebase, self._show_rebase, JOB)),
+            web.post("/jobs/{id}/tell", handle_form(self._deps, self.tell, self._show_tell, JOB)),
             web.post("/jobs/{id}/cancel", handle_form(self._deps, self.cancel, page=JOB)),
         ]
 
@@ -149,6 +153,11 @@ class Actions:
     ) -> web.Response:
         return await self._show_form("rebase.html", "Rebase", request, visitor, fields, refusal)
 
+    async def _show_tell(
+        self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
+    ) -> web.Response:
+        return await self._show_form("tell.html", "Tell the agent", request, visitor, fields, refusal)
+
     async def _show_form(
         self, form: str, title: str, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
     ) -> web.Response:
@@ -157,6 +166,20 @@ class Actions:
         given = {name: fields.get(name, "") for name in ("advice", "onto", "anyway")}
         values = {"form": form, "title": title, "job": job, "given": given, "request_key": keep_request_key(fields)}
         return self._deps.renderer.render_page("job_form.html", visitor, refusal.status, refusal=refusal, **values)
+
+    async def tell(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
+        """`/ptq tell` for this job."""
+        job = await self._deps.find_job(request, visitor)
+        person, _ = await admit(self._deps, visitor, job.repository, Operation.TELL)
+        context, occasion = self._deps.context, derive_request_key(visitor, fields)
+        try:
+            async with context.db.write() as connection:
+                await tell(connection, person, job, _read_advice(fields), occasion, context.now())
+        except NotTold as reason:
+            raise ActionRefused(strip_marks(str(reason)), 409, "advice") from None
+        context.notify()
+        log.info("dashboard.told", **job.log_context(), by=visitor.login)
+        return f"/jobs/{job.id}?{STARTED}"
 
     async def cancel(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """`/ptq cancel` for this job."""

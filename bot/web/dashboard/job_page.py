@@ -20,6 +20,7 @@ from handlers.cases import casebook
 from handlers.cases.case import Case
 from handlers.commands.rights import Operation, Person, Surface
 from handlers.holds.by_comment import would_take_over
+from handlers.jobs.tell import find_objection
 from handlers.words.report_comment import render_duration
 from runner.db.schema import jobs
 from runner.model.job import Job, JobState
@@ -75,6 +76,10 @@ class JobDetails:
     def name_state(self, attempt: Job) -> str:
         """The state of an attempt, as the reader may see it."""
         return name_state(attempt.state, is_hidden=attempt.id in self.hidden)
+
+    def may_tell(self, job: Job) -> bool:
+        """Whether the reader may tell the job's agent something now."""
+        return self.may_start and find_objection(job, "words", 0) is None
 
     def is_newest(self, job: Job) -> bool:
         """Whether this is the newest attempt, which a follow-up continues."""

@@ -39,7 +39,8 @@ class Relay:
 
     def start(self) -> None:
         """Run it in a process of its own, which ends with the processes around it. Raises `OSError`."""
-        listener = self._listener or listen(SEALED_PORT)
+        # A copy, because a session that is resumed needs the same port again.
+        listener = self._listener.dup() if self._listener else listen(SEALED_PORT)
         if os.fork():
             listener.close()
             return

@@ -7,7 +7,7 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -38,15 +38,19 @@ class StopConditions(NamedTuple):
     """How long the command may take to end after it was told to."""
     watcher_stop: Path | None = None
     """A watcher creates this file to end the command."""
+    is_told: Callable[[], bool] = lambda: False
+    """Whether the command has to end so that it can go on with a message."""
 
     def find_reason(self) -> str | None:
-        """Why the command has to end: its time is over (`timed_out`), it was stopped (`stopped`), or a watcher ended
-        it."""
+        """Why the command has to end: its time is over (`timed_out`), a watcher ended it (`ended_by_watcher`), it was
+        stopped (`stopped`), or there is a message for it (`told`)."""
         if time.monotonic() > self.deadline:
             return "timed_out"
         if self.watcher_stop and self.watcher_stop.exists():
             return "ended_by_watcher"
-        return "stopped" if self.stop and os.path.lexists(self.stop) else None
+        if self.stop and os.path.lexists(self.stop):
+            return "stopped"
+        return "told" if self.is_told() else None
 
 
 class CommandResult(NamedTuple):

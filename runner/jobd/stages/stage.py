@@ -82,11 +82,13 @@ class Stage:
         drop_lines: Iterable[str] = (),
         tail: TailReader | None = None,
         stop: Path | None = None,
+        is_told: Callable[[], bool] = lambda: False,
         grace_s: float = GRACE_S,
         in_sandbox: bool = True,
         start_beside: Callable[[], None] | None = None,
     ) -> CommandResult:
-        """Run a command until it ends, its time is over, or `stop` exists; then kill everything that it started.
+        """Run a command until it ends, its time is over, `stop` exists, or it `is_told` something; then kill
+        everything that it started.
 
         Its standard input is the file `stdin`, or empty. After it is told to end, it may take `grace_s`. Its output
         goes to the log, without lines that begin with one of `drop_lines`, and with the lines of `tail`. A command that
@@ -104,7 +106,8 @@ class Stage:
         process = wait_for_room(lambda: start(argv, env, cwd, source, sandbox), self.patience_s)
         assert process.stdout
         output = PipeOutput(process.stdout.fileno(), self.log, drop_lines, tail)
-        reason = follow(process, output, StopConditions(self.deadline, stop, grace_s, self.job.watcher_stop))
+        conditions = StopConditions(self.deadline, stop, grace_s, self.job.watcher_stop, is_told)
+        reason = follow(process, output, conditions)
         kill_processes(self.job.id)
         output.finish()
         process.stdout.close()

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from ..files import Failure, JobPaths, Piece, open_plain, read_json, read_piece, try_lock
 from ..safe_paths import open_safely, reopen
+from .told import count_given
 
 STAGES = ("prepare", "base", "agent", "collect", "check")
 
@@ -78,6 +79,7 @@ class PollRequest:
             "log": base64.b64encode(piece.data).decode(),
             "log_size": piece.size,
             "heading": find_heading(self._job) if self._stage == "agent" else "",
+            "told": count_given(self._job) if self._stage == "agent" else 0,
             "phase": (read_piece(self._job.phase, 0, 100) or Piece(b"", 0)).data.decode(errors="replace"),
             "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         }

@@ -1,9 +1,16 @@
-"""The stage `agent`: runs the coding agent in the worktree until it ends, is stopped, or its time is over."""
+"""The stage `agent`: runs the coding agent in the worktree until it ends, is stopped, or its time is over.
+
+If a maintainer tells it something (`stages.told`), its process is ended as a stop ends it, and another process resumes
+its session with the message. All of them are one run: with one log, one limit of time and one result.
+"""
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ..environment.environment import mount_environment
@@ -13,9 +20,10 @@ from ..files import Failure, JobPaths, write_file
 from ..git import find_recipe
 from ..proxy.relay import Relay, fill_in
 from ..sandbox.sandbox import is_sandboxed
-from ..stages.command import NotRunnable
+from ..stages.command import CommandResult, NotRunnable
 from ..stages.stage import Stage
 from ..stages.tail import LOOK_EVERY_S, TailReader
+from ..stages.told import GOES_ON, is_told, take_messages
 from .watchers import read_warning, watch_over
 
 
@@ -25,7 +33,6 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     prompt = job.root / "prompt.md"
     write_file(prompt, request["prompt"])
     mount_environment(job, stage.patience_s)
-    hide(job, request["hidden"], stage.deadline)
     write_home_files(job, request["files"])
     copy_skills(stage)
     watch_over(stage)
@@ -36,20 +43,17 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     env = {name: expand_home(job, fill_in(value, relay)) for name, value in request["env"].items()}
     if path := env.get("PATH"):  # Programs are found on the operator's PATH, but `python` is the job's.
         env |= {"PATH": f"{job.venv / 'bin'}:{path}", "PTQ_PATH": path}
-    try:
-        ended = stage.run(
-            [expand_home(job, fill_in(word, relay)) for word in request["argv"]],
-            {**job.environment(), "BASH_ENV": str(find_bash_env(job)), **env},
-            job.worktree,
-            stdin=prompt if request["prompt_on_stdin"] else None,
-            drop_lines=request["drop_lines"],
-            tail=follow_session(job, request),
-            stop=job.of_stage("agent", "stop"),
-            grace_s=request["stop_grace_s"],
-            start_beside=relay.start if relay else None,
-        )
-    except NotRunnable as error:
-        raise Failure("agent_not_found", f"the agent's program {error}") from None
+    env = {**job.environment(), "BASH_ENV": str(find_bash_env(job)), **env}
+    argv, stdin = request["argv"], prompt if request["prompt_on_stdin"] else None
+    while True:
+        ended = run_process(stage, [expand_home(job, fill_in(word, relay)) for word in argv], env, stdin, relay)
+        is_over = ended.reason not in (None, "told") or os.path.lexists(job.of_stage("agent", "stop"))
+        messages = take_messages(job, is_over=is_over)
+        if messages is None:
+            break
+        argv, stdin = messages.argv, job.told
+        write_file(job.told, messages.prompt)
+        stage.log.say(GOES_ON)
     return {
         "exit_status": ended.status,
         "timed_out": ended.timed_out,
@@ -59,6 +63,30 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         "log_truncated": stage.log.truncated,
         "run_s": time.monotonic() - started_at,  # On a clock that nobody can set.
     }
+
+
+def run_process(
+    stage: Stage, argv: Sequence[str], env: Mapping[str, str], stdin: Path | None, relay: Relay | None
+) -> CommandResult:
+    """Run one process of the agent until it ends, is told something, or has to end. Raises `Failure`."""
+    job, request = stage.job, stage.request
+    # Here, because an earlier process may have put it there again.
+    hide(job, request["hidden"], stage.deadline)
+    try:
+        return stage.run(
+            argv,
+            env,
+            job.worktree,
+            stdin=stdin,
+            drop_lines=request["drop_lines"],
+            tail=follow_session(job, request),
+            stop=job.of_stage("agent", "stop"),
+            is_told=partial(is_told, job),
+            grace_s=request["stop_grace_s"],
+            start_beside=relay.start if relay else None,
+        )
+    except NotRunnable as error:
+        raise Failure("agent_not_found", f"the agent's program {error}") from None
 
 
 def follow_session(job: JobPaths, request: Mapping[str, Any]) -> TailReader | None:

@@ -146,3 +146,32 @@ def test_what_cursor_says_in_plain_words_is_why_it_ended() -> None:
     *_, last = (event for line in read_lines("cursor", "model_failed") for event in agent.read_line(line))
     assert (last.kind, last.text) == (EventKind.ERROR, "Error: [unavailable] scripted")
     assert agent.read_line("  \n") == ()
+
+
+def test_what_the_earlier_processes_of_a_session_have_taken_is_added_up() -> None:
+    """A process of Claude Code counts only itself."""
+    one = AgentEvent(EventKind.END, usage=make_usage(100, 0, 10, 0.25), scope=WHOLE, ending=Ending.INTERRUPTED)
+    two = AgentEvent(EventKind.END, usage=make_usage(200, 0, 20, 0.5), scope=WHOLE, ending=Ending.FINISHED)
+    call = AgentEvent(EventKind.TOOL_CALL)
+    before = Tally().add([call, one]).go_on()
+    assert (before.usage, before.ending, before.open_calls) == (one.usage, None, 0)
+    after = before.add([two])
+    assert (after.usage.tokens, after.usage.cost_usd, after.ending) == (330, 0.75, Ending.FINISHED)
+
+
+def test_a_thread_that_goes_on_counts_what_came_before_once() -> None:
+    """A process of Codex counts its whole thread."""
+    first = [
+        AgentEvent(
+            EventKind.USAGE, usage=make_usage(tokens, 0, 0, None), scope=THREAD, before=make_usage(0, 0, 0, None)
+        )
+        for tokens in (100, 200)
+    ]
+    then = AgentEvent(EventKind.USAGE, usage=make_usage(300, 0, 0, None), scope=THREAD, before=first[1].usage)
+    assert Tally().add(first).go_on().add([then]).usage.input_tokens == 300
+
+
+def test_calls_without_a_result_are_counted() -> None:
+    call, result = AgentEvent(EventKind.TOOL_CALL), AgentEvent(EventKind.TOOL_RESULT)
+    counts = [Tally().add(events).open_calls for events in ([call], [call, call, result], [call, result], [result])]
+    assert counts == [1, 1, 0, 0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -84,6 +85,20 @@ def test_the_model_that_was_asked_for_wins_over_the_configured_one(kind: str) ->
     assert "the-usual" in [*usual.argv, *usual.env.values()]
     assert "another" in [*other.argv, *other.env.values()]
     assert "the-usual" not in [*other.argv, *other.env.values()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_session_is_resumed_with_the_same_options(kind: str) -> None:
+    first, then = launch(kind), launch(kind, replace(RUN, resumes="a-session"))
+    if not build(kind).resumes:
+        assert then == first
+        return
+    added = [word for word in then.argv if word not in first.argv]
+    assert added[-1] == "a-session"
+    assert added[0] in ("--resume", "--session", "resume")
+    assert {word for word in first.argv if word not in then.argv} <= {"--session-id", RUN.session_id}
+    assert then.prompt_on_stdin
+    assert then.env == first.env
 
 
 @pytest.mark.parametrize("kind", KINDS)

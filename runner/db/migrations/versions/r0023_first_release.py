@@ -415,6 +415,23 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_model_calls_job_id"), "model_calls", ["job_id"])
     op.create_table(
+        "tellings",
+        sa.Column("job_id", sa.String(20), nullable=False),
+        sa.Column("number", INTEGER, autoincrement=False, nullable=False),
+        sa.Column("occasion", sa.String(300), nullable=False),
+        sa.Column("told_by", sa.String(100), nullable=False),
+        sa.Column("told_at", TIME, nullable=False),
+        sa.Column("words", sa.Text(), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("given_at", TIME),
+        sa.ForeignKeyConstraint(
+            ["job_id"],
+            ["jobs.id"],
+        ),
+        sa.PrimaryKeyConstraint("job_id", "number"),
+        sa.UniqueConstraint("job_id", "occasion"),
+    )
+    op.create_table(
         "pulls",
         sa.Column("job_id", sa.String(20), nullable=False),
         sa.Column("digest", sa.String(64), nullable=False),

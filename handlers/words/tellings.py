@@ -1,0 +1,64 @@
+"""What people read about words for a running agent: in the thread, on pages and in the terminal. Pure.
+
+Its sentences have no Markdown except code, and no live commands (`handlers.words.replies`).
+"""
+
+from __future__ import annotations
+
+from handlers.addresses import link_job
+from runner.model.job import Job, JobKind, JobState
+
+_RETRY = "`/ptq retry`, followed by your words, starts another attempt with them."
+
+
+def render_told(job: Job, public_url: str) -> str:
+    """The reply to words for an agent."""
+    page = f" · {link_job(public_url, job.id, 'job')}" if public_url else ""
+    return f"{say_told(job)}{page}"
+
+
+def say_told(job: Job) -> str:
+    """When the agent gets the words."""
+    if job.state is JobState.RUNNING:
+        return (
+            "Noted. The agent gets your words when its current command has finished, or in a minute at the latest. "
+            "If it ends before that, the report says so."
+        )
+    if job.kind is JobKind.REBASE:
+        return "Noted. If there are conflicts, the agent gets your words together with its instructions."
+    return "Noted. The agent gets your words together with its instructions."
+
+
+def say_no_words() -> str:
+    """Nothing to tell."""
+    return "Write after `/ptq tell` what the agent should know or do."
+
+
+def say_too_long(limit: int) -> str:
+    """More words than an agent gets."""
+    return f"The agent was not told: this has more than {limit:,} characters."
+
+
+def say_too_many(limit: int) -> str:
+    """More messages than one agent gets."""
+    return f"The agent was not told: it has got {limit} messages already, which is the most for one job."
+
+
+def say_ended() -> str:
+    """No job is active."""
+    return f"No agent is running here. {_RETRY}"
+
+
+def say_ending() -> str:
+    """The job is being cancelled, or its agent is being stopped."""
+    return f"The agent was not told: it is being stopped. After the report, {_RETRY}"
+
+
+def say_at_result() -> str:
+    """The agent has ended, and its result is collected or verified."""
+    return f"The agent was not told: it has finished, and its result is being checked. After the report, {_RETRY}"
+
+
+def say_no_agent() -> str:
+    """A job of a kind without an agent."""
+    return "No agent works in this job."

@@ -1,0 +1,104 @@
+"""What maintainers tell a running agent. Each message reaches it once, in order.
+
+The service leaves numbered messages (verb `tell`), and the stage `agent` gives those that it has not given yet to the
+next process of the agent's session. One lock decides whether a message comes before the end of the stage. If it does,
+it is given; if not, the service hears that. So a service that was killed can ask again without harm.
+
+A message without a command line is for an agent whose sessions cannot be resumed: it is added to a file that the agent
+reads.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from ..files import JobPaths, open_plain, read_json, require_folders, write_file
+from .tombstone import not_ended
+
+STAGE = "agent"
+
+GOES_ON = "[The agent was told something by a maintainer. Its session goes on.]"
+"""The line of the log between two processes of a session."""
+
+
+class Messages(NamedTuple):
+    """Messages for the next process of a session."""
+
+    argv: Sequence[str]
+    """The command line that resumes the session."""
+    prompt: str
+
+
+def tell(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave a message. `taken` is false if the agent has not begun or has ended; a message is stored only once."""
+    job, number = JobPaths(request), request["number"]
+    with not_ended(job):
+        if not job.of_stage(STAGE, "request").exists():
+            return {"taken": False}
+        with _open(job) as book:
+            if number <= count_left(job, book):
+                return {"taken": True}
+            if book.get("is_closed") or job.of_stage(STAGE, "json").exists():
+                return {"taken": False}
+            book["messages"] = [*book.get("messages", ()), {name: request[name] for name in ("number", "text", "argv")}]
+            if not request["argv"]:
+                _show(job, book["messages"])
+                book["given"] = number
+            _save(job, book)
+    return {"taken": True}
+
+
+def count_given(job: JobPaths) -> int:
+    """The number of the last message that the agent got. The first ones were part of its prompt."""
+    in_prompt: int = read_json(job.of_stage(STAGE, "request")).get("told", 0)
+    in_book: int = read_json(job.told_book).get("given", 0)
+    return max(in_prompt, in_book)
+
+
+def count_left(job: JobPaths, book: Mapping[str, Any]) -> int:
+    """The number of the last message that was left for the agent."""
+    last: int = book["messages"][-1]["number"] if book.get("messages") else 0
+    return max(count_given(job), last)
+
+
+def is_told(job: JobPaths) -> bool:
+    """Whether there is a message that the agent has not got. Called very often."""
+    book = read_json(job.told_book)
+    return bool(book) and count_left(job, book) > count_given(job)
+
+
+def take_messages(job: JobPaths, *, is_over: bool) -> Messages | None:
+    """The messages that the agent has not got, which are then its own; None if there are none, or it `is_over`.
+
+    After None, no further message is taken.
+    """
+    with _open(job) as book:
+        given = count_given(job)
+        new = [message for message in book.get("messages", ()) if message["number"] > given]
+        if is_over or not new:
+            _save(job, {**book, "is_closed": True})
+            return None
+        _save(job, {**book, "given": new[-1]["number"]})
+        return Messages(new[-1]["argv"], "\n".join(message["text"] for message in new))
+
+
+def _show(job: JobPaths, messages: Sequence[Mapping[str, Any]]) -> None:
+    """Write all messages to the file that the agent reads. Writing it again changes nothing."""
+    require_folders(job.root)
+    write_file(job.told, "\n".join(message["text"] for message in messages))
+
+
+@contextmanager
+def _open(job: JobPaths) -> Iterator[dict[str, Any]]:
+    """The messages so far, which nobody else changes inside the block."""
+    with open(job.told_book.with_suffix(".lock"), "a", opener=open_plain) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield read_json(job.told_book)
+
+
+def _save(job: JobPaths, book: Mapping[str, Any]) -> None:
+    write_file(job.told_book, json.dumps(book))

@@ -1,0 +1,49 @@
+"""What people tell a job's agent after its job was requested. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from runner.model.job import OPERATOR
+
+PATIENCE = timedelta(minutes=1)
+"""How long a message waits until the agent's tools have finished. After that, they are ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """One message of a person to the agent of one job."""
+
+    job_id: str
+    number: int
+    """From 1 on, in the order in which the agent gets them."""
+    occasion: str
+    """A unique text for the request, so that it is stored only once for its job."""
+    told_by: str
+    told_at: datetime
+    words: str
+    """As the person wrote them."""
+    message: str
+    """What the agent gets."""
+    given_at: datetime | None = None
+    """When the service heard from the machine that the agent has it; None if the agent has not got it."""
+
+    @property
+    def teller(self) -> str:
+        """Who told it, for people, at the beginning of a sentence."""
+        return f"T{OPERATOR[1:]}" if self.told_by == OPERATOR else f"@{self.told_by}"
+
+
+def is_safe_point(*, turns: int, open_calls: int, waited: timedelta) -> bool:
+    """Whether an agent's session can be interrupted and resumed now.
+
+    It has a session once the model has answered. None of its tools is at work then, unless a message has `waited` too
+    long for that.
+    """
+    return turns > 0 and (open_calls == 0 or waited >= PATIENCE)
+
+
+def add_messages(prompt: str, told: list[Telling]) -> str:
+    """A prompt with the messages that came before the agent began."""
+    return "\n".join([prompt.rstrip("\n") + "\n", *(telling.message for telling in told)]) if told else prompt

@@ -1,0 +1,36 @@
+"""Rows of what people tell agents (`runner.model.telling`). Every function takes its caller's transaction."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from datetime import datetime
+
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from runner.db.schema import tellings
+from runner.db.sql import insert_new
+from runner.model.telling import Telling
+
+
+async def insert_telling(connection: AsyncConnection, telling: Telling) -> bool:
+    """Store a message. False if its occasion or its number has one already."""
+    return await insert_new(connection, tellings, asdict(telling))
+
+
+async def fetch_tellings(connection: AsyncConnection, job_id: str) -> list[Telling]:
+    """What the agent of a job was told, in order."""
+    query = select(tellings).where(tellings.c.job_id == job_id).order_by(tellings.c.number)
+    return [Telling(**row._mapping) for row in await connection.execute(query)]
+
+
+async def note_given(connection: AsyncConnection, job_id: str, up_to: int, now: datetime) -> int:
+    """Record that the agent has the messages up to this number. Returns how many of them are new."""
+    new = (tellings.c.job_id == job_id, tellings.c.number <= up_to, tellings.c.given_at.is_(None))
+    return (await connection.execute(update(tellings).where(*new).values(given_at=now))).rowcount
+
+
+async def copy_tellings(connection: AsyncConnection, source: str, job_id: str) -> None:
+    """Tell the agent of a job what the one of the job that it replaces was told."""
+    for telling in await fetch_tellings(connection, source):
+        await insert_telling(connection, replace(telling, job_id=job_id, given_at=None))

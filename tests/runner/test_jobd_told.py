@@ -1,0 +1,140 @@
+"""What a running agent is told: by another process of its session, or in a file, each message once and in order."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.jobd.stages.told import GOES_ON
+from tests.support.jobd import Jobd, processes_with, wait_until
+
+pytestmark = pytest.mark.slow
+
+WAITS = "echo at work; sleep 60"
+HEARS = ["/bin/sh", "-ec", "echo heard:; cat; echo at work again; sleep 60"]
+HEARS_AND_ENDS = ["/bin/sh", "-ec", "echo heard:; cat"]
+MARK = "\x1e"
+
+
+def tell(jobd: Jobd, number: int, text: str, argv: list[str] | None = None) -> bool:
+    taken: bool = jobd.call("tell", number=number, text=text, argv=HEARS_AND_ENDS if argv is None else argv)["taken"]
+    return taken
+
+
+def wait_for_words(jobd: Jobd, words: str) -> None:
+    wait_until(lambda: f"{words}\n".encode() in jobd.poll("agent")["log"])
+
+
+def start_and_wait(jobd: Jobd, agent: str = WAITS, **changes: Any) -> None:
+    jobd.prepare()
+    jobd.start(agent, **changes)
+    wait_for_words(jobd, "at work")
+
+
+def test_an_agent_is_ended_and_another_process_of_its_session_gets_the_message(jobd: Jobd, tmp_path: Path) -> None:
+    mark = f"stray-of-{tmp_path}"
+    start_and_wait(jobd, f": {shlex.quote(mark)}; {WAITS}")
+    assert tell(jobd, 1, "Look at the loop.\n")
+    ended = jobd.wait("agent")
+    assert ended["log"].decode() == f"at work\n{MARK}{GOES_ON}\nheard:\nLook at the loop.\n"
+    assert ended["result"]["exit_status"] == 0
+    assert not ended["result"]["stopped"], "the run was not ended"
+    assert ended["told"] == 1
+    assert processes_with(mark) == []
+
+
+def test_messages_that_come_together_are_given_together_and_in_order(jobd: Jobd) -> None:
+    start_and_wait(jobd, "trap 'sleep 1; exit 1' INT; echo at work; while :; do sleep 0.1; done", stop_grace_s=10)
+    assert [tell(jobd, number, f"message {number}\n") for number in (1, 2, 3)] == [True] * 3
+    said = jobd.wait("agent")["log"].decode()
+    assert said.endswith("heard:\nmessage 1\n\nmessage 2\n\nmessage 3\n")
+    assert said.count("heard:") == 1
+
+
+def test_a_message_that_is_left_again_is_given_once(jobd: Jobd) -> None:
+    start_and_wait(jobd)
+    assert tell(jobd, 1, "one\n", HEARS)
+    wait_for_words(jobd, "at work again")
+    assert tell(jobd, 1, "one\n", HEARS), "a service that was killed asks again"
+    assert tell(jobd, 2, "two\n")
+    ended = jobd.wait("agent")
+    assert ended["log"].decode().count("one\n") == 1
+    assert (ended["log"].decode().count("two\n"), ended["told"]) == (1, 2)
+
+
+def test_messages_that_were_part_of_the_prompt_are_not_given_again(jobd: Jobd) -> None:
+    start_and_wait(jobd, told=2)
+    assert jobd.poll("agent")["told"] == 2
+    assert tell(jobd, 2, "two\n")
+    assert tell(jobd, 3, "three\n")
+    said = jobd.wait("agent")["log"].decode()
+    assert "two" not in said
+    assert "three" in said
+
+
+def test_no_message_is_taken_before_the_agent_begins_and_after_it_has_ended(jobd: Jobd) -> None:
+    jobd.prepare()
+    assert not tell(jobd, 1, "too early\n")
+    assert jobd.agent("echo done")["told"] == 0
+    assert not tell(jobd, 1, "too late\n")
+    assert jobd.wait("agent")["log"] == b"done\n"
+
+
+def test_a_message_that_comes_as_the_agent_ends_by_itself_resumes_its_session(jobd: Jobd, tmp_path: Path) -> None:
+    """The agent ends only when the message is there: it is not interrupted, because it ignores that."""
+    gate = tmp_path / "gate"
+    start_and_wait(jobd, f"trap '' INT; echo at work; until [ -e {gate} ]; do sleep 0.05; done", stop_grace_s=20)
+    assert tell(jobd, 1, "Not yet.\n")
+    gate.touch()
+    ended = jobd.wait("agent")
+    assert ended["log"].decode().endswith("heard:\nNot yet.\n")
+    assert ended["told"] == 1
+
+
+def test_a_stop_has_priority_and_the_message_is_not_given(jobd: Jobd) -> None:
+    start_and_wait(jobd, "trap '' INT; echo at work; while :; do sleep 0.1; done", stop_grace_s=2)
+    assert tell(jobd, 1, "one\n")
+    jobd.call("stop")
+    ended = jobd.wait("agent")
+    assert b"heard" not in ended["log"]
+    assert ended["told"] == 0
+
+
+def test_all_processes_of_a_session_share_one_limit_of_time(jobd: Jobd) -> None:
+    start_and_wait(jobd, timeout_s=3)
+    assert tell(jobd, 1, "one\n", HEARS)
+    ended = jobd.wait("agent")
+    assert ended["result"]["timed_out"]
+    assert 2.9 < ended["result"]["run_s"] < 10
+
+
+def test_what_is_hidden_from_an_agent_is_hidden_from_the_next_process_of_its_session(jobd: Jobd) -> None:
+    start_and_wait(jobd, f"mkdir .pi; {WAITS}", hidden=[".pi"])
+    assert tell(jobd, 1, "one\n", ["/bin/sh", "-ec", "ls -A"])
+    assert ".pi" not in jobd.wait("agent")["log"].decode().split(GOES_ON)[1].split()
+
+
+READS = 'echo at work; until grep -q two "$PTQ_TOLD_FILE" 2>/dev/null; do sleep 0.05; done; cat "$PTQ_TOLD_FILE"'
+
+
+def test_an_agent_without_sessions_reads_all_messages_in_a_file_and_goes_on(jobd: Jobd) -> None:
+    start_and_wait(jobd, READS)
+    assert tell(jobd, 1, "one\n", [])
+    assert jobd.poll("agent")["told"] == 1
+    assert tell(jobd, 1, "one\n", [])
+    assert tell(jobd, 2, "two\n", [])
+    ended = jobd.wait("agent")
+    assert ended["log"] == b"at work\none\n\ntwo\n"
+    assert ended["told"] == 2
+
+
+def test_a_link_in_place_of_that_file_is_replaced_and_not_followed(jobd: Jobd, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    own.write_text("of the host")
+    start_and_wait(jobd, f'ln -s {own} "$PTQ_TOLD_FILE"; {WAITS}')
+    assert tell(jobd, 1, "one\n", [])
+    assert own.read_text() == "of the host"
+    assert (jobd.root / "told.md").read_text() == "one\n"
