@@ -306,11 +306,16 @@ async def lift(connection: AsyncConnection, person: Person, job: Job, now: datet
     What is confidential already stays so. Raises `NotPermitted` and `NotDone`.
     """
     person.require(Operation.LIFT)
-    case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
-    if case is None or not case.confidential:
+    confidential = await _fetch_confidential(connection, job)
+    if not confidential:
         raise NotDone(f"{job.case_key} is not confidential")
-    await casebook.save_case(connection, replace(case, confidential=False))
+    for case in confidential:
+        await casebook.save_case(connection, replace(case, confidential=False))
     await job_rows.add_event(connection, job.id, now, f"confidentiality of the issue lifted by {person.mention}")
+
+
+async def _fetch_confidential(connection: AsyncConnection, job: Job) -> list[Case]:
+    return [] if job.thread is None else await casebook.fetch_confidential(connection, job.repository, job.thread)
 
 
 async def show_job(settings: Settings, job_id: str, *, as_json: bool = False) -> str:
@@ -320,19 +325,21 @@ async def show_job(settings: Settings, job_id: str, *, as_json: bool = False) ->
         events, meter = await job_rows.fetch_events(connection, job.id), await job_rows.fetch_meter(connection, job.id)
         hold, results = await fetch_hold(connection, job.id), await _fetch_results(connection, [job])
         told = await fetch_tellings(connection, job.id)
-        case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
+        is_confidential = bool(await _fetch_confidential(connection, job))
     page, secrets = settings.find_page(job), settings.secret_values()
     if as_json:
         return render_json(
             {
                 **_describe(job, results[job.id]),
-                "confidential_issue": case is not None and case.confidential,
+                "confidential_issue": is_confidential,
                 **_describe_more(job, events, meter, hold, page),
                 "told": [_pick_telling(telling) for telling in told],
             },
             secrets,
         )
-    text = render_job(job, events, meter, hold, page or "none: nobody can sign in", case, told)
+    text = render_job(
+        job, events, meter, hold, page or "none: nobody can sign in", told, is_confidential=is_confidential
+    )
     return show_for_terminal(redact(text, secrets))
 
 
@@ -373,8 +380,9 @@ def render_job(
     meter: Meter | None,
     hold: Hold | None,
     page: str,
-    case: Case | None = None,
     told: Sequence[Telling] = (),
+    *,
+    is_confidential: bool = False,
 ) -> str:
     """A job, its cost, what its agent was told, and its history with the time between steps. Pure."""
     facts = {
@@ -388,7 +396,7 @@ def render_job(
         "follows": job.follows or "",
         "took": describe_meter(meter) if meter else "",
         "held for": f"{hold.person} until {hold.expires_at:%Y-%m-%d %H:%M} UTC" if hold else "",
-        "issue": f"confidential until: ptq-bot jobs lift {job.id}" if case and case.confidential else "",
+        "issue": f"confidential until: ptq-bot jobs lift {job.id}" if is_confidential else "",
         "page": page,
     }
     rows = [(name, words) for name, words in facts.items() if words]

@@ -18,7 +18,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from handlers.cases.case import LABELS, Case, CaseState
 from handlers.cases.withheld import fetch_withheld
 from handlers.ports import WritePriority
-from runner.db.schema import NOT_AS_WANTED, TO_MINIMIZE, case_labels, cases, jobs, outdated_comments, pulls, replies
+from runner.db.schema import (
+    NOT_AS_WANTED,
+    TO_MINIMIZE,
+    case_labels,
+    cases,
+    jobs,
+    known_repositories,
+    outdated_comments,
+    pulls,
+    replies,
+)
 from runner.db.sql import insert_new, upsert
 from runner.model.job import FINAL, Job, JobKind, JobState, Posts
 from runner.rows import job_rows
@@ -158,6 +168,15 @@ async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
     """The case of an issue, `owner/name#number`."""
     row = (await connection.execute(select(cases).where(cases.c.key == key))).one_or_none()
     return _case(row) if row else None
+
+
+async def fetch_confidential(connection: AsyncConnection, repository: str, issue_number: int) -> list[Case]:
+    """The confidential cases of an issue: one for each name under which its repository has been known."""
+    number = select(known_repositories.c.number).where(known_repositories.c.name == repository.lower())
+    names = select(known_repositories.c.name).where(known_repositories.c.number.in_(number))
+    is_same = or_(cases.c.repository == repository, func.lower(cases.c.repository).in_(names))
+    found = select(cases).where(cases.c.confidential, cases.c.issue_number == issue_number, is_same)
+    return [_case(row) for row in await connection.execute(found)]
 
 
 def _case(row: Row[Any]) -> Case:

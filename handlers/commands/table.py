@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
@@ -208,7 +208,7 @@ def _parse(comment: str) -> tuple[list[Command | UnknownCommand], bool]:
     if not _COMMAND.search(near):
         return [], False
     lines, read = source.split("\n"), near.split("\n")
-    found = _find_starts(near, read)
+    found = _find_starts(near, read, source[len(near) :])
     mail, end = (len(lines) if number == len(read) else number for number in (found.mail, found.end))
     commands = [_read(lines, start, stop) for start, stop in pairwise([*found.starts, end])][:MAX_COMMANDS]
     own = [line for number, line in enumerate(lines[:mail]) if number not in found.code and not _QUOTED.match(line)]
@@ -270,6 +270,9 @@ In a comment that was sent by e-mail, GitHub shows addresses as `***@***.***`.
 
 _QUOTED = re.compile(r"\s*>")
 _CONTAINERS = ("blockquote_open", "bullet_list_open", "ordered_list_open")
+_CLOSING = ("fence", "hr", "heading_open", "blockquote_open")
+"""What ends a paragraph wherever it begins."""
+
 _SIGNATURE = "--"
 """The line that mail programs write above a signature."""
 
@@ -283,7 +286,7 @@ _RULE_OF_MAIL = re.compile(r"_{10,}")
 _MAX_FORWARDED = 700
 _COMMENT = re.compile(r"<!--(?!-?>).*?(?:--!?>|\Z)", re.DOTALL)
 _WHOLE_COMMENT = re.compile(r"<!--(?!-?>).*?--!?>", re.DOTALL)
-_LEFT_OPEN = re.compile(r"<(?=[!?/a-z])[^<>]*+\Z", re.IGNORECASE)
+_LEFT_OPEN = re.compile(r"<(?:!--(?!-?>)|(?=[!?/a-z])[^<>]*+\Z)", re.IGNORECASE)
 """A comment or tag that its block does not close: a page may hide everything after it."""
 _TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)((?:=\s*+\"[^\"]*+\"|=\s*+'[^']*+'|[^>])*+)", re.IGNORECASE)
 _HIDING = re.compile(r"\b(?:hidden|style)\b", re.IGNORECASE)
@@ -315,8 +318,22 @@ _DELIMITERS = re.compile(r"(?=[^|:\n]*[|:])[\s|:-]*-[\s|:-]*")
 GitHub finds tables that our parser does not: with one column without a `|`, or with another kind of space.
 """
 
-_UNDERLINE = re.compile(r" {0,3}-+\s*")
+_UNDERLINE = re.compile(r" {0,3}(?:-+|=+)\s*")
 """Makes a heading of the paragraph above, on GitHub, where our parser sees the delimiters of a table."""
+
+
+_DISPUTED = re.compile(r"[ \t>*+.)0-9-]*+</?(?:search|source|textarea)(?![a-z0-9-])", re.IGNORECASE)
+"""Begins a block of HTML for one of GitHub's parser and ours, and not for the other: they know different names.
+
+https://github.com/github/cmark-gfm/blob/master/src/scanners.re has `source`, and ours has the two others.
+"""
+
+_ITEM = re.compile(r" {0,3}(?:[-+*]|[0-9]{1,9}[.)])")
+_FENCE = re.compile(r" {0,3}(?:~~~|```[^`]*\Z)")
+_OPENING = re.compile(r"[`<\[*_~$]")
+"""Begins what may go over the end of a line, and hide or change what follows."""
+
+_BRACKET = re.compile(r"\[")
 
 
 class _OpenElements:
@@ -365,15 +382,23 @@ class _Layout:
     """The lines in fences that are closed."""
 
 
-def _find_starts(source: str, lines: Sequence[str]) -> _Layout:
+def _find_starts(source: str, lines: Sequence[str], rest: str) -> _Layout:
+    """What the lines of `source` are. `rest` is what follows them and is not parsed."""
     found = _Layout(len(lines), len(lines))
     # Of what lists and quotes hold, an end tag does not close what was opened outside.
     elements, nested = _OpenElements(), _OpenElements()
     blanks = list(accumulate((not line.rstrip(" \t").strip(">") for line in lines), initial=0))
     done = 0
     blanks_before = -1
+    ends: list[tuple[int, int]] = []
+    closing: set[int] = set()
     for before, token in pairwise([Token("", "", 0), *_parser().parse(source)]):
         first, last = token.map or (done, done)
+        if token.type in _CLOSING and not token.level:
+            closing.add(first)
+        # GitHub's parser may see a list where ours sees a table.
+        if token.type in ("table_open", *_CONTAINERS) and not token.level and (item := _ITEM.match(lines[first])):
+            ends.append((last, item.end() + 1))
         if token.type == "hr" and _RULE_OF_MAIL.fullmatch(token.markup):
             found.mail = first
         elif token.type == "fence" and not token.level and lines[last - 1].strip().startswith(token.markup):
@@ -389,6 +414,13 @@ def _find_starts(source: str, lines: Sequence[str]) -> _Layout:
             starts, mail = _find_in_paragraph(lines, (done, first, last), token.children or [], (elements, nested))
             # GitHub's parser lets a paragraph of a quote or list go on below it, also after a link definition.
             found.starts += starts if blanks[first] > blanks_before else []
+            if rest and last == len(lines):
+                plain = -1 if _goes_on_as_other(rest) else _find_line(_OPENING, lines, first)
+                found.starts = [at for at in found.starts if at < first or at <= plain]
+            elif "]:" in rest:
+                # What a link is depends on definitions anywhere.
+                plain = _find_line(_BRACKET, lines, first)
+                found.starts = [at for at in found.starts if at <= plain]
             found.mail = len(lines) if mail is None else mail
             signature = next((at for at in range(first, last) if lines[at].strip() == _SIGNATURE), len(lines))
             found.end = min(found.end, signature)
@@ -399,8 +431,66 @@ def _find_starts(source: str, lines: Sequence[str]) -> _Layout:
         if not token.type.endswith("_open") and not is_underlined:
             done = max(done, last)
     found.end = min(found.end, found.mail)
-    found.starts = [start for start in found.starts if start < found.end]
+    disputed = (at for at, line in enumerate(lines) if at not in found.code and _DISPUTED.match(line))
+    torn = (at for end, indent in ends for at in _find_contents(lines, end, indent, closing))
+    sure = min(next(disputed, len(lines)), min(torn, default=len(lines)), found.end)
+    notes = _find_notes(lines, found.code)
+    found.starts = [start for start in found.starts if start < sure and start not in notes]
     return found
+
+
+def _measure_indent(line: str) -> int:
+    return len(line[: len(line) - len(line.lstrip(" \t"))].expandtabs(4))
+
+
+def _find_contents(lines: Sequence[str], end: int, indent: int, closing: Collection[int]) -> Iterator[int]:
+    """The first line below the end of a list that GitHub may show in its last item, if any.
+
+    For our parser a list ends below an item without text, and below some definitions of links. For GitHub's, lines that
+    continue a paragraph are in the item, and so are all that are indented by `indent`.
+    """
+    blank = not lines[end - 1].strip(" \t")
+    for number in range(end, len(lines)):
+        line = lines[number]
+        if not line.strip(" \t"):
+            blank = True
+        elif _measure_indent(line) >= indent:
+            yield number
+            return
+        elif blank or number in closing:
+            return
+
+
+def _find_notes(lines: Sequence[str], code: Collection[int]) -> set[int]:
+    """The lines that may belong to a footnote: like a list's item, it holds indented lines and what continues them."""
+    notes = set()
+    noted = blank = False
+    for number, line in enumerate(lines):
+        is_blank = not line.strip(" \t")
+        if number in code:
+            noted = False
+        elif not is_blank:
+            goes_on = noted and (not blank or _measure_indent(line) >= 4)
+            noted = goes_on or _FOOTNOTE.match(line) is not None
+        blank = is_blank
+        if noted:
+            notes.add(number)
+    return notes
+
+
+def _find_line(what: re.Pattern[str], lines: Sequence[str], first: int) -> int:
+    """The number of the first line with this from `first` on; without one, that of all lines."""
+    return next((at for at in range(first, len(lines)) if what.search(lines[at])), len(lines))
+
+
+def _goes_on_as_other(rest: str) -> bool:
+    """Whether a paragraph that is longer than what is parsed may become a heading or a table by the rest of it."""
+    for line in rest.split("\n")[1:]:
+        if not line.strip(" \t") or _FENCE.match(line):
+            break
+        if _UNDERLINE.fullmatch(line) or _DELIMITERS.fullmatch(line):
+            return True
+    return False
 
 
 def _find_in_paragraph(
@@ -429,12 +519,10 @@ def _find_in_paragraph(
     )
     if any("|" in head and _UNDERLINE.fullmatch(line) for head, line in pairwise(lines[last : last + 2])):
         return starts, mail
-    noted = any(map(_FOOTNOTE.match, lines[top:first]))
     dollars = 0
     for number, opening in enumerate(firsts, first):
-        noted = noted or _FOOTNOTE.match(lines[number]) is not None
         # Between two `$$` GitHub reads mathematics.
-        plain = opening.content if opening and not noted and not dollars % 2 and number < table else ""
+        plain = opening.content if opening and not dollars % 2 and number < table else ""
         if plain[:4].casefold() == "/ptq" and _COMMAND.match(lines[number]):
             starts.append(number)
         dollars += lines[number].count("$$")

@@ -364,10 +364,9 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job) 
 async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, now: datetime) -> Job:
     """Create the job of an issue without an active one, and update its case and thread.
 
-    It is confidential if its case is.
+    It is confidential if its case is, under any name of the repository.
     """
-    case = await casebook.fetch_case(connection, request.case_key)
-    if case and case.confidential:
+    if await casebook.fetch_confidential(connection, request.repository, request.issue_number):
         request = replace(request, confidential=True)
     job = await job_rows.create_job(connection, request, now)
     assert job

@@ -110,7 +110,9 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
     key = f"{rules.name}#{closed.issue.number}"
     async with context.db.read() as connection:
         case = await casebook.fetch_case(connection, key)
-    if case is None or (case.active_job_id is None and close_issue(case, context.now()) == case):
+        queued = await casebook.fetch_queued_job(connection, key)
+    # A job that has begun goes on.
+    if case is None or (queued is None and close_issue(case, context.now()) == case):
         return
     if await _is_open(context, rules.name, closed.issue.number):
         return

@@ -104,6 +104,49 @@ def test_a_command_that_github_shows_below_a_quote_or_list_is_heard(above: str) 
     assert parse_commands(comment) == [FIX]
 
 
+@pytest.mark.parametrize(
+    "comment",
+    [
+        *("text\n<source>\n```\n\n```\n/ptq fix\n```", "a\n<search></search>\n```\n\n/ptq fix\n```"),
+        *("> a\n<source>\n\n/ptq fix", "[^1]: u\n\n    x\n/ptq fix", "Yes[^1].\n\n[^1]: u\n\n\tx\ny\n/ptq fix"),
+        *("1.\n    \n   /ptq fix", "1. [a\nb]: /u\n[a\nb]: /u\n\n   ```\n```\n/ptq fix"),
+        *("- a | b\n-|-\n     z\n   /ptq fix", "<div>\n<!-- x > y\n\n/ptq fix", "<p>\n<!-- > <b>\n\n/ptq fix"),
+    ],
+)
+def test_a_command_that_github_may_show_otherwise_than_our_parser_is_none(comment: str) -> None:
+    assert parse_commands(comment) == []
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        *("```html\n<source src=x>\n```\n", "```\n[^1]: u\n```\n", "See[^1].\n\n[^1]: u\n\n    more\n\n"),
+        *("1. a\n\n  ```py\n  x\n  ```\n\n", "- a\n```\n  x\n```\n\n", "- a\n  - b\n\nwords\n\n", "- a\n\n  b\n\n"),
+        "1. a\n2. b\n\n> q\n\n",
+    ],
+)
+def test_a_command_below_lists_code_and_footnotes_is_heard(above: str) -> None:
+    assert parse_commands(f"{above}/ptq fix") == [FIX]
+
+
+@pytest.mark.parametrize(
+    ("above", "below"),
+    [
+        *(("see <!-- x\n", "y --> z"), ('<b title="x\n', 'y">x</b>'), ("`x\n", "y`"), ("", "---"), ("", "===")),
+        *(("", "-|-\n|a|b|"), ("[a\n", "b](/u)"), ("~~x\n", "y~~"), ("", "more\n---")),
+    ],
+)
+def test_what_is_beyond_the_part_that_is_read_makes_no_command_of_code_or_a_heading(above: str, below: str) -> None:
+    line = "/ptq fix | x" if below.startswith("-|") else "/ptq fix"
+    words = ("word " * MAX_READ)[: MAX_READ - len(above) - len(line) - 5]
+    assert parse_commands(f"{words}\n\n{above}{line}\n{below}") == []
+    assert parse_commands(f"{words}\n\n{line}\nand so on") != []
+
+
+def test_a_link_whose_definition_is_beyond_the_part_that_is_read_holds_no_command() -> None:
+    assert parse_commands(f"[a\n/ptq fix\nb]\n\n{'word ' * MAX_READ}\n\n[a /ptq fix b]: /u") == []
+
+
 _CONTAINER_TAG = re.compile(r"(</?(?:blockquote|ul|ol|pre|table)\b[^>]*>)")
 LAYOUT = ["/ptq fix", "[a]: b", "[a]:", "b", "'c'", "# x", "***", "", "x", "```", "<div>", "</div>", "| a |", "| - |"]
 MARKS = ["", "", "> ", ">", "- ", "1. ", "  ", "    ", "\t", "> > ", "> - ", "- > "]

@@ -11,6 +11,7 @@ import pytest
 from bot.operations.jobs import NotDone, lift
 from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState
+from handlers.cases.known_repositories import SharedRepositories
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.rights import Person, Surface
 from handlers.context import Context
@@ -117,6 +118,19 @@ async def test_the_operator_hears_of_each_and_why_it_is_confidential(issue: Issu
     issue.clock.forward(60)
     await issue.attempt(3, None)
     assert await issue.heard() == "octo/widgets#7: a run on this confidential issue has ended."
+
+
+async def test_an_issue_stays_confidential_when_its_repository_is_renamed_until_that_is_lifted(issue: Issue) -> None:
+    names = SharedRepositories(issue.db, lambda: {"octo/widgets", "octo/gadgets", "octo/others"})
+    for name, number in (("octo/widgets", 1), ("octo/gadgets", 1), ("octo/others", 2)):
+        await names.note(name, number)
+    await issue.attempt(1, CONCERN)
+    assert not (await issue.begin(2, repository="octo/others")).confidential
+    renamed = await issue.begin(3, repository="octo/Gadgets")
+    assert renamed.confidential
+    await issue.end(renamed, FIXED)
+    await issue.lift(3)
+    assert not (await issue.begin(4, repository="octo/Gadgets")).confidential
 
 
 async def test_an_attempt_is_confidential_from_its_beginning(issue: Issue) -> None:

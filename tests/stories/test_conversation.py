@@ -275,6 +275,18 @@ async def test_an_issue_that_is_closed_takes_back_what_has_not_begun(tmp_path: P
         await world.wait_for_job("cancelled")
 
 
+async def test_nothing_is_asked_of_github_about_a_closed_issue_whose_job_has_begun(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(2)\n" + FIX) as world:
+        await world.open_issue()
+        await world.label("ptq:fix")
+        await world.wait_for_job("running")
+        before = len(world.github.exchanges)
+        await world.github.close_issue(NAME, world.number, "drive-by")
+        assert "### Fix staged" in await world.wait_for_report()
+        asked = [(each.method, each.path) for each in world.github.exchanges[before:]]
+        assert ("GET", f"/repos/{NAME}/issues/{world.number}") not in asked
+
+
 async def test_what_has_begun_goes_on_when_its_label_is_taken_off(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(2)\n" + FIX) as world:
         await world.open_issue()
