@@ -144,10 +144,16 @@ class ModelGateway:
             self._accounts[job.id] = account
         account = endpoint.models.account
         account.renew(caps, others, stored)
-        was_open, endpoint.is_open = endpoint.is_open, job.stopped_at is None and job.cancel_requested_at is None
-        if was_open and not endpoint.is_open:
-            endpoint.break_off()
+        if job.is_ending:
+            self.cut_off(job.id)
         return account
+
+    def cut_off(self, job_id: str) -> None:
+        """See `runner.steps.gateway.Gateway`."""
+        endpoint = self._endpoints.get(job_id)
+        if endpoint and endpoint.is_open:
+            endpoint.is_open = False
+            endpoint.break_off()
 
     async def connect(self, job: Job, client: JobdClient) -> None:
         """See `runner.steps.gateway.Gateway`."""
@@ -254,7 +260,7 @@ class ModelGateway:
                 job = await job_rows.fetch_job(connection, job_id)
         if job is None:  # This includes fetches for the refresh of a base, which has a token but no row.
             return 401, "no job that is at work here has this token"
-        if job.active and not job.stopped_at and not job.cancel_requested_at:
+        if job.active and not job.is_ending:
             return 503, "nobody here looks after this job just now"
         return STOPS, OVER
 

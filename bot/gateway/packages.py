@@ -25,7 +25,7 @@ from bot.gateway.proxy import WRONG_TOKEN, JobEndpoint
 from bot.gateway.threads import run_in_turn
 from runner.model.environment import Profile
 from runner.steps.gateway import Fetcher, GatewayRoute
-from runner.transport.listening import LocalStream, Stream, join
+from runner.transport.listening import LocalStream, PeekedStream, Stream, join, peek
 
 log = structlog.get_logger()
 
@@ -40,6 +40,14 @@ LOOKUP_THREADS = 32
 TLS_PORT = 443
 MAX_HELLO = 32_768
 """Bytes in which the first TLS message (ClientHello) must be complete. A real one has about 2,000."""
+HANDSHAKE, SERVER_HELLO = 22, 2
+"""The kind of TLS records that begin a connection, and of the server's first message (RFC 8446, sections 5.1 and 4)."""
+RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+"""The server's random number when it asks for another ClientHello (HelloRetryRequest, RFC 8446, section 4.1.3)."""
+CIPHER_CHANGES = tuple(bytes([20, 3, minor, 0, 1, 1]) for minor in range(5))
+"""A record (ChangeCipherSpec) that may stand before a second ClientHello, and means nothing (appendix D.4)."""
+RECORD_HEAD, RANDOM_AT = 5, 11
+"""Bytes before a record's content, and before the random number in the server's first record."""
 PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
 """The global unicast addresses. Local addresses are not in it, and neither is 64:ff9b::/96, which embeds IPv4."""
 NOT_PUBLIC = tuple(
@@ -147,9 +155,10 @@ class PackageProxy:
             return
         try:
             await stream.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            first = await read_hello(wanted.host, stream, rest) if wanted.port == TLS_PORT else rest
-            await theirs.write(first)
-            await join(stream, theirs)
+            if wanted.port == TLS_PORT:
+                await join_tls(wanted.host, stream, rest, theirs)
+            else:
+                await join(PeekedStream(stream, rest), theirs)
         except (NoHello, TimeoutError) as refusal:
             await endpoint.note_refusal(f"{wanted.host}: {refusal or 'it said nothing'}")
             stream.abort()
@@ -248,11 +257,45 @@ TLS.sslobject_class = _Client
 TLS.sni_callback = _note_host
 
 
-async def read_hello(host: str, stream: Stream, first: bytes) -> bytes:
-    """The first bytes of a TLS connection that asks for `host`. `first` was already read from the stream.
+async def join_tls(host: str, stream: Stream, first: bytes, theirs: Stream) -> None:
+    """Pass a TLS connection to `host` on, as `join` does. `first` was already read from the stream.
 
-    One address can serve many hosts, and the client names the one that it wants. A name that the client encrypts (ECH)
-    cannot be checked. Raises `NoHello`, `TimeoutError`, and `OSError`.
+    A server may ask for a second ClientHello, which is not encrypted either and could name another host. So nothing
+    after the first one is passed on before the server has answered. Raises as `read_hello`.
+    """
+    hello, rest = await read_hello(host, stream, first)
+    await theirs.write(hello)
+    async with asyncio.timeout(HEAD_S):
+        answer = await peek(theirs, RANDOM_AT + len(RETRY))
+    said = answer.first
+    asks_again = said[:1] == bytes([HANDSHAKE]) and said[RECORD_HEAD : RECORD_HEAD + 1] == bytes([SERVER_HELLO])
+    asks_again = asks_again and said[RANDOM_AT:].startswith(RETRY)
+    await join(_SecondHello(host, stream, rest) if asks_again else PeekedStream(stream, rest), answer)
+
+
+class _SecondHello(PeekedStream):
+    """A client's stream that has to go on with another ClientHello for the host. `read` raises as `read_hello`."""
+
+    def __init__(self, host: str, stream: Stream, first: bytes) -> None:
+        super().__init__(stream, first)
+        self._host: str | None = host
+
+    async def read(self) -> bytes:
+        """See `Stream`."""
+        if (host := self._host) is None:
+            return await super().read()
+        self._host = None
+        begun = await peek(self, RECORD_HEAD + 1)
+        skipped = RECORD_HEAD + 1 if begun.first.startswith(CIPHER_CHANGES) else 0
+        hello, rest = await read_hello(host, self, begun.first[skipped:])
+        return begun.first[:skipped] + hello + rest
+
+
+async def read_hello(host: str, stream: Stream, first: bytes) -> tuple[bytes, bytes]:
+    """The first message of a TLS connection, which asks for `host`, and what was read after it.
+
+    `first` was already read from the stream. One address can serve many hosts, and the client names the one that it
+    wants. A name that the client encrypts (ECH) cannot be checked. Raises `NoHello`, `TimeoutError`, and `OSError`.
     """
     received, said, more = ssl.MemoryBIO(), bytearray(), first
     client = TLS.wrap_bio(received, ssl.MemoryBIO(), server_side=True)
@@ -271,11 +314,24 @@ async def read_hello(host: str, stream: Stream, first: bytes) -> bytes:
             if not (more := await stream.read()):
                 raise NoHello("its first message has no end")
     assert isinstance(client, _Client)
-    if not client.host:
+    end = len(said) - received.pending
+    if not client.host or not _is_alone(said[:end]):
         raise NoHello("it does not begin as TLS does, or does not say which host it wants")
     if client.host.lower().rstrip(".") != host:
         raise NoHello("it asks for another host at the same address")
-    return bytes(said)
+    return bytes(said[:end]), bytes(said[end:])
+
+
+def _is_alone(records: bytes) -> bool:
+    """Whether there is only one handshake message in whole TLS records. Pure."""
+    message, at = bytearray(), 0
+    while at < len(records):
+        if records[at] != HANDSHAKE:
+            return False
+        begin = at + RECORD_HEAD
+        at = begin + int.from_bytes(records[begin - 2 : begin])
+        message += records[begin:at]
+    return len(message) == 4 + int.from_bytes(message[1:4])
 
 
 async def _turn_away(stream: Stream, answer: bytes) -> None:

@@ -221,6 +221,11 @@ class Job(JobRequest):
         return self.state in ACTIVE
 
     @property
+    def is_ending(self) -> bool:
+        """Whether a person has cancelled it, or the service has told its agent to stop."""
+        return self.cancel_requested_at is not None or self.stopped_at is not None
+
+    @property
     def requester(self) -> str:
         """What comments call the person. Work by hand is not mentioned: it may be of an account on the host, whose
         name may be a stranger's login on GitHub."""

@@ -72,6 +72,9 @@ class Supervisor:
             leases = await job_rows.fetch_leases(connection)
             claimed = await fetch_claimed(connection)
             holds = await fetch_holds(connection)
+        for job in jobs:
+            if job.is_ending:  # The job's own task may have to wait for its machine before it sees this.
+                self._runtime.gateway.cut_off(job.id)
         now = self._runtime.now()
         busy = claimed | {name_claim(hold.job_id) for hold in holds if hold.rests(now)}
         await end_vain_holds(self._runtime, holds, {job.id for job in jobs} | {lease.job_id for lease in leases})
@@ -202,8 +205,6 @@ class Supervisor:
         """Wait for a machine that does not answer, within the limits. The job keeps its slot."""
         patience = timedelta(seconds=self._runtime.profiles[job.repository].limits.unreachable_after_s)
         await self.placement.note_gone(job.machine or "", error)
-        if job.cancel_requested_at:  # Its agent may still be running, and nobody can tell it to end.
-            await self._runtime.gateway.close(job.id)
         if error.permanent or self._runtime.now() - gone_since > patience:
             reason = f"machine {job.machine} can no longer be reached: {error}"
             return await give_up(self._runtime, job, JobState.LOST, reason)

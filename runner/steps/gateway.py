@@ -83,6 +83,12 @@ class Gateway(Protocol):
         is written down of each job that had an account by then, out of the same reading of the database.
         """
 
+    def cut_off(self, job_id: str) -> None:
+        """Refuse the job's requests from now on, and break off what is under way. It waits for nothing. Idempotent.
+
+        No later `open` undoes it, because its caller may have read the job before it was cancelled.
+        """
+
     async def connect(self, job: Job, client: JobdClient) -> None:
         """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
 

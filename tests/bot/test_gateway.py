@@ -367,6 +367,23 @@ async def test_when_a_run_is_over_its_access_is(tmp_path: Path, job: Job) -> Non
         assert floor.model.requests == []
 
 
+async def test_a_step_that_began_before_a_cancel_does_not_undo_it(tmp_path: Path, job: Job) -> None:
+    async with open_floor(tmp_path, Hang()) as floor:
+        await floor.begin(job)
+        access = floor.gateway.grant(job)
+        assert access
+        reader, writer = await send_request(floor.wire.paths[job.id], access.token)
+        await reader.readuntil(b"\r\n\r\n")
+        floor.gateway.cut_off(job.id)
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await floor.gateway.open(job, {}, {}, {})
+        async with floor.ask(job, "/v1/messages") as answer:
+            assert answer.status == 400
+        assert len(floor.model.requests) == 1
+
+
 async def test_a_request_that_was_begun_before_the_end_of_a_run_is_not_passed_on_after_it(
     tmp_path: Path, job: Job
 ) -> None:

@@ -19,6 +19,7 @@ from bot.gateway.packages import (
     LOOKUP_THREADS,
     MAX_HEAD,
     MAX_HELLO,
+    RETRY,
     NoHello,
     NotConnected,
     PackageProxy,
@@ -26,6 +27,7 @@ from bot.gateway.packages import (
     connect_first,
     find_host,
     is_public_address,
+    join_tls,
     look_up,
     read_hello,
     read_wanted,
@@ -34,6 +36,8 @@ from bot.gateway.proxy import MAX_LOOKUPS
 from runner.model.environment import Profile
 from runner.steps.gateway import Fetcher
 from runner.transport.jobd_client import JobdClient
+from runner.transport.listening import LocalStream
+from tests.support.certificates import COMPANY, make_certificate
 from tests.support.gateway import Pieces, Wire
 from tests.support.jobs import NOON, open_database
 
@@ -320,8 +324,9 @@ LONG = make_extension(0x0A0A, b"g" * 14_000)
 async def test_a_first_message_that_asks_for_the_host_is_passed_on_as_it_came(said: bytes, size: int) -> None:
     pieces = [said[at : at + size] for at in range(0, len(said), size)]
     stream = Pieces(pieces[1:])
-    passed = await read_hello("pypi.org", stream, pieces[0])
-    assert passed + b"".join(stream.pieces) == said
+    passed, rest = await read_hello("pypi.org", stream, pieces[0])
+    assert passed + rest + b"".join(stream.pieces) == said
+    assert b"early" not in passed
 
 
 @pytest.mark.parametrize(
@@ -348,6 +353,75 @@ async def test_a_first_message_that_asks_for_nothing_or_for_another_host_is_refu
     for pieces in ([said], [said[at : at + 1] for at in range(len(said))] or [b""]):
         with pytest.raises(NoHello, match=why):
             await read_hello("pypi.org", Pieces(pieces[1:]), pieces[0])
+
+
+@dataclass
+class Peer(Pieces):
+    """What one side says, and what it hears."""
+
+    heard: bytes = b""
+
+    async def write(self, data: bytes) -> None:
+        self.heard += data
+
+
+HELLO, EVIL = (in_records(greet(name_hosts(host)), 1000) for host in (b"pypi.org", b"evil.example"))
+ANSWER = in_records(b"\2\0\0\x26" + b"\3\3" + b"r" * 32 + b"\0\x13\1\0", 1000)
+AGAIN = ANSWER.replace(b"r" * 32, RETRY)
+CHANGE = b"\x14\3\3\0\1\1"
+
+
+@pytest.mark.parametrize("size", [1, 65_536])
+@pytest.mark.parametrize("change", [b"", CHANGE])
+async def test_a_second_first_message_must_ask_for_the_same_host(change: bytes, size: int) -> None:
+    nameless, early = in_records(greet(), 1000), b"\x17\3\3\0\1x" + EVIL
+    for second in (EVIL, nameless, early, CHANGE + EVIL, b"\x14\3\3\1\0\1" + HELLO + EVIL):
+        said = HELLO + change + second
+        program, host = Peer([said[at : at + size] for at in range(0, len(said), size)]), Peer([AGAIN])
+        with pytest.raises(NoHello):
+            await join_tls("pypi.org", program, b"", host)
+        assert host.heard == HELLO
+    said = HELLO + change + HELLO + b"encrypted"
+    program, host = Peer([said[at : at + size] for at in range(0, len(said), size)]), Peer([AGAIN, b"its answer"])
+    await join_tls("pypi.org", program, b"", host)
+    assert (host.heard, program.heard) == (said, AGAIN + b"its answer")
+
+
+async def test_a_second_message_in_the_record_of_the_first_is_refused() -> None:
+    both = in_records(greet(name_hosts(b"pypi.org")) + greet(name_hosts(b"evil.example")), 1000)
+    with pytest.raises(NoHello):
+        await read_hello("pypi.org", Pieces([]), both)
+
+
+async def test_a_program_that_a_real_server_asks_again_is_connected(tmp_path: Path) -> None:
+    certificate, key = make_certificate(tmp_path)
+    offers, trusts = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH), ssl.create_default_context(cafile=certificate)
+    offers.load_cert_chain(certificate, key)
+    offers.set_ecdh_curve("secp384r1")  # The program's first message has a key for another curve.
+    offers.minimum_version = ssl.TLSVersion.TLSv1_3
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write((await reader.readline()).upper())
+        writer.close()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        host = LocalStream(*await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1]))
+        await join_tls(COMPANY, LocalStream(reader, writer), b"", host)
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=offers)
+    proxy = await asyncio.start_server(pass_on, "127.0.0.1", 0)
+    async with server, proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trusts, server_hostname=COMPANY)
+        writer.write(b"packages\n")
+        assert await asyncio.wait_for(reader.readline(), 10) == b"PACKAGES\n"
+        writer.close()
+
+
+async def test_after_a_servers_answer_everything_is_passed_on() -> None:
+    program, host = Peer([HELLO + CHANGE, b"encrypted"]), Peer([ANSWER[:20], ANSWER[20:], b"more"])
+    await join_tls("pypi.org", program, b"", host)
+    assert (host.heard, program.heard) == (HELLO + CHANGE + b"encrypted", ANSWER + b"more")
 
 
 NOT_ASCII = in_records(greet(name_hosts(b"pypi.\xf6rg")), 1000)

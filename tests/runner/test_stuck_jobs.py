@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -17,9 +18,12 @@ from runner.model.environment import Limits
 from runner.model.history import HistoryError
 from runner.model.job import Job, JobState
 from runner.model.jobd_answers import StageState
-from runner.model.machines import Machine
+from runner.model.machines import Lease, Machine
 from runner.model.stop_policy import KILL_PATIENCE
 from runner.rows import job_rows
+from runner.rows.claims import Claims
+from runner.scheduler.supervisor import Supervisor
+from runner.steps.loops import Wakeup
 from runner.steps.runtime import LOG_CHUNK, READ_ON, follow
 from runner.steps.steps import take_step
 from runner.transport.host_errors import OutputTooLarge
@@ -28,6 +32,7 @@ from tests.runner.test_base_commit import NEWEST, Floor, open_floor, pass_at_onc
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job
 from tests.support.model_machine import ModelMachine, ModelWire, Stage
+from tests.support.no_gateway import NoGateway
 
 STUCK = "gpu-1 could not kill this job's processes yet; trying again"
 NOT_ENDED = "machine gpu-1 could not kill this job's processes within 10 minutes"
@@ -48,6 +53,16 @@ class Dripping(ModelMachine):
         piece = base64.b64encode(b"x" * min(self.size, request["log_limit"])).decode()
         told = {"error": None, "message": None, "phase": "", "boot_id": "1", "log_size": 10**9}
         return {"ok": True, "state": "done", "result": {"exit_status": 0}, "log": piece, **told}
+
+
+class Noting(NoGateway):
+    """A gateway that remembers whom it has cut off."""
+
+    def __init__(self) -> None:
+        self.cut = list[str]()
+
+    def cut_off(self, job_id: str) -> None:
+        self.cut.append(job_id)
 
 
 @pytest.fixture
@@ -97,6 +112,30 @@ async def cancel(floor: Floor, job: Job) -> None:
     async with floor.runtime.db.write() as connection:
         assert await job_rows.request_cancel(connection, job.id, "ada", floor.runtime.now())
     clock_of(floor).forward(1)
+
+
+async def test_a_cancel_ends_what_a_job_may_ask_while_its_machine_does_not_answer(floor: Floor) -> None:
+    job, gateway, asked = await insert(floor, JobState.RUNNING, "agent"), Noting(), asyncio.Event()
+    async with floor.runtime.db.write() as connection:
+        await job_rows.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
+
+    async def never_answer() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    machine = Machine("gpu-1", "/srv/gpu-1")
+    client = JobdClient(machine, ModelWire(floor.machine, never_answer))
+    runtime = replace(floor.runtime, gateway=gateway, clients={"gpu-1": client})
+    supervisor = Supervisor(runtime, {"gpu-1": machine}, Wakeup(), Claims(runtime.db), poll_s=3600)
+    try:
+        await supervisor.step()
+        await asyncio.wait_for(asked.wait(), 10)
+        assert gateway.cut == []
+        await cancel(floor, job)
+        await supervisor.step()
+        assert gateway.cut == [job.id]
+    finally:
+        await supervisor.stop()
 
 
 async def test_a_log_that_drips_after_its_end_is_left_after_a_piece_that_is_not_full(floor: Floor) -> None:

@@ -24,6 +24,9 @@ class NoGateway:
     ) -> Account | None:
         return None
 
+    def cut_off(self, job_id: str) -> None:
+        pass
+
     async def connect(self, job: Job, client: JobdClient) -> None:
         raise AssertionError("nobody asks for it")
 
