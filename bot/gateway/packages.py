@@ -322,7 +322,7 @@ async def read_hello(host: str, stream: Stream, first: bytes) -> tuple[bytes, by
     return bytes(said[:end]), bytes(said[end:])
 
 
-def _is_alone(records: bytes) -> bool:
+def _is_alone(records: bytes | bytearray) -> bool:
     """Whether there is only one handshake message in whole TLS records. Pure."""
     message, at = bytearray(), 0
     while at < len(records):
