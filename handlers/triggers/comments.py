@@ -319,11 +319,17 @@ async def _results(request: Request, command: Command) -> None:
     async with context.db.read() as connection:
         reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
         job = await job_rows.fetch_job(connection, reports[0].job_id or "") if reports else None
-    if job and job.private and not request.event.repository.private:
+    if job and job.private and not await _is_private(request):
         await request.reply(replies.render_private_before())
         return
     body = replies.render_again(await render_report(context, job)) if job else None
     await request.reply(body or replies.render_no_results())
+
+
+async def _is_private(request: Request) -> bool:
+    """Whether the repository is private now. A delivery may be old, and only GitHub knows that it is public by now."""
+    repository = request.event.repository
+    return repository.private and (await request.context.github.fetch_repository(request.rules.name)).private
 
 
 async def _takeover(request: Request, command: Command) -> None:
@@ -339,7 +345,7 @@ async def _takeover(request: Request, command: Command) -> None:
 async def _release(request: Request, command: Command) -> None:
     context, person = request.context, request.person
     how, event = command.argument.strip("`").casefold(), request.event
-    written_at, private = event.comment.created_at, event.repository.private
+    written_at, private = event.comment.created_at, await _is_private(request)
     await request.answer(
         lambda connection: release(connection, context, person, request.number, how, written_at, private=private)
     )

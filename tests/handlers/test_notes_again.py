@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
 from gidgethub.sansio import Event
 from sqlalchemy import select
 
@@ -195,6 +196,25 @@ async def test_a_diff_from_when_the_repository_was_private_is_not_proposed_once_
         (answer,) = await thread.answers()
         assert answer == render_private_before()
         assert thread.github.opened == []
+
+
+@pytest.mark.parametrize("is_private", [True, False])
+async def test_an_old_delivery_does_not_say_that_a_repository_is_still_private(
+    tmp_path: Path, is_private: bool
+) -> None:
+    async with open_thread(tmp_path) as thread:
+        thread.github.is_private = is_private
+        await thread.end("0000000001", 1, CaseState.AWAITING_NOTE, private=True)
+        async with thread.db.write() as connection:
+            job = await job_rows.fetch_job(connection, "0000000001")
+            assert job
+            told = casebook.draft_reply("report", "report", job, "Mended.", NOON)
+            await casebook.insert_reply(connection, told)
+        await drain(Comments(thread.context))
+        payload = render_commented(ISSUE, thread.github.say(ISSUE, "boss", "/ptq results"))
+        payload["repository"]["private"] = True
+        await ROUTER.dispatch(Event(payload, event="issue_comment", delivery_id="guid"), thread.context)
+        assert (render_private_before() in await thread.answers()) is not is_private
 
 
 async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url: str) -> None:
