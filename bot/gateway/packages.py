@@ -315,7 +315,7 @@ async def read_hello(host: str, stream: Stream, first: bytes) -> tuple[bytes, by
                 raise NoHello("its first message has no end")
     assert isinstance(client, _Client)
     end = len(said) - received.pending
-    if not client.host or not _is_alone(said[:end]):
+    if not client.host or not _is_alone(bytes(said[:end])):
         raise NoHello("it does not begin as TLS does, or does not say which host it wants")
     if client.host.lower().rstrip(".") != host:
         raise NoHello("it asks for another host at the same address")

@@ -79,6 +79,8 @@ class LogRedactor:
         """Where in `_held` the possible secret begins."""
         self._in_key = False
         """Whether the possible secret is a private key."""
+        self._events: list[tuple[int, int, Clean]] = []
+        """Events between the lines of a private key, with the number of held lines before each, and its offset."""
 
     def feed(self, chunk: bytes) -> list[Clean]:
         """Add bytes, and return what is certainly free of secrets."""
@@ -120,10 +122,17 @@ class LogRedactor:
     def _take_line(self, line: bytes, newline: bytes) -> Iterator[Clean]:
         text = line.decode(errors="replace") if self._may_be_event(line) else ""
         if text and parse_line(text) is not None:
-            # No secret continues after an event.
+            begin = self._end
+            self._end += len(line) + len(newline)
+            event = Clean(self._end, text + newline.decode(), is_event=True)
+            # Only a private key continues after an event: another program may print it, a line at a time.
+            if self._in_key and not self._are_too_many(self._end - self.offset - self._begins):
+                self._events.append((len(self._ends), begin, event))
+                self._offsets[-1] = self._end
+                return
             yield from self._release(len(self._ends))
-            self.offset = self._end = self._end + len(line) + len(newline)
-            yield Clean(self._end, text + newline.decode(), is_event=True)
+            self.offset = self._end
+            yield event
             return
         pieces: list[Clean] = []
         last = self._cut(line, pieces)
@@ -183,7 +192,7 @@ class LogRedactor:
             yield from self._release(len(self._ends))
 
     def _are_too_many(self, size: int) -> bool:
-        return len(self._ends) > MAX_HELD_LINES or size > MAX_HELD
+        return len(self._ends) + len(self._events) > MAX_HELD_LINES or size > MAX_HELD
 
     def _release(self, count: int) -> list[Clean]:
         """The first held lines, joined."""
@@ -194,7 +203,11 @@ class LogRedactor:
         self._ends, self._offsets = [end - size for end in self._ends[count:]], self._offsets[count:]
         self._begins = max(self._begins - size, 0)
         self._in_key = self._in_key and bool(self._ends)
-        return [Clean(self.offset, text)]
+        events = [event for event in self._events if event[0] <= count]
+        self._events = [(before - count, begin, event) for before, begin, event in self._events if before > count]
+        # The lines around the events are returned before them, and so end there: a live log goes on after any end.
+        end = events[0][1] if events else self.offset
+        return [Clean(end, text), *(event for _, _, event in events)]
 
     def _clean(self, found: Sequence[Clean]) -> list[Clean]:
         """Redact. Many short texts are searched at once."""

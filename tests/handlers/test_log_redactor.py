@@ -258,6 +258,28 @@ def test_an_event_is_judged_by_what_it_means_and_stays_one() -> None:
     }
 
 
+def test_a_key_that_is_printed_between_events_is_not_shown_and_no_event_is_lost() -> None:
+    events = [json.dumps({"type": "tick", "number": number}) for number in range(KEY.count("\n"))]
+    lines = [line for pair in zip(KEY.split("\n"), events, strict=False) for line in pair]
+    log = "\n".join(["before", *lines, KEY.splitlines()[-1], "after", ""]).encode()
+    for size in (1, 30, len(log)):
+        whole = read_all(log, [size] * len(log), has_events=True)
+        assert whole.text == "\n".join(["before", "[redacted]", *events, "after", ""])
+        assert whole.offset == len(log)
+    found = LogRedactor(SECRETS, has_events=True).feed(log)
+    assert [one.end for one in found] == sorted({one.end for one in found}), "a live log goes on after any of them"
+    for kill_at in range(1, 60):
+        store = read_all(log, [23] * len(log), has_events=True, kill_at=kill_at)
+        assert (store.text, store.offset, find_parts(store.seen)) == (whole.text, len(log), []), kill_at
+
+
+@pytest.mark.parametrize("size", [10, 1_000, 100_000])
+def test_events_after_a_key_without_an_end_are_held_no_longer_than_a_key_is(size: int) -> None:
+    redactor, event = LogRedactor(SECRETS, has_events=True), json.dumps({"text": "y" * size}).encode() + b"\n"
+    redactor.feed(b"-----BEGIN PRIVATE KEY-----\n" + event * 1_500)
+    assert redactor.offset >= len(event) * 1_400
+
+
 def test_what_is_no_event_any_more_without_its_secret_is_text() -> None:
     head, *_, end = KEY.split("\n")
     event = json.dumps({"a": {"b": f"{head} ..."}, "c": f"... {end}"})
