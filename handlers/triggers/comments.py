@@ -100,7 +100,9 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
     if is_from_bot(event.data):
         return
     created = IssueCommentCreated.model_validate(event.data)
-    if created.sender.is_bot:
+    author = created.comment.user
+    # GitHub sends a comment in its author's name. If it ever does not, nobody's words command in another one's name.
+    if created.sender.is_bot or (author and author.login != created.sender.login):
         return
     commands = parse_commands(created.comment.body or "")
     if not commands:

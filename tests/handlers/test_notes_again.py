@@ -217,6 +217,16 @@ async def test_an_old_delivery_does_not_say_that_a_repository_is_still_private(
         assert (render_private_before() in await thread.answers()) is not is_private
 
 
+async def test_a_comment_does_not_command_in_the_name_of_another_sender(tmp_path: Path) -> None:
+    async with open_thread(tmp_path) as thread:
+        await thread.stand("0000000001", 1)
+        payload = render_commented(ISSUE, thread.note())
+        payload["comment"]["user"] = {"login": "mallory"}
+        await ROUTER.dispatch(Event(payload, event="issue_comment", delivery_id="guid"), thread.context)
+        await drain(Pulls(thread.context))
+        assert (await thread.answers(), thread.github.opened) == ([], [])
+
+
 async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url: str) -> None:
     async with open_thread(database_url) as thread:
         await thread.stand("0000000001", 1)

@@ -141,15 +141,17 @@ async def test_requests_in_a_repository_without_configuration_share_the_limit(in
 
 
 async def test_a_strangers_edit_costs_one_reading_of_the_comment(installation: Installation) -> None:
-    slow = "<*[*\n" * 795 + "\n/ptq help"
-    began = time.thread_time()
-    assert parse_commands(slow)
-    once = time.thread_time() - began
-    comment = Comment(1, "stranger", slow, installation.clock(), installation.clock(), "https://github/1")
-    payload = render_commented(1, comment) | {"action": "edited", "changes": {"body": {"from": slow + " now"}}}
-    began = time.thread_time()
-    await installation._deliver("issue_comment", payload)
-    assert time.thread_time() - began < 1.7 * once
+    slow, ratios = "<*[*\n" * 795 + "\n/ptq help", list[float]()
+    for number in range(1, 4):  # Another program on this core can make any one of them slow.
+        began = time.thread_time()
+        assert parse_commands(slow)
+        once = time.thread_time() - began
+        comment = Comment(number, "stranger", slow, installation.clock(), installation.clock(), "https://github/1")
+        payload = render_commented(1, comment) | {"action": "edited", "changes": {"body": {"from": slow + " now"}}}
+        began = time.thread_time()
+        await installation._deliver("issue_comment", payload)
+        ratios.append((time.thread_time() - began) / once)
+    assert min(ratios) < 1.7, ratios
 
 
 def test_the_limits_are_for_one_login_and_for_one_account() -> None:
