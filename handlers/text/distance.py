@@ -47,7 +47,7 @@ _SIZE = re.compile(
 
 _CELLS = frozenset({"td", "th"})
 _ROWS = frozenset({"table", "tr"})
-_NESTED = frozenset({"blockquote", "dd", "dl", "ol", "ul"})
+_NESTED = frozenset({"blockquote", "dd", "dl", "figure", "ol", "ul"})
 _LINES = _ROWS | _NESTED | {"article", "br", "center", "details", "div", "dt", "hr", "li"}
 _LINES |= {"p", "pre", "section", "summary", *(f"h{level}" for level in range(1, 7))}
 """Tags that begin another line of the page."""

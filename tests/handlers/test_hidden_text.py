@@ -165,6 +165,7 @@ def test_what_is_far_below_on_the_page_is_marked(blank: str) -> None:
         f"{'<dl><dd>' * 20}\n{HIDDEN}",
         f"{'<blockquote>' * 20}\n`{'</blockquote>' * 20}`\n{HIDDEN}",
         f"{'<blockquote>' * 20}\n{'</ul>' * 20}\n{HIDDEN}",
+        f"{'<figure>' * 20}\n{HIDDEN}",
         f"{'- ' * 40}{HIDDEN}",
         f"{'> ' * 40}{HIDDEN}",
         f"{'1. ' * 40}{HIDDEN}",

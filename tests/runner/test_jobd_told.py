@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from runner.jobd.stages.told import GOES_ON
+from runner.jobd.verbs.agent import NOT_RESUMED
 from tests.support.jobd import Jobd, processes_with, wait_until
 
 pytestmark = pytest.mark.slow
@@ -138,3 +139,22 @@ def test_a_link_in_place_of_that_file_is_replaced_and_not_followed(jobd: Jobd, t
     assert tell(jobd, 1, "one\n", [])
     assert own.read_text() == "of the host"
     assert (jobd.root / "told.md").read_text() == "one\n"
+
+
+def test_what_the_agent_did_counts_if_its_session_cannot_be_resumed(jobd: Jobd) -> None:
+    start_and_wait(jobd, "echo changed > a.txt; echo at work; sleep 60")
+    assert tell(jobd, 1, "one\n", ["/no/such/program"])
+    ended = jobd.wait("agent")
+    assert ended["state"] == "done"
+    assert ended["result"]["objection"] == NOT_RESUMED
+    assert b"/no/such/program" in ended["log"]
+
+
+def test_the_environment_is_not_tried_again_when_a_session_is_resumed(jobd: Jobd) -> None:
+    jobd.prepare(smoke_test=["test -e b.txt"])
+    jobd.start("sleep 1; rm b.txt; echo at work; sleep 60")
+    wait_for_words(jobd, "at work")
+    assert tell(jobd, 1, "one\n", ["/bin/sh", "-ec", "sleep 2; echo done"])
+    ended = jobd.wait("agent")
+    assert ended["log"].endswith(b"done\n")
+    assert ended["result"]["objection"] is None

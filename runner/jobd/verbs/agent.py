@@ -26,6 +26,8 @@ from ..stages.tail import LOOK_EVERY_S, TailReader
 from ..stages.told import GOES_ON, is_told, take_messages
 from .watchers import read_warning, watch_over
 
+NOT_RESUMED = "the agent's session could not be resumed with what it was told"
+
 
 def run_agent(stage: Stage) -> dict[str, Any]:
     """Run the agent. Raises `Failure` if it cannot be started; how it ends is part of the result."""
@@ -45,8 +47,20 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         env |= {"PATH": f"{job.venv / 'bin'}:{path}", "PTQ_PATH": path}
     env = {**job.environment(), "BASH_ENV": str(find_bash_env(job)), **env}
     argv, stdin = request["argv"], prompt if request["prompt_on_stdin"] else None
+    has_run = False
     while True:
-        ended = run_process(stage, [expand_home(job, fill_in(word, relay)) for word in argv], env, stdin, relay)
+        try:
+            ended = run_process(stage, [expand_home(job, fill_in(word, relay)) for word in argv], env, stdin, relay)
+        except Failure as failure:
+            if not has_run:
+                raise
+            # What the agent has done so far counts, so the run ends as if a watcher had ended it.
+            stage.log.say(failure.message)
+            ended = CommandResult(1, None, NOT_RESUMED)
+            break
+        has_run = True
+        # The environment is tried once: by now the agent may have changed what the smoke test needs.
+        del stage.watchers[1:]
         is_over = ended.reason not in (None, "told") or os.path.lexists(job.of_stage("agent", "stop"))
         messages = take_messages(job, is_over=is_over)
         if messages is None:
