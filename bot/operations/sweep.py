@@ -29,7 +29,7 @@ from handlers.jobs.preconditions import (
     check_caps,
     check_free,
     check_not_paused,
-    find_earlier_repro,
+    find_proven_repro,
 )
 from handlers.jobs.start import StartRequest, freeze, list_scripts, name_job, start_unheard
 from handlers.jobs.tasks import Refused
@@ -207,7 +207,7 @@ class _Sweep:
             snapshot = await freeze(context, self._rules, self._ask(issue))
             async with context.db.read() as connection:
                 await check_free(connection, context, name, issue.number, self._request.posts)
-                earlier = await find_earlier_repro(connection, name, issue.number, private=self._repository.private)
+                earlier = await find_proven_repro(connection, name, issue.number, private=self._repository.private)
         except (NotStarted, GitHubError) as error:
             return _leave_out(issue, error)
         scripts = list_scripts(snapshot, earlier)

@@ -223,21 +223,11 @@ async def find_simplifiable(
     return earlier
 
 
-async def find_earlier_repro(
-    connection: AsyncConnection, repository: str, number: int, *, private: bool
-) -> list[Script]:
-    """The repro of the last usable attempt on an issue, as a check. Its result is shown in the thread."""
-    job, report = await _fetch_usable(connection, repository, number, private=private)
-    if job is None or report is None or not report.repro.strip():
-        return []
-    return [(CheckKind.KEPT, _name_attempt(job), report.repro)]
-
-
 async def find_proven_repro(
     connection: AsyncConnection, repository: str, number: int, *, private: bool
 ) -> list[Script]:
-    """The same for an attempt that may bring a repro of its own: the newest one that the service saw failing, for
-    another reason than that its change was missing."""
+    """The newest repro of an attempt on an issue that the service saw failing, for another reason than that a change
+    was missing, as a check. Others say nothing about the bug. Its result is shown in the thread."""
     told = await job_rows.fetch_told(connection, repository, number, private=private, limit=MAX_LOOKED_AT)
     for job in told:
         own = [check for check in await fetch_checks(connection, job.id) if check.kind is CheckKind.AGENT]

@@ -32,7 +32,6 @@ from handlers.jobs.preconditions import (
     check_not_paused,
     check_unopposed,
     find_earlier,
-    find_earlier_repro,
     find_known,
     find_preset,
     find_proven_repro,
@@ -41,7 +40,7 @@ from handlers.jobs.preconditions import (
 from handlers.jobs.previous_attempts import EarlierAttempt
 from handlers.jobs.rebase import Target, find_rebasable, find_target, find_task
 from handlers.jobs.snapshot import NewestComments, Snapshot, freeze_issue
-from handlers.rules import REBASE, VERIFY, Preset, RepositoryRules, find_command
+from handlers.rules import REBASE, Preset, RepositoryRules, find_command
 from handlers.words import form_errors, replies, status_comment
 from runner.agents.skills import choose_skills
 from runner.aside import run_in_thread
@@ -226,12 +225,7 @@ async def _create(
 ) -> Job:
     """Store the job and its scripts. Raises `NotStarted` before anything is stored."""
     plan = await _plan(connection, context, rules, request)
-    earlier = kept
-    if not plan.preset.has_agent and not request.options.fresh:
-        earlier = await find_earlier_repro(
-            connection, rules.name, request.issue.number, private=request.repository.private
-        )
-    scripts = list_scripts(snapshot, earlier)
+    scripts = list_scripts(snapshot, kept)
     if not plan.preset.has_agent and not scripts:
         raise NothingToVerify(replies.render_nothing_to_verify(), form_errors.NOTHING_TO_VERIFY)
     if plan.gives_way:
@@ -243,11 +237,11 @@ async def _create(
 
 
 async def _find_kept(context: Context, request: StartRequest) -> Sequence[Script]:
-    """The repro that an attempt with an agent keeps: one that was seen failing. Others say nothing about its change.
+    """The repro of an earlier attempt that is run again: one that was seen failing.
 
     It is found before the transaction in which the job is created, because earlier reports have to be judged.
     """
-    if request.options.fresh or request.preset == VERIFY:
+    if request.options.fresh:
         return ()
     name, number, private = request.rules.name, request.issue.number, request.repository.private
     async with context.db.read() as connection:

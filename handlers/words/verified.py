@@ -119,7 +119,9 @@ def find_outcome(state: JobState, checks: Sequence[Check]) -> Outcome:
     found = {judge(check, has_change=False).verdict for check in checks}
     if CheckVerdict.REPRODUCED in found:
         return Outcome.REPRODUCES
-    is_gone = found and found <= {CheckVerdict.SHOWS_NOTHING, CheckVerdict.GONE}
+    # Anybody can comment with a script that does not fail. It settles nothing about somebody else's issue.
+    is_known = any(check.kind is CheckKind.KEPT or check.origin == THE_ISSUE for check in checks)
+    is_gone = is_known and found <= {CheckVerdict.SHOWS_NOTHING, CheckVerdict.GONE}
     return Outcome.GONE if is_gone else Outcome.UNSETTLED
 
 

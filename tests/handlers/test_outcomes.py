@@ -16,7 +16,7 @@ from handlers.cases.case import Case, CaseState
 from handlers.cases.casebook import Reply
 from handlers.context import Context
 from handlers.jobs.outcomes import render_report, report_jobs
-from handlers.jobs.preconditions import find_earlier_repro, find_known
+from handlers.jobs.preconditions import find_known, find_proven_repro
 from handlers.notices.notifications import render_payload
 from handlers.rules import VERIFY
 from handlers.words import replies
@@ -229,7 +229,7 @@ async def test_no_word_of_a_log_or_of_a_run_without_a_report_is_in_a_thread(
         assert FINDING not in posted + again
         assert await desk.notifications() == [], "nobody has judged it"
         async with desk.db.read() as connection:
-            assert await find_earlier_repro(connection, job.repository, job.issue_number, private=True) == []
+            assert await find_proven_repro(connection, job.repository, job.issue_number, private=True) == []
             known = await find_known(connection, desk.context, job.repository, job.issue_number, private=True)
             assert known is None, "nor does another run get it"
         opened = replace(desk.context, public_logs=True)

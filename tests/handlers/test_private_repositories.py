@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from handlers.cases.private_repositories import restrict_jobs
 from handlers.context import Context
 from handlers.inbox.inbox import Inbox
-from handlers.jobs.preconditions import find_earlier_repro, find_known
+from handlers.jobs.preconditions import find_known
 from handlers.ports import GitHub
 from handlers.triggers.router import ROUTER
 from runner.db.database import Database
@@ -63,9 +63,9 @@ async def test_any_delivery_that_shows_a_private_repository_restricts_its_jobs(
         assert await list_private_jobs(database) == restricted
 
 
-@pytest.mark.parametrize(("private", "found"), [(True, 1), (False, 0)])
-async def test_what_was_found_while_the_repository_was_private_is_neither_run_nor_told_once_it_is_public(
-    tmp_path: Path, private: bool, found: int
+@pytest.mark.parametrize("private", [True, False])
+async def test_what_was_found_while_the_repository_was_private_is_not_told_once_it_is_public(
+    tmp_path: Path, private: bool
 ) -> None:
     job = make_job(repository=NAME, private=True, state=JobState.SUCCEEDED)
     async with open_database(tmp_path) as database:
@@ -73,7 +73,6 @@ async def test_what_was_found_while_the_repository_was_private_is_neither_run_no
             await job_rows.insert_job(connection, job)
             await store_report(connection, make_report(job_id=job.id, repro="import widgets\n"))
         async with database.read() as connection:
-            checks = await find_earlier_repro(connection, NAME, job.issue_number, private=private)
             context = Context(cast(GitHub, None), database, {}, {}, "", (), Clock(), lambda: None)
             known = await find_known(connection, context, NAME, job.issue_number, private=private)
-    assert len(checks) == bool(known) == found
+    assert bool(known) is private

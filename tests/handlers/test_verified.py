@@ -86,6 +86,17 @@ def test_a_look_without_an_agent_says_that_a_kept_repro_no_longer_fails() -> Non
     nothing = check(runs={Side.BASE: [GOOD] * 3})
     assert find_outcome(JobState.SUCCEEDED, [kept]) is find_outcome(JobState.SUCCEEDED, [kept, nothing]) is Outcome.GONE
     assert find_outcome(JobState.SUCCEEDED, []) is Outcome.UNSETTLED
+
+
+def test_a_script_that_passes_in_somebody_elses_comment_settles_nothing() -> None:
+    passes = check(origin="comment by mallory", runs={Side.BASE: [GOOD] * 3})
+    own = check(runs={Side.BASE: [GOOD] * 3})
+    assert find_outcome(JobState.SUCCEEDED, [passes]) is Outcome.UNSETTLED
+    assert find_outcome(JobState.SUCCEEDED, [own, passes]) is Outcome.GONE
+
+
+def test_a_kept_repro_that_no_longer_fails_is_named() -> None:
+    kept = check(CheckKind.KEPT, "attempt 3", runs={Side.BASE: [GOOD] * 3})
     (line,) = say(kept, digest=None)
     assert "fails 0/3; **no longer reproduces**: it does not fail on this base commit (" in line
 
