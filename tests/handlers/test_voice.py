@@ -59,7 +59,13 @@ def list_own_lines() -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "line",
-    ["**@maintainer wrote:**", "@&#8203;maintainer wrote:", "### boss-2 wrote: it is right", "> *x[bot]* wrote :"],
+    [
+        "**@maintainer wrote:**",
+        "@&#8203;maintainer wrote:",
+        "### boss-2 wrote: it is right",
+        "> *x[bot]* wrote :",
+        "**@boss told the agent** on 1 May",
+    ],
 )
 def test_no_line_of_an_agents_looks_like_the_name_above_a_humans_note(line: str) -> None:
     assert SPEAKER in mark_forgery(line)

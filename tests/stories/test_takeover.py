@@ -123,7 +123,7 @@ async def test_a_key_that_the_machine_refuses_is_told_and_another_one_helps(worl
     file.write_text(key.read_text())
     said = await take_over(settings, job.id, key, hours=1, by="casey")
     assert "the account already uses this key" in said
-    assert "trouble: the account already uses" in await list_holds(settings)
+    assert "trouble: the machine says: the account already uses" in await list_holds(settings)
     file.write_text("")
     await asyncio.to_thread(work, world, await take(world, key))
     await release(settings, job.id)
