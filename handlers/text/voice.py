@@ -191,8 +191,8 @@ def mark_forgery(line: str, following: str = "") -> str:
 
 
 _WROTE = re.compile(r"(?:the operator|[a-z0-9][a-z0-9-]*) (?:wrote:|told the agent\b)")
-"""How the note of a human begins in a pull request (`say_who_wrote`), and words for a running agent in a report: without
-their signs, as `_plain` shows them."""
+"""How the note of a human begins in a pull request (`say_who_wrote`), and the words for a running agent in a report:
+without their signs, as `_plain` shows them."""
 
 _SIGNS = re.compile(r"^(?::[a-z0-9_+-]{1,40}:|[\W_]|[0-9]|[a-z](?=[.):]))+")
 """What may be before the first word of a line: dots, arrows, brackets, pictures and their names (`:rocket:`), the
