@@ -133,7 +133,7 @@ def retry_job_(
     from handlers.jobs.start import RETRY
 
     options = Options(agent, model, machine, preset, anyway=anyway, fresh=fresh)
-    order = IssueOrder(0, RETRY, "", options, advice=read_words(advice))
+    order = IssueOrder(RETRY, options, advice=read_words(advice))
     settings = load(config)
     write(describe_task(settings, wait_for(go_on(settings, job_id, order), "It may have been started.")))
 
@@ -153,7 +153,7 @@ def rebase_job_(
     from handlers.commands.options import Options
     from handlers.rules import REBASE
 
-    order = IssueOrder(0, REBASE, "", Options(agent, model, machine, anyway=anyway), onto=onto)
+    order = IssueOrder(REBASE, Options(agent, model, machine, anyway=anyway), onto=onto)
     settings = load(config)
     write(describe_task(settings, wait_for(go_on(settings, job_id, order), "It may have been started.")))
 

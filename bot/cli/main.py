@@ -205,8 +205,8 @@ def run(
     if issue is None:
         starting = start_task(settings, repo, TaskRequest(words, preset or "ad-hoc", ref, options), by)
     else:
-        order = IssueOrder(issue, preset or "diagnose", "", options, advice=words)
-        starting = start_from_terminal(settings, repo, order)
+        order = IssueOrder(preset or "diagnose", options, advice=words)
+        starting = start_from_terminal(settings, repo, issue, order)
     job = _wait_for(starting, "It may have been started.")
     _write(describe_task(settings, job))
     if follow:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from secrets import token_hex
 
 from bot.config.settings import Settings
@@ -27,30 +27,30 @@ from runner.rows import job_rows
 
 @dataclass(frozen=True, slots=True)
 class IssueOrder:
-    """A request for a job on an issue, before any check."""
+    """What somebody asks for on an issue, before any check."""
 
-    number: int
     preset: str
     """A preset, or `handlers.jobs.start.RETRY`."""
-    trigger: str
-    """A unique text for the request: the same one leads to the same job."""
     options: Options = field(default_factory=Options)
     onto: str | None = None
     """The target of a rebase."""
     advice: str = ""
 
 
-async def start_on_issue(context: Context, person: Person, repository: Repository, order: IssueOrder) -> Job:
+async def start_on_issue(
+    context: Context, person: Person, repository: Repository, number: int, order: IssueOrder, trigger: str
+) -> Job:
     """Create the job, which reports in the thread as usual; or find it, for a trigger that came before.
 
-    Raises `NotPermitted`, `Refused`, `NotStarted`, and what `handlers.ports.GitHub` raises.
+    The trigger is a unique text. Raises `NotPermitted`, `Refused`, `NotStarted`, and what `handlers.ports.GitHub`
+    raises.
     """
     try:
-        issue = await context.github.fetch_issue(person.rules.name, order.number)
+        issue = await context.github.fetch_issue(person.rules.name, number)
     except NotFound:
-        raise Refused(f"there is no issue #{order.number} in {person.rules.name}", "issue") from None
+        raise Refused(f"there is no issue #{number} in {person.rules.name}", "issue") from None
     if issue.pull_request:
-        raise Refused(f"#{order.number} is a pull request. Enter the number of its issue", "issue")
+        raise Refused(f"#{number} is a pull request. Enter the number of its issue", "issue")
     request = StartRequest(
         person=person,
         repository=repository,
@@ -58,7 +58,7 @@ async def start_on_issue(context: Context, person: Person, repository: Repositor
         preset=order.preset,
         triggered_at=context.now(),
         by_our_clock=True,
-        trigger=order.trigger,
+        trigger=trigger,
         options=order.options,
         onto=order.onto,
         steering=order.advice,
@@ -66,11 +66,11 @@ async def start_on_issue(context: Context, person: Person, repository: Repositor
     return await start_unheard(context, request, unopposed=not order.options.anyway)
 
 
-async def start_from_terminal(settings: Settings, repository: str, order: IssueOrder) -> Job:
+async def start_from_terminal(settings: Settings, repository: str, number: int, order: IssueOrder) -> Job:
     """Start a job on an issue, which its thread says that the operator requested. Raises what `start_task` raises."""
     async with open_context(settings) as context:
         person, asked = await ask_about(context, settings, find_operator(), repository)
-        return await start_on_issue(context, person, asked, replace(order, trigger=f"terminal {token_hex(8)}"))
+        return await start_on_issue(context, person, asked, number, order, f"terminal {token_hex(8)}")
 
 
 async def go_on(settings: Settings, job_id: str, order: IssueOrder) -> Job:
@@ -81,7 +81,7 @@ async def go_on(settings: Settings, job_id: str, order: IssueOrder) -> Job:
         raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     if job.thread is None:
         raise Refused(f"job {job.id} has no issue, so it cannot be continued")
-    return await start_from_terminal(settings, job.repository, replace(order, number=job.thread))
+    return await start_from_terminal(settings, job.repository, job.thread, order)
 
 
 def list_presets(settings: Settings) -> str:

@@ -204,7 +204,7 @@ class _Sweep:
     async def _foresee(self, issue: Issue) -> Row:
         context, name = self._context, self._rules.name
         try:
-            snapshot = await freeze(context, self._rules, self._ask(issue))
+            snapshot = await freeze(context, self._ask(issue))
             async with context.db.read() as connection:
                 await check_free(connection, context, name, issue.number, self._request.posts)
                 earlier = await find_proven_repro(connection, name, issue.number, private=self._repository.private)

@@ -1,14 +1,24 @@
-"""Restricts the jobs of a repository that has become private: they count as jobs of a private one from then on."""
+"""Repositories that become private or public. Jobs of one that has become private count as private from then on."""
 
 from __future__ import annotations
 
 import structlog
 from sqlalchemy import func, select, update
 
+from handlers.events import Repository
+from handlers.ports import GitHub
 from runner.db.database import Database
 from runner.db.schema import jobs
 
 log = structlog.get_logger()
+
+
+async def renew(github: GitHub, name: str, repository: Repository) -> Repository:
+    """A repository as it is now, if a delivery says that it is private.
+
+    The delivery may be old, and the repository public by now. Raises what `fetch_repository` raises.
+    """
+    return await github.fetch_repository(name) if repository.private else repository
 
 
 async def restrict_jobs(db: Database, repository: str) -> None:

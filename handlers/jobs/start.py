@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState, begin_job, end_job
+from handlers.cases.private_repositories import renew
 from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers
 from handlers.commands.rights import Operation, Person
 from handlers.context import Context
@@ -102,6 +103,11 @@ class StartRequest:
         return self.person.rules
 
     @property
+    def requested_by(self) -> str:
+        """What rows call the person. Only jobs that post nothing name an operator's account."""
+        return self.person.signature if self.posts is Posts.ALL else self.person.name
+
+    @property
     def command(self) -> str:
         """The command for the same request."""
         return "/ptq retry" if self.preset == RETRY else find_command(self.preset)
@@ -129,21 +135,23 @@ async def start_job(context: Context, request: StartRequest) -> None:
     async with context.db.read() as connection:
         decided = await was_decided(connection, context, rules.name, request.issue.number, request.trigger)
     if not decided:
-        await _decide(context, rules, request)
+        await _decide(context, request)
     # The process may have crashed before the reaction. Reacting twice does no harm.
     await _react(context, rules.name, request)
 
 
-async def _decide(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
+async def _decide(context: Context, request: StartRequest) -> None:
+    rules = request.rules
     objection: NotStarted | None = None
+    request = replace(request, repository=await renew(context.github, rules.name, request.repository))
     try:
-        await _check(context, rules, request)
+        await _check(context, request)
     except NotStarted as refused:
         objection = refused
-    request = await _aim(context, rules, request)
-    snapshot, kept = await freeze(context, rules, request), await _find_kept(context, request)
+    request = await _aim(context, request)
+    snapshot, kept = await freeze(context, request), await _find_kept(context, request)
     async with context.db.write() as connection:
-        job = await _answer(connection, context, rules, request, snapshot, kept, objection)
+        job = await _answer(connection, context, request, snapshot, kept, objection)
     if job:
         log.info("job.queued", **job.log_context(), preset=job.preset, by=job.requested_by)
     context.notify()
@@ -158,26 +166,26 @@ async def start_unheard(context: Context, request: StartRequest, *, unopposed: b
     request.person.require(Operation.START)
     rules = request.rules
     if unopposed:
-        await _check(context, rules, request)
-    request = await _aim(context, rules, request)
-    snapshot, kept = await freeze(context, rules, request), await _find_kept(context, request)
+        await _check(context, request)
+    request = await _aim(context, request)
+    snapshot, kept = await freeze(context, request), await _find_kept(context, request)
     async with context.db.write() as connection:
         job_id = name_job(context, rules.name, request.issue.number, request.trigger)
         job = await job_rows.fetch_job(connection, job_id) or await _create(
-            connection, context, rules, request, snapshot, kept
+            connection, context, request, snapshot, kept
         )
     context.notify()
     return job
 
 
-async def _aim(context: Context, rules: RepositoryRules, request: StartRequest) -> StartRequest:
+async def _aim(context: Context, request: StartRequest) -> StartRequest:
     """The request with the target of a rebase on GitHub."""
     if request.preset != REBASE:
         return request
-    return replace(request, target=await find_target(context, rules, request.issue.number, request.onto))
+    return replace(request, target=await find_target(context, request.rules, request.issue.number, request.onto))
 
 
-async def _check(context: Context, rules: RepositoryRules, request: StartRequest) -> None:
+async def _check(context: Context, request: StartRequest) -> None:
     """Raise `NotStarted` if something on GitHub speaks against the job."""
     if request.pull_number and request.issue.updated_at >= request.triggered_at:
         # The issue is read as it is now, which may not be what the maintainer read. Times are whole seconds.
@@ -186,13 +194,12 @@ async def _check(context: Context, rules: RepositoryRules, request: StartRequest
         # GitHub has no times of single edits, so the text that the maintainer read may be gone.
         raise NotStarted(replies.render_label_too_late())
     if not request.options.anyway:
-        await check_unopposed(context, rules.name, request.issue, request.command)
+        await check_unopposed(context, request.rules.name, request.issue, request.command)
 
 
 async def _answer(
     connection: AsyncConnection,
     context: Context,
-    rules: RepositoryRules,
     request: StartRequest,
     snapshot: Snapshot,
     kept: Sequence[Script],
@@ -202,35 +209,30 @@ async def _answer(
 
     A refused request stays refused when it comes again, even if the reason is gone.
     """
-    number = request.issue.number
-    if await was_decided(connection, context, rules.name, number, request.trigger):
+    number, name = request.issue.number, request.rules.name
+    if await was_decided(connection, context, name, number, request.trigger):
         return None
     try:
         if objection:
             raise objection
-        return await _create(connection, context, rules, request, snapshot, kept)
+        return await _create(connection, context, request, snapshot, kept)
     except NotStarted as refused:
         occasion = _name_refusal(number, request.trigger)
-        await write_reply(connection, context, rules.name, request.pull_number or number, occasion, refused.reply)
+        await write_reply(connection, context, name, request.pull_number or number, occasion, refused.reply)
         return None
 
 
 async def _create(
-    connection: AsyncConnection,
-    context: Context,
-    rules: RepositoryRules,
-    request: StartRequest,
-    snapshot: Snapshot,
-    kept: Sequence[Script],
+    connection: AsyncConnection, context: Context, request: StartRequest, snapshot: Snapshot, kept: Sequence[Script]
 ) -> Job:
     """Store the job and its scripts. Raises `NotStarted` before anything is stored."""
-    plan = await _plan(connection, context, rules, request)
+    plan = await _plan(connection, context, request)
     scripts = list_scripts(snapshot, kept)
     if not plan.preset.has_agent and not scripts:
         raise NothingToVerify(replies.render_nothing_to_verify(), form_errors.NOTHING_TO_VERIFY)
     if plan.gives_way:
         await _give_way(connection, context, plan.gives_way, request.person.name)
-    wanted = _draft(context, rules, request, snapshot, plan)
+    wanted = _draft(context, request, snapshot, plan)
     job = await open_job(connection, context.find_page_root(wanted), wanted, context.now())
     await add_checks(connection, job.id, scripts)
     return job
@@ -282,9 +284,9 @@ def _name_refusal(issue_number: int, trigger: str) -> str:
     return f"#{issue_number} not started {trigger}"
 
 
-async def _plan(connection: AsyncConnection, context: Context, rules: RepositoryRules, request: StartRequest) -> _Plan:
+async def _plan(connection: AsyncConnection, context: Context, request: StartRequest) -> _Plan:
     """Check the preconditions. Raises `NotStarted`."""
-    number, private = request.issue.number, request.repository.private
+    rules, number, private = request.rules, request.issue.number, request.repository.private
     await check_not_paused(connection, rules.name)
     gives_way = await check_free(connection, context, rules.name, number, request.posts)
     earlier, usual, name = None, Choice(rules.agent), request.preset
@@ -322,7 +324,7 @@ async def _plan(connection: AsyncConnection, context: Context, rules: Repository
         )
         on_page = form_errors.say_unknown_option(str(refused), refused.option, offers, machines, agent)
         raise NotStarted(reply, on_page) from None
-    await check_caps(connection, context, rules, number, request.person.name)
+    await check_caps(connection, context, rules, number, request.requested_by)
     return _Plan(preset, choice, earlier, gives_way)
 
 
@@ -381,9 +383,9 @@ async def open_case(connection: AsyncConnection, public_url: str, job: Job) -> N
     await casebook.insert_reply(connection, casebook.draft_reply(job.id, "status", job, body, job.created_at))
 
 
-async def freeze(context: Context, rules: RepositoryRules, request: StartRequest) -> Snapshot:
+async def freeze(context: Context, request: StartRequest) -> Snapshot:
     """The issue at the time of the request, with its comments from GitHub. Raises what the port raises."""
-    issue, own_login = request.issue, await context.github.own_login()
+    rules, issue, own_login = request.rules, request.issue, await context.github.own_login()
     newest = NewestComments(request.triggered_at, own_login, request.comment_id)
     async for comment in context.github.list_comments(rules.name, issue.number):
         newest.add(comment)
@@ -402,10 +404,8 @@ async def freeze(context: Context, rules: RepositoryRules, request: StartRequest
     )
 
 
-def _draft(
-    context: Context, rules: RepositoryRules, request: StartRequest, snapshot: Snapshot, plan: _Plan
-) -> JobRequest:
-    target = request.target
+def _draft(context: Context, request: StartRequest, snapshot: Snapshot, plan: _Plan) -> JobRequest:
+    rules, target = request.rules, request.target
     continued = plan.earlier.job if plan.earlier and plan.earlier.continued else None
     branch = rules.base_branch or request.repository.default_branch
     if continued:
@@ -423,7 +423,7 @@ def _draft(
         may_change=plan.preset.may_change,
         agent=plan.choice.agent,
         model=plan.choice.model,
-        requested_by=request.person.signature if request.posts is Posts.ALL else request.person.name,
+        requested_by=request.requested_by,
         requested_at=request.requested_at,
         clone_url=rules.clone_url or request.repository.clone_url,
         base_branch=branch,

@@ -12,6 +12,7 @@ from gidgethub.routing import Router
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases import casebook
+from handlers.cases.private_repositories import renew
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.options import read_options
 from handlers.commands.permissions import admit, answer, fetch_person
@@ -87,6 +88,10 @@ class Request:
         """Whether this command has its reply. Without one, it is processed again after a crash."""
         async with self.context.db.read() as connection:
             return await was_answered(connection, self.rules.name, self.occasion)
+
+    async def is_private(self) -> bool:
+        """Whether the repository is private now. Raises what `handlers.ports.GitHub` raises."""
+        return (await renew(self.context.github, self.rules.name, self.event.repository)).private
 
     async def fetch_last_job(self) -> Job | None:
         """The newest job of this issue."""
@@ -321,17 +326,11 @@ async def _results(request: Request, command: Command) -> None:
     async with context.db.read() as connection:
         reports = await casebook.fetch_reports_of(connection, request.rules.name, request.number)
         job = await job_rows.fetch_job(connection, reports[0].job_id or "") if reports else None
-    if job and job.private and not await _is_private(request):
+    if job and job.private and not await request.is_private():
         await request.reply(replies.render_private_before())
         return
     body = replies.render_again(await render_report(context, job)) if job else None
     await request.reply(body or replies.render_no_results())
-
-
-async def _is_private(request: Request) -> bool:
-    """Whether the repository is private now. A delivery may be old, and only GitHub knows that it is public by now."""
-    repository = request.event.repository
-    return repository.private and (await request.context.github.fetch_repository(request.rules.name)).private
 
 
 async def _takeover(request: Request, command: Command) -> None:
@@ -347,7 +346,7 @@ async def _takeover(request: Request, command: Command) -> None:
 async def _release(request: Request, command: Command) -> None:
     context, person = request.context, request.person
     how, event = command.argument.strip("`").casefold(), request.event
-    written_at, private = event.comment.created_at, await _is_private(request)
+    written_at, private = event.comment.created_at, await request.is_private()
     await request.answer(
         lambda connection: release(connection, context, person, request.number, how, written_at, private=private)
     )

@@ -76,7 +76,7 @@ async def test_thousands_of_long_comments_are_never_in_memory_together(server: S
     where = Repository(full_name=NAME, private=False, default_branch="main", clone_url="")
     at = datetime.fromisoformat(comment_payload()["updated_at"]) + timedelta(hours=1)
     with bounded_memory():
-        snapshot = await freeze(open_context(server), RULES, StartRequest(person, where, ISSUE, "fix", at, "a label"))
+        snapshot = await freeze(open_context(server), StartRequest(person, where, ISSUE, "fix", at, "a label"))
     assert len(snapshot.comments) + snapshot.comments_left_out == 5_000
     assert 0 < len(snapshot.comments) <= MAX_COMMENTS
 

@@ -23,6 +23,7 @@ from handlers.pulls.pulls import Pulls
 from handlers.rules import RepositoryRules
 from handlers.triggers.router import ROUTER
 from handlers.words.replies import render_issue_gone, render_private_before
+from runner.agents import AgentSpec
 from runner.db.database import Database
 from runner.db.schema import replies
 from runner.model.job import JobState, Report, digest_of
@@ -215,6 +216,18 @@ async def test_an_old_delivery_does_not_say_that_a_repository_is_still_private(
         payload["repository"]["private"] = True
         await ROUTER.dispatch(Event(payload, event="issue_comment", delivery_id="guid"), thread.context)
         assert (render_private_before() in await thread.answers()) is not is_private
+
+
+async def test_a_job_of_an_old_delivery_is_of_the_repository_as_it_is_now(tmp_path: Path) -> None:
+    async with open_thread(tmp_path) as thread:
+        context = replace(thread.context, agents={"mine": AgentSpec("mine", "command", ("true",))})
+        payload = render_commented(ISSUE, thread.github.say(ISSUE, "boss", "/ptq diagnose"))
+        payload["repository"]["private"] = True
+        await ROUTER.dispatch(Event(payload, event="issue_comment", delivery_id="guid"), context)
+        async with thread.db.read() as connection:
+            job = await job_rows.fetch_last_job(connection, NAME, ISSUE)
+        assert job
+        assert not job.private
 
 
 async def test_a_comment_does_not_command_in_the_name_of_another_sender(tmp_path: Path) -> None:

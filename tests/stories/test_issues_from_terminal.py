@@ -60,6 +60,16 @@ async def test_what_cannot_begin_at_the_terminal_is_said(world: World) -> None:
     assert world.replies() == []
 
 
+async def test_all_operators_share_the_cap_of_a_person(tmp_path: Path) -> None:
+    caps = "caps.user_day.jobs = 1\n"
+    async with open_world(tmp_path, agent=WRITE_REPORT, repository_toml=caps) as world:
+        await world.open_issue()
+        await run(world, "run", "--repo", NAME, "--issue", "1")
+        await world.wait_for_report()
+        refused = await run(world, "run", "--repo", NAME, "--issue", "1", "--fresh", status=1)
+        assert "the cap of 1 job for what the operator asked for today is used up" in refused
+
+
 async def test_results_are_written_as_files_once(world: World, tmp_path: Path) -> None:
     await run(world, "run", "--repo", NAME, "--issue", "1", "--preset", "fix")
     await world.wait_for_report()

@@ -210,15 +210,10 @@ class Actions:
         number: int,
         preset: str,
     ) -> str:
-        order = IssueOrder(
-            number,
-            preset,
-            trigger=derive_request_key(visitor, fields),
-            options=_read_options(fields),
-            onto=fields.get("onto", "").strip() or None,
-            advice=_read_advice(fields),
-        )
-        job = await start_on_issue(self._deps.context, person, repository, order)
+        onto = fields.get("onto", "").strip() or None
+        order = IssueOrder(preset, _read_options(fields), onto, _read_advice(fields))
+        trigger = derive_request_key(visitor, fields)
+        job = await start_on_issue(self._deps.context, person, repository, number, order, trigger)
         log.info("dashboard.launched", **job.log_context(), by=visitor.login)
         return f"/jobs/{job.id}?{STARTED}"
 
