@@ -250,11 +250,13 @@ async def test_an_agent_is_told_something_once_and_the_page_shows_what(dashboard
         assert browser.page.text.count(words) == 1
         assert "@alice told the agent on" in browser.page.text
         assert "has not got this yet" in browser.page.text
+        await browser.send(path, {**fields, "advice": "And at the tests."})
+        assert browser.page.text.count("And at the tests.") == 1, "the browser went back to the same form"
         page = await browser.send(path, {**fields, "occasion": "another-form", "advice": "  "})
         assert page.status == 409
         assert "what the agent should know" in page.text
         async with dashboard.database.write() as connection:
-            assert await note_given(connection, job.id, 1, job.changed_at) == 1
+            assert await note_given(connection, job.id, 2, job.changed_at) == 2
             await job_rows.move_job(connection, job, JobState.COLLECTING, job.changed_at)
         page = await browser.send(path, {**fields, "occasion": "yet-another", "advice": "Too late."})
         assert page.status == 409

@@ -6,6 +6,7 @@ A refusal is shown only on the page. A started job is reported in its thread as 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 
 import structlog
@@ -171,10 +172,12 @@ class Actions:
         """`/ptq tell` for this job."""
         job = await self._deps.find_job(request, visitor)
         person, _ = await admit(self._deps, visitor, job.repository, Operation.TELL)
-        context, occasion = self._deps.context, derive_request_key(visitor, fields)
+        context, words = self._deps.context, _read_advice(fields)
+        # A browser that goes back shows the same form: other words in it are another message.
+        occasion = f"{derive_request_key(visitor, fields)} {hashlib.sha256(words.encode()).hexdigest()[:16]}"
         try:
             async with context.db.write() as connection:
-                await tell(connection, person, job, _read_advice(fields), occasion, context.now())
+                await tell(connection, person, job, words, occasion, context.now())
         except NotTold as reason:
             raise ActionRefused(strip_marks(str(reason)), 409, "advice") from None
         context.notify()
