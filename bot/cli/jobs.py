@@ -69,13 +69,13 @@ def cancel_jobs_(
 @app.command("tell")
 def tell_job_(
     job_id: Job,
-    words: Annotated[list[str], typer.Argument(metavar="WORDS...", help="What the agent should know or do.")],
+    words: Annotated[str, typer.Argument(metavar="WORDS", help="For the agent; - reads them from stdin.")],
     config: Config,
 ) -> None:
     """Tell the agent of an active job something. It gets the words at its next safe point, and goes on."""
     from bot.operations.jobs import tell_job
 
-    print_answer(tell_job(load(config), job_id, " ".join(words)))
+    print_answer(tell_job(load(config), job_id, read_words(words)))
 
 
 @app.command("rename")
@@ -90,7 +90,10 @@ def rename_job_(job_id: Job, name: Annotated[str, typer.Argument(help="The new n
 def clean_job_(
     config: Config,
     job_id: Annotated[str | None, typer.Argument(metavar="JOB", help="A job's id.")] = None,
-    keep: Annotated[int | None, typer.Option(min=0, help="Instead of JOB: all finished jobs but the newest N.")] = None,
+    keep: Annotated[
+        int | None,
+        typer.Option(min=0, help="All finished jobs except the newest N."),
+    ] = None,
 ) -> None:
     """Delete a finished job's logs early. Its results are kept."""
     from bot.operations.jobs import clean_job, clean_older_jobs
@@ -100,7 +103,7 @@ def clean_job_(
     elif keep is not None and not job_id:
         print_answer(clean_older_jobs(load(config), keep))
     else:
-        give_up("ptq-bot: name a job, or how many to keep with --keep", status=2)
+        give_up("ptq-bot: name a job, or how many jobs keep their logs with --keep, and not both", status=2)
 
 
 @app.command("results")
@@ -127,7 +130,7 @@ def retry_job_(
     anyway: Anyway = False,
     fresh: Fresh = False,
 ) -> None:
-    """Start another attempt on a job's issue, like /ptq retry there."""
+    """Continue the last attempt on the issue that a job belongs to, like /ptq retry there."""
     from bot.operations.launch import IssueOrder, describe_task, go_on
     from handlers.commands.options import Options
     from handlers.jobs.start import RETRY
@@ -148,7 +151,7 @@ def rebase_job_(
     machine: Machine = None,
     anyway: Anyway = False,
 ) -> None:
-    """Bring the change of a job's issue onto a newer commit, like /ptq rebase there."""
+    """Bring the current diff of the issue that a job belongs to onto a newer commit, like /ptq rebase there."""
     from bot.operations.launch import IssueOrder, describe_task, go_on
     from handlers.commands.options import Options
     from handlers.rules import REBASE
@@ -160,7 +163,7 @@ def rebase_job_(
 
 @app.command("lift")
 def lift_job_(job_id: Job, config: Config) -> None:
-    """Let further jobs of a job's issue post their reports again, after a confidential report."""
+    """End the confidentiality of the issue that a job belongs to. New jobs post their reports again."""
     from bot.operations.jobs import lift_job
 
     print_answer(lift_job(load(config), job_id))

@@ -192,14 +192,17 @@ def run(
     from bot.operations.launch import IssueOrder, describe_task, start_from_terminal, start_task
     from bot.operations.launch import follow as follow_job
     from handlers.commands.options import Options
+    from handlers.jobs.start import RETRY
     from handlers.jobs.tasks import TaskRequest
 
     if issue is None and (anyway or fresh):
         give_up("ptq-bot: --anyway and --fresh need --issue", status=2)
     if issue is not None and (ref is not None or by):
-        give_up(
-            "ptq-bot: a job on an issue begins at the base branch, for the operator: no --ref and no --by", status=2
-        )
+        give_up("ptq-bot: --issue cannot be combined with --ref or --by", status=2)
+    if issue is None and not task:
+        give_up("ptq-bot: say what the agent should do, or name an issue with --issue", status=2)
+    if preset == RETRY:
+        give_up("ptq-bot: to continue an attempt: ptq-bot jobs retry JOB", status=2)
     settings, words = load(config), read_words(task)
     options = Options(agent=agent, model=model, machine=machine, anyway=anyway, fresh=fresh)
     if issue is None:

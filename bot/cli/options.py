@@ -47,11 +47,11 @@ Config = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 By = Annotated[str, typer.Option(help="Name of the person. Default: your login on this host.")]
-Agent = Annotated[str | None, typer.Option(help="Default: the repository's agent.")]
-Model = Annotated[str | None, typer.Option(help="Default: the agent's model.")]
+Agent = Annotated[str | None, typer.Option(help="Default: the agent of a continued attempt, or the repository's.")]
+Model = Annotated[str | None, typer.Option(help="Default: the model of a continued attempt, or the agent's.")]
 Machine = Annotated[str | None, typer.Option(help="Default: any suitable machine.")]
-Anyway = Annotated[bool, typer.Option("--anyway", help="Also if people seem to work on the issue.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Without what earlier attempts found.")]
+Anyway = Annotated[bool, typer.Option("--anyway", help="Start even if people seem to work on the issue.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start without what earlier attempts found.")]
 
 
 def load(config: Path) -> Settings:

@@ -12,11 +12,14 @@ from bot.config.settings import Settings
 from bot.operations.jobs import NO_LOG, NotDone, read_log
 from bot.operations.reports import UnknownJob, read_report
 from handlers.text.sanitize import redact
+from runner.changes.concerns import is_withheld
 from runner.characters import encode_exactly, show_for_terminal
 from runner.db.database import open_existing_database
 from runner.model.job import Report
 from runner.rows import job_rows
 from runner.steps.spool import STAGES
+
+CONFIDENTIAL = "Confidential: this names a security concern, or may. Do not share it.\n"
 
 
 async def write_results(settings: Settings, job_id: str, folder: Path) -> str:
@@ -44,7 +47,8 @@ async def write_results(settings: Settings, job_id: str, folder: Path) -> str:
     except OSError as error:
         raise NotDone(f"cannot write to {folder}: {error.strerror}") from None
     listed = "".join(f"  {name}\n" for name in sorted(files))
-    return f"Wrote to {folder}:\n{listed}An agent wrote most of it: read it before you run any of it.\n"
+    warning = CONFIDENTIAL if is_withheld(job, report) else ""
+    return f"Wrote to {folder}:\n{listed}{warning}An agent wrote most of it: read it before you run any of it.\n"
 
 
 def _list_files(settings: Settings, report: Report | None) -> Mapping[str, bytes]:

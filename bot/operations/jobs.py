@@ -210,7 +210,8 @@ async def tell_job(settings: Settings, job_id: str, words: str) -> str:
         try:
             await tell(connection, find_operator(), job, words, f"terminal {token_hex(8)}", datetime.now(UTC))
         except NotTold as reason:
-            raise NotDone(strip_marks(str(reason)).removesuffix(".")) from None
+            how = f"To start another attempt: ptq-bot jobs retry {job.id} WORDS" if job.thread else "Start a new task"
+            raise NotDone(f"{reason} {how}" if reason.is_late else strip_marks(str(reason))) from None
     return f"{say_told(job)}\n"
 
 
@@ -308,7 +309,8 @@ async def lift(connection: AsyncConnection, person: Person, job: Job, now: datet
     person.require(Operation.LIFT)
     confidential = await _fetch_confidential(connection, job)
     if not confidential:
-        raise NotDone(f"{job.case_key} is not confidential")
+        is_task = "has no issue whose confidentiality could end" if job.thread is None else "is not confidential"
+        raise NotDone(f"{job.case_key} {is_task}")
     for case in confidential:
         await casebook.save_case(connection, replace(case, confidential=False))
     await job_rows.add_event(connection, job.id, now, f"confidentiality of the issue lifted by {person.mention}")
@@ -396,7 +398,7 @@ def render_job(
         "follows": job.follows or "",
         "took": describe_meter(meter) if meter else "",
         "held for": f"{hold.person} until {hold.expires_at:%Y-%m-%d %H:%M} UTC" if hold else "",
-        "issue": f"confidential until: ptq-bot jobs lift {job.id}" if is_confidential else "",
+        "issue": f"confidential. To end that: ptq-bot jobs lift {job.id}" if is_confidential else "",
         "page": page,
     }
     rows = [(name, words) for name, words in facts.items() if words]

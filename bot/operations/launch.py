@@ -86,7 +86,7 @@ async def go_on(settings: Settings, job_id: str, order: IssueOrder) -> Job:
 
 def list_presets(settings: Settings) -> str:
     """The presets, as a table for a terminal. Pure."""
-    rows = [("preset", "may change code", "needs", "what the agent does")]
+    rows = [("preset", "may change code", "needs", "what it does")]
     for preset in settings.preset_table().values():
         needs = "advice" if preset.needs_advice else "an earlier attempt" if preset.carries_on else ""
         rows.append((preset.name, "yes" if preset.may_change else "no", needs, preset.goal))
@@ -109,7 +109,8 @@ def describe_task(settings: Settings, job: Job) -> str:
     """The text for a terminal after the start: the agent, the job's page, and the command that shows the result."""
     page = settings.find_page(job)
     where = f": {page}" if page else ""
-    return f"Job {job.id} is given to {job.agent}{where}\nSee what came of it by: ptq-bot report {job.id}\n"
+    agent = f" with agent {job.agent}" if job.has_agent else ""
+    return f"Job {job.id} starts{agent}{where}\nSee what came of it by: ptq-bot report {job.id}\n"
 
 
 async def follow(settings: Settings, job: Job, show: Callable[[str], None]) -> tuple[str, bool]:

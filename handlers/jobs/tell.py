@@ -23,7 +23,12 @@ TO_COME = (JobState.QUEUED, JobState.PREPARING)
 
 
 class NotTold(Exception):  # noqa: N818
-    """The agent is not told. The message says why, in sentences for every surface."""
+    """The agent is not told. The message says why, in a sentence for every surface."""
+
+    def __init__(self, why: str, *, is_late: bool = False) -> None:
+        """`is_late`: another attempt could get the words."""
+        super().__init__(why)
+        self.is_late = is_late
 
 
 async def tell(connection: AsyncConnection, person: Person, job: Job, words: str, occasion: str, now: datetime) -> None:
@@ -36,8 +41,8 @@ async def tell(connection: AsyncConnection, person: Person, job: Job, words: str
     told = await fetch_tellings(connection, job.id)
     if any(telling.occasion == occasion for telling in told):
         return
-    if reason := find_objection(job, words, len(told)):
-        raise NotTold(reason)
+    if objection := find_objection(job, words, len(told)):
+        raise objection
     message = render_told(words, now, token_hex(8))
     telling = Telling(
         job_id=job.id,
@@ -52,21 +57,21 @@ async def tell(connection: AsyncConnection, person: Person, job: Job, words: str
     await job_rows.add_event(connection, job.id, now, f"{person.mention} told the agent something")
 
 
-def find_objection(job: Job, words: str, told: int) -> str | None:
-    """Why the agent of a job cannot be told this, in sentences; None if it can. Pure.
+def find_objection(job: Job, words: str, told: int) -> NotTold | None:
+    """Why the agent of a job cannot be told this; None if it can. Pure.
 
     `told` is the number of messages that it was told before.
     """
     if not words:
-        return tellings.say_no_words()
+        return NotTold(tellings.say_no_words())
     if len(words) > MAX_STEERING:
-        return tellings.say_too_long(MAX_STEERING)
-    if not job.active:
-        return tellings.say_ended()
+        return NotTold(tellings.say_too_long(MAX_STEERING))
     if not KINDS[job.kind].has_agent:
-        return tellings.say_no_agent()
-    if job.cancel_requested_at or job.stopped_at:
-        return tellings.say_ending()
+        return NotTold(tellings.say_no_agent())
+    if not job.active:
+        return NotTold(tellings.say_ended(), is_late=True)
+    if job.is_ending:
+        return NotTold(tellings.say_ending(), is_late=True)
     if job.state not in (*TO_COME, JobState.RUNNING):
-        return tellings.say_at_result()
-    return tellings.say_too_many(MAX_TELLINGS) if told >= MAX_TELLINGS else None
+        return NotTold(tellings.say_at_result(), is_late=True)
+    return NotTold(tellings.say_too_many(MAX_TELLINGS)) if told >= MAX_TELLINGS else None

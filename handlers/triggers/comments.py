@@ -297,11 +297,11 @@ async def _tell(request: Request, command: Command) -> None:
     async def decide(connection: AsyncConnection) -> str:
         job = await job_rows.fetch_last_job(connection, request.rules.name, request.number)
         if job is None or not was_requested_before(job, written_at):
-            return tellings.say_ended()
+            return f"{tellings.say_ended()} {tellings.RETRY}"
         try:
             await tell(connection, person, job, words, request.occasion, context.now())
         except NotTold as reason:
-            return str(reason)
+            return f"{reason} {tellings.RETRY}" if reason.is_late else str(reason)
         return tellings.render_told(job, context.find_page_root(job))
 
     await request.answer(decide)

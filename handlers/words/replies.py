@@ -91,7 +91,7 @@ def render_nothing_to_retry() -> str:
 
 def render_retry_refused() -> str:
     """`/ptq retry` of a confidential attempt. It does not say why."""
-    return "Only the operator of this App can start further runs on this issue."
+    return "Not started: `/ptq retry` cannot continue this attempt. `/ptq fix` starts a new one."
 
 
 def render_not_fresh(command: str) -> str:

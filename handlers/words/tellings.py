@@ -8,7 +8,8 @@ from __future__ import annotations
 from handlers.addresses import link_job
 from runner.model.job import Job, JobKind, JobState
 
-_RETRY = "`/ptq retry`, followed by your words, starts another attempt with them."
+RETRY = "`/ptq retry`, followed by your words, starts another attempt with them."
+"""How to go on in a thread when it is too late to tell an agent something."""
 
 
 def render_told(job: Job, public_url: str) -> str:
@@ -21,8 +22,8 @@ def say_told(job: Job) -> str:
     """When the agent gets the words."""
     if job.state is JobState.RUNNING:
         return (
-            "Noted. The agent gets your words when its current command has finished, or in a minute at the latest. "
-            "If it ends before that, the report says so."
+            "Noted. The agent gets your words when its current command has finished. A command that takes longer than "
+            "a minute is ended. If the agent ends before that, the report says so."
         )
     if job.kind is JobKind.REBASE:
         return "Noted. If there are conflicts, the agent gets your words together with its instructions."
@@ -46,17 +47,17 @@ def say_too_many(limit: int) -> str:
 
 def say_ended() -> str:
     """No job is active."""
-    return f"No agent is running here. {_RETRY}"
+    return "The agent was not told: it has ended, or none has begun."
 
 
 def say_ending() -> str:
     """The job is being cancelled, or its agent is being stopped."""
-    return f"The agent was not told: it is being stopped. After the report, {_RETRY}"
+    return "The agent was not told: it is being stopped."
 
 
 def say_at_result() -> str:
     """The agent has ended, and its result is collected or verified."""
-    return f"The agent was not told: it has finished, and its result is being checked. After the report, {_RETRY}"
+    return "The agent was not told: it has finished, and its result is being checked."
 
 
 def say_no_agent() -> str:

@@ -60,7 +60,7 @@ MAX_NAMES = 3
 
 _DOUBTS = {
     CheckVerdict.SHOWS_NOTHING: "it does not fail before the change, so it shows nothing",
-    CheckVerdict.GONE: "it does not fail before the change, on this base commit",
+    CheckVerdict.GONE: "it passes on this base commit, also without the change",
     CheckVerdict.BREAKS: "it passes before the change, and fails after it",
     CheckVerdict.NOT_ALWAYS: "before the change, it does not fail in the same way each time",
     CheckVerdict.STILL_FAILS: "after the change, it still fails",
@@ -155,6 +155,10 @@ def judge_for(job: Job, check: Check, report: Report | None) -> CheckFinding:
     return judge(check, has_change=True, new_names=names)
 
 
+_HEADS = {CheckVerdict.GONE: "no longer reproduces", CheckVerdict.BREAKS: "the change breaks it"}
+"""What a line begins with where "not verified" says too little."""
+
+
 def _render(job: Job, check: Check, finding: CheckFinding, public_url: str, secrets: Collection[str]) -> str:
     words = "tests" if check.kind is CheckKind.TESTS else "script"
     link = f" ({link_job(public_url, job.id, words, f'#check-{check.number}')})" if public_url else ""
@@ -202,7 +206,7 @@ def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Itera
             names = (show_words(name, secrets, MAX_FAILURE) for name in finding.new_names[:MAX_NAMES])
             reason = f": {', '.join(names)}"
         is_part = finding.verdict is CheckVerdict.NOT_RUN and any(finding.total.values())
-        head = "no longer reproduces" if finding.verdict is CheckVerdict.GONE else "not verified"
+        head = _HEADS.get(finding.verdict, "not verified")
         yield f"**{head}**: {'some runs are missing' if is_part else explain_doubt(finding, secrets)}{reason}"
 
 

@@ -19,7 +19,7 @@ MAX_TEXT = 4_000
 WHOLE = "whole"
 """The scope of a usage that covers the whole process, and replaces all earlier ones."""
 
-GOES_ON = "\x1e[The agent was told something by a maintainer. Its session goes on.]"
+GOES_ON = "\x1e[Somebody has told the agent something. Its session goes on.]"
 """The line between two processes of a session in an agent's log. `runner.jobd.stages.told` writes it. It begins with a
 mark that jobd removes from everything that the agent prints."""
 

@@ -260,7 +260,7 @@ async def test_an_agent_is_told_something_once_and_the_page_shows_what(dashboard
             await job_rows.move_job(connection, job, JobState.COLLECTING, job.changed_at)
         page = await browser.send(path, {**fields, "occasion": "yet-another", "advice": "Too late."})
         assert page.status == 409
-        assert "/ptq retry, followed by your words" in page.text
+        assert "it has finished, and its result is being checked" in page.text
         assert "Too late." in page.html, "no typed words are lost"
         assert "and it got this on" in (await browser.visit(f"/jobs/{job.id}")).text
 

@@ -193,7 +193,7 @@ async def test_the_operator_tells_an_agent_something(tmp_path: Path) -> None:
     settings = load_settings(await fill(tmp_path))
     said = await tell_job(settings, "1123456789", "Look at the \x1b[31mloop.")
     assert said.startswith("Noted. The agent gets your words")
-    with pytest.raises(NotDone, match=r"No agent is running here\. /ptq retry, followed by your words"):
+    with pytest.raises(NotDone, match=r"it has ended, or none has begun. To start another attempt: ptq-bot jobs retry"):
         await tell_job(settings, "0123456789", "Look.")
     shown = await show_job(settings, "1123456789")
     assert "The operator: Look at the " in shown

@@ -31,7 +31,8 @@ AT_RESULT = {JobState.COLLECTING, JobState.VERIFYING}
 @pytest.mark.parametrize("state", JobState)
 def test_an_agent_can_be_told_something_until_it_has_ended(state: JobState) -> None:
     why = tellings.say_at_result() if state in AT_RESULT else tellings.say_ended()
-    assert find_objection(make_job(state=state), "Look.", 0) == (None if state in HEARD else why)
+    objection = find_objection(make_job(state=state), "Look.", 0)
+    assert (objection and (str(objection), objection.is_late)) == (None if state in HEARD else (why, True))
 
 
 def test_an_agent_that_is_being_stopped_is_told_nothing() -> None:
@@ -39,7 +40,7 @@ def test_an_agent_that_is_being_stopped_is_told_nothing() -> None:
         make_job(state=JobState.RUNNING, cancel_requested_at=NOON),
         make_job(state=JobState.RUNNING, stopped_at=NOON, stopped_as="capped"),
     ):
-        assert find_objection(job, "Look.", 0) == tellings.say_ending()
+        assert str(find_objection(job, "Look.", 0)) == tellings.say_ending()
 
 
 @pytest.mark.parametrize("kind", JobKind)
@@ -47,14 +48,15 @@ def test_only_jobs_with_an_agent_can_be_told_something(kind: JobKind) -> None:
     has_thread = kind in (JobKind.AGENT, JobKind.VERIFY, JobKind.REBASE, JobKind.RELEASE)
     job = make_job(kind=kind, **({} if has_thread else {"series": 1, "name": "try"}))
     is_heard = kind in (JobKind.AGENT, JobKind.REBASE, JobKind.TASK)
-    assert find_objection(job, "Look.", 0) == (None if is_heard else tellings.say_no_agent())
+    objection = find_objection(job, "Look.", 0)
+    assert (objection and str(objection)) == (None if is_heard else tellings.say_no_agent())
 
 
 def test_words_have_limits() -> None:
-    assert find_objection(RUNNING, "", 0) == tellings.say_no_words()
+    assert str(find_objection(RUNNING, "", 0)) == tellings.say_no_words()
     assert find_objection(RUNNING, "x" * MAX_STEERING, 0) is None
-    assert find_objection(RUNNING, "x" * (MAX_STEERING + 1), 0) == tellings.say_too_long(MAX_STEERING)
-    assert find_objection(RUNNING, "Look.", MAX_TELLINGS) == tellings.say_too_many(MAX_TELLINGS)
+    assert str(find_objection(RUNNING, "x" * (MAX_STEERING + 1), 0)) == tellings.say_too_long(MAX_STEERING)
+    assert str(find_objection(RUNNING, "Look.", MAX_TELLINGS)) == tellings.say_too_many(MAX_TELLINGS)
 
 
 async def test_each_request_is_stored_once_and_all_are_in_order(database_url: str) -> None:

@@ -69,10 +69,10 @@ def test_a_kept_repro_is_named_after_its_attempt_and_warns_only_if_it_speaks_aga
         f"- ⚠️ **the repro of attempt 3**: {rest} 0/3; **not verified**: after the change, it still fails"
     )
     assert kept(good, bad).startswith("- ⚠️ **the repro of attempt 3**: before: fails 0/3; after: passes 0/3 (fails: ")
-    assert kept(good, bad).endswith("**not verified**: it passes before the change, and fails after it")
+    assert kept(good, bad).endswith("**the change breaks it**: it passes before the change, and fails after it")
     assert kept(good, good) == (
         "- ❔ **the repro of attempt 3**: before: fails 0/3; after: passes 3/3; "
-        "**no longer reproduces**: it does not fail before the change, on this base commit"
+        "**no longer reproduces**: it passes on this base commit, also without the change"
     )
     assert kept([*bad, GOOD], [GOOD]).startswith("- ❔ **the repro of attempt 3**")
     not_run = "- ❔ **the repro of attempt 3**: **not verified**: it was not run: `the disk is full`"

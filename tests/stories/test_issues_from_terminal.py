@@ -31,7 +31,7 @@ async def run(world: World, *words: str, status: int = 0) -> str:
 
 async def test_an_operator_starts_retries_and_rebases_at_the_terminal(world: World) -> None:
     said = await run(world, "run", "--repo", NAME, "--issue", "1", "--preset", "fix", "Look at the end.")
-    assert "is given to script: http://127.0.0.1" in said
+    assert "starts with agent script: http://127.0.0.1" in said
     await world.wait_for_report()
     (first,) = await world.jobs()
     assert (first.preset, first.requested_by, first.attempt) == ("fix", "the operator", 1)
@@ -52,9 +52,11 @@ async def test_what_cannot_begin_at_the_terminal_is_said(world: World) -> None:
     on = ("run", "--repo", NAME, "--issue")
     assert f"there is no issue #99 in {NAME}" in await run(world, *on, "99", status=1)
     assert "Available presets:" in await run(world, *on, "1", "--preset", "none", status=1)
-    assert "no --ref and no --by" in await run(world, *on, "1", "--by", "casey", status=2)
+    assert "--issue cannot be combined with --ref or --by" in await run(world, *on, "1", "--by", "casey", status=2)
     assert "need --issue" in await run(world, "run", "--repo", NAME, "--fresh", "Look.", status=2)
     assert "there is no job 'none'" in await run(world, "jobs", "retry", "none", status=1)
+    assert "say what the agent should do" in await run(world, "run", "--repo", NAME, status=2)
+    assert "ptq-bot jobs retry JOB" in await run(world, *on, "1", "--preset", "retry", status=2)
     task = await run(world, "run", "--repo", NAME, "Look.")
     assert "has no issue, so it cannot be continued" in await run(world, "jobs", "retry", task.split()[1], status=1)
     assert world.replies() == []

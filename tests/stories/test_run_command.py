@@ -68,7 +68,7 @@ async def test_who_follows_a_task_reads_its_report_and_learns_by_the_status_how_
     words = ("--repo", NAME, "--config", str(world.playground.config), "--by", "casey", "--follow")
     done = await asyncio.to_thread(program.run, "run", *words, "--preset", "fix", "--ref", "main", "Mend it.")
     assert done.returncode == 0, done.stderr
-    assert "is given to script: http://127.0.0.1" in done.stdout
+    assert "starts with agent script: http://127.0.0.1" in done.stdout
     assert "=== Diff ===" in done.stdout
     assert "queued" in done.stderr
     failed = await asyncio.to_thread(program.run, "run", *words, "--preset", "slow", "Please break off.")

@@ -139,7 +139,7 @@ again.touch()
             assert FINDING in program.run("report", second.id, "--config", config).stdout
 
             shown = program.run("jobs", "show", second.id, "--config", config).stdout
-            assert f"confidential until: ptq-bot jobs lift {second.id}" in shown
+            assert f"confidential. To end that: ptq-bot jobs lift {second.id}" in shown
             assert "is not confidential" not in program.run("jobs", "lift", second.id, "--config", config).stdout
             third = await run(world, 3)
             assert FINDING in world.reports()[2]

@@ -173,7 +173,7 @@ async def test_a_repro_that_a_later_attempt_replaces_is_run_all_the_same(tmp_pat
         kept, own = await ask("/ptq fix", 6)
         assert kept.startswith(
             "- ❔ **the repro of attempt 4**: before: fails 0/1; after: passes 1/1; "
-            "**no longer reproduces**: it does not fail before the change, on this base commit ("
+            "**no longer reproduces**: it passes on this base commit, also without the change ("
         )
         assert "it shows nothing" in own
 

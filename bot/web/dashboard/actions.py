@@ -68,6 +68,7 @@ class Actions:
             web.post("/launch", handle_form(self._deps, self.launch, self._show_launch, "/launch")),
             web.post("/jobs/{id}/follow-up", handle_form(self._deps, self.follow_up, self._show_follow_up, JOB)),
             web.post("/jobs/{id}/rebase", handle_form(self._deps, self.rebase, self._show_rebase, JOB)),
+            web.get("/jobs/{id}/tell", self.show_tell),
             web.post("/jobs/{id}/tell", handle_form(self._deps, self.tell, self._show_tell, JOB)),
             web.post("/jobs/{id}/cancel", handle_form(self._deps, self.cancel, page=JOB)),
         ]
@@ -154,19 +155,28 @@ class Actions:
     ) -> web.Response:
         return await self._show_form("rebase.html", "Rebase", request, visitor, fields, refusal)
 
+    async def show_tell(self, request: web.Request) -> web.Response:
+        """The form on a page of its own, for a job whose page reloads."""
+        visitor = self._deps.sessions.read(request)
+        if visitor.login is None:
+            raise self._deps.refuse(visitor)
+        return await self._show_tell(request, visitor, {}, None)
+
     async def _show_tell(
-        self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
+        self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal | None
     ) -> web.Response:
         return await self._show_form("tell.html", "Tell the agent", request, visitor, fields, refusal)
 
     async def _show_form(
-        self, form: str, title: str, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
+        self, form: str, title: str, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal | None
     ) -> web.Response:
         """A form of a job's page, on a page of its own."""
         job = await self._deps.find_job(request, visitor)
         given = {name: fields.get(name, "") for name in ("advice", "onto", "anyway")}
         values = {"form": form, "title": title, "job": job, "given": given, "request_key": keep_request_key(fields)}
-        return self._deps.renderer.render_page("job_form.html", visitor, refusal.status, refusal=refusal, **values)
+        return self._deps.renderer.render_page(
+            "job_form.html", visitor, refusal.status if refusal else 200, refusal=refusal, **values
+        )
 
     async def tell(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         """`/ptq tell` for this job."""

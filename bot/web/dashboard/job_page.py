@@ -27,6 +27,7 @@ from runner.model.job import Job, JobState
 from runner.model.machines import Machine
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold
+from runner.rows.tellings import fetch_tellings
 
 MAX_ATTEMPTS = 50
 """The most attempts of a case that are linked, the newest."""
@@ -70,6 +71,8 @@ class JobDetails:
     may_open: bool
     may_take_over: bool
     """Whether the reader's `/ptq takeover` would be accepted."""
+    waiting: int
+    """How many messages the agent has not got yet."""
     request_key: str
     """The key that makes repeated forms of this page harmless."""
 
@@ -99,6 +102,7 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
     may_start, may_open = await _find_rights(deps, visitor, job)
     async with deps.context.db.read() as connection:
         hold = await fetch_hold(connection, job.id)
+        told = await fetch_tellings(connection, job.id)
         every = await _fetch_attempts(connection, job)
         ids = [] if visitor.is_operator else [one.id for one in every]
         hidden = await job_rows.fetch_withheld_among(connection, ids)
@@ -118,6 +122,7 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         may_start=may_start,
         may_open=may_open,
         may_take_over=may_take_over,
+        waiting=sum(telling.given_at is None for telling in told),
         request_key=new_request_key(),
     )
 

@@ -21,7 +21,7 @@ from .tombstone import not_ended
 
 STAGE = "agent"
 
-GOES_ON = "[The agent was told something by a maintainer. Its session goes on.]"
+GOES_ON = "[Somebody has told the agent something. Its session goes on.]"
 """The line of the log between two processes of a session."""
 
 
