@@ -238,7 +238,7 @@ async def test_what_only_the_operator_may_know_is_not_carried_on(tmp_path: Path)
         await world.wait_for_reply("no finished attempt to continue")
         await add_ended_job(world, "security concern\n\n## Summary\nThe parser of headers.")
         await world.comment("/ptq retry --agent nobody")
-        reply = await world.wait_for_reply("Only the operator of this App can start further runs on this issue.")
+        reply = await world.wait_for_reply("`/ptq retry` cannot continue this attempt")
         assert "secur" not in reply.casefold()
         await world.settle()
         assert len(await world.jobs()) == 1

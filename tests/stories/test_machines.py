@@ -321,7 +321,7 @@ async def test_an_issues_labels_choose_the_machine_unless_the_command_names_one(
         async with aiohttp.ClientSession() as session:
             url = f"{world.playground.service.url}/jobs/{(await world.jobs())[1].id}"
             async with session.get(url) as answer:
-                assert "machines with rocm, because of the issue's labels" in html.unescape(await answer.text())
+                assert "a machine with rocm, because of the issue's labels" in html.unescape(await answer.text())
 
 
 async def test_what_a_job_left_behind_goes_when_the_service_starts_and_what_nobody_knows_stays(tmp_path: Path) -> None:
