@@ -83,6 +83,8 @@ class Tally:
 
     session_id: str | None = None
     model: str = ""
+    processes: int = 0
+    """How many processes of the session have ended because the agent was told something."""
     turns: int = 0
     tool_calls: int = 0
     open_calls: int = 0
@@ -100,11 +102,17 @@ class Tally:
     _scopes: Mapping[str, Usage] = field(default_factory=dict)
     _before: Usage | None = None
     _turn: str = ""
+    _earlier_turns: int = 0
 
     @property
     def usage(self) -> Usage:
         """The total usage."""
         return self._earlier + self._usage_of_process
+
+    @property
+    def turns_of_process(self) -> int:
+        """How often the model has answered the process that is at work. After the first time it has read its input."""
+        return self.turns - self._earlier_turns
 
     @property
     def _usage_of_process(self) -> Usage:
@@ -126,9 +134,12 @@ class Tally:
 
     def go_on(self) -> Tally:
         """The tally when another process resumes the session. One that counts the whole session goes on to do so."""
+        tally = replace(
+            self, processes=self.processes + 1, ending=None, open_calls=0, _turn="", _earlier_turns=self.turns
+        )
         if THREAD in self._scopes:
-            return replace(self, ending=None, open_calls=0)
-        return replace(self, ending=None, open_calls=0, _earlier=self.usage, _settled=NOTHING, _scopes={})
+            return tally
+        return replace(tally, _earlier=self.usage, _settled=NOTHING, _scopes={})
 
     def _count_turn(self, event: AgentEvent) -> Tally:
         if event.turn and event.turn != self._turn:

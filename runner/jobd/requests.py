@@ -142,7 +142,7 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "relay": _JOB,
     "stop": _JOB,
     "notify": {"text": TEXT, **_JOB},
-    "tell": {"number": NUMBER, "text": TEXT, "argv": TEXTS, **_JOB},
+    "tell": {"number": NUMBER, "process": NUMBER, "text": TEXT, "argv": TEXTS, **_JOB},
     "kill": _JOB,
     "admit": {"public_key": TEXT, "lasts_s": NUMBER, "context": TEXT, **_JOB},
     "dismiss": _JOB,

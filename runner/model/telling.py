@@ -38,8 +38,8 @@ class Telling:
 def is_safe_point(*, turns: int, open_calls: int, waited: timedelta) -> bool:
     """Whether an agent's session can be interrupted and resumed now.
 
-    It has a session once the model has answered. None of its tools is at work then, unless a message has `waited` too
-    long for that.
+    It has read its input once the model has answered: `turns` counts the answers to the current process of its session.
+    None of its tools is at work then, unless a message has `waited` too long for that.
     """
     return turns > 0 and (open_calls == 0 or waited >= PATIENCE)
 

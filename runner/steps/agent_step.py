@@ -62,6 +62,9 @@ NEW = Tally()
 
 MAX_EXIT_STATUS = 255
 
+LEAST_USD = 0.01
+"""The least cost that a command line accepts as a limit. The service stops the run at its cap itself."""
+
 KILL_AFTER_S = 10
 """The seconds after twice the grace time until an agent is killed."""
 
@@ -139,7 +142,7 @@ def _describe_run(runtime: Runtime, job: Job, token: str, tally: Tally = NEW) ->
         model=job.model,
         skills=job.skills,
         max_turns=None if caps.turns is None else max(caps.turns - tally.turns, 1),
-        max_cost_usd=None if caps.cost_usd is None else caps.cost_usd - cost_usd,
+        max_cost_usd=None if caps.cost_usd is None else max(caps.cost_usd - cost_usd, LEAST_USD),
         token=token,
     )
 
@@ -257,9 +260,8 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, heading: str, w
         job = await update_job(runtime, job, **stop)
     if job.stopped_at:
         return await _stop(runtime, client, job)
-    if (warning := find_warning(watched, caps)) and not runtime.usage_reader.was_warned(job.id):
+    if (warning := find_warning(watched, caps)) and runtime.usage_reader.is_first(job.id, "warning"):
         log.info("job.warned", **job.log_context(), warning=warning)
-        runtime.usage_reader.note_warning(job.id)
         with suppress(JobdError):  # The warning is optional.
             await client.notify(job.id, warning)
     if waiting:
@@ -268,14 +270,18 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, heading: str, w
 
 
 async def _tell(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequence[Telling], tally: Tally) -> None:
-    """Tell a running agent what it has not got yet, if this is a safe point. If it has just ended, nothing happens."""
+    """Tell a running agent what it has not got yet, if this is a safe point.
+
+    If it has just ended, nothing happens. If its session has gone on since its log was read, a later step tells it.
+    """
     argv: Sequence[str] = ()
     if runtime.agents[job.agent].resumes:
         waited = runtime.now() - waiting[0].told_at
-        if not is_safe_point(turns=tally.turns, open_calls=tally.open_calls, waited=waited):
+        if not is_safe_point(turns=tally.turns_of_process, open_calls=tally.open_calls, waited=waited):
             return
         if not SESSION_ID.fullmatch(tally.session_id or ""):
-            log.warning("job.session_unknown", **job.log_context(), agent=job.agent)
+            if runtime.usage_reader.is_first(job.id, "session unknown"):
+                log.warning("job.session_unknown", **job.log_context(), agent=job.agent)
             return
         access = runtime.gateway.grant(job)
         run = _describe_run(runtime, job, access.token if access else "", tally)
@@ -283,7 +289,7 @@ async def _tell(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequenc
         argv = (access.fill_in(launch) if access else launch).argv
     try:
         for telling in waiting:
-            if not await client.tell(job.id, telling.number, telling.message, argv):
+            if not await client.tell(job.id, telling.number, telling.message, argv, tally.processes):
                 return
     except JobdError as error:  # It is told in the next step.
         log.warning("job.not_told", **job.log_context(), error=error.code, reason=error.message)

@@ -55,7 +55,7 @@ class UsageReader:
         self._now = now
         self._threads = ThreadPoolExecutor(READING_THREADS, "usage")
         self._places: dict[str, _Place] = {}
-        self._warned: set[str] = set()
+        self._noted: dict[str, set[str]] = {}
 
     async def read_aside(self, job: Job, agent: Agent, *, whole: bool = False) -> tuple[Tally, Meter, float]:
         """Like `read`, in threads."""
@@ -76,18 +76,17 @@ class UsageReader:
             self._fold(place, b"\n", agent)
         return place.tally, self._describe(job, agent, place, now), (now - place.grew_at).total_seconds()
 
-    def was_warned(self, job_id: str) -> bool:
-        """Whether `note_warning` was called."""
-        return job_id in self._warned
-
-    def note_warning(self, job_id: str) -> None:
-        """Record that the agent was warned. After a restart it is warned again."""
-        self._warned.add(job_id)
+    def is_first(self, job_id: str, what: str) -> bool:
+        """Whether this happens to a job for the first time. A restart forgets."""
+        noted = self._noted.setdefault(job_id, set())
+        is_first = what not in noted
+        noted.add(what)
+        return is_first
 
     def forget(self, job_id: str) -> None:
         """Drop the state of an ended job."""
         self._places.pop(job_id, None)
-        self._warned.discard(job_id)
+        self._noted.pop(job_id, None)
 
     def _find_place(self, job: Job) -> _Place:
         return self._places.setdefault(job.id, _Place(self._now()))

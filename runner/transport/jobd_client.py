@@ -348,13 +348,15 @@ class JobdClient:
         """
         await self.call("notify", job_id=job_id, text=text)
 
-    async def tell(self, job_id: str, number: int, text: str, argv: Sequence[str]) -> bool:
+    async def tell(self, job_id: str, number: int, text: str, argv: Sequence[str], process: int) -> bool:
         """Leave a message for the running agent, which gets it once, however often it is left.
 
         Its session is resumed with this command line. Without one, the message is added to the file that it reads.
-        Returns False if the agent has not begun or has ended.
+        `process` says how many processes of the session have ended. Returns False if the agent has not begun or has
+        ended, or if its session has another process.
         """
-        return (await self.call("tell", job_id=job_id, number=number, text=text, argv=list(argv))).get("taken") is True
+        words = {"number": number, "process": process, "text": text, "argv": list(argv)}
+        return (await self.call("tell", job_id=job_id, **words)).get("taken") is True
 
     async def kill(self, job_id: str) -> int:
         """Kill all processes of the job. Returns how many are still alive."""

@@ -138,7 +138,7 @@ def test_the_next_process_of_a_session_reaches_it_by_the_same_address(prepared: 
     run(prepared, "print(speak(b'one')[1], host, port); time.sleep(60)")
     wait_until(lambda: b"broken off" in prepared.poll("agent")["log"])
     argv = [sys.executable, "-uc", f"{SPEAK}print(speak(b'two')[1], host, port)"]
-    assert prepared.call("tell", number=1, text="", argv=argv)["taken"]
+    assert prepared.call("tell", number=1, process=0, text="", argv=argv)["taken"]
     first, *_, second = prepared.wait("agent")["log"].decode().strip().split("\n")
     assert first == second
     assert first.startswith("broken off 127.0.0.1 ")

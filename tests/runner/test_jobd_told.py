@@ -20,8 +20,9 @@ HEARS_AND_ENDS = ["/bin/sh", "-ec", "echo heard:; cat"]
 MARK = "\x1e"
 
 
-def tell(jobd: Jobd, number: int, text: str, argv: list[str] | None = None) -> bool:
-    taken: bool = jobd.call("tell", number=number, text=text, argv=HEARS_AND_ENDS if argv is None else argv)["taken"]
+def tell(jobd: Jobd, number: int, text: str, argv: list[str] | None = None, process: int = 0) -> bool:
+    argv = HEARS_AND_ENDS if argv is None else argv
+    taken: bool = jobd.call("tell", number=number, process=process, text=text, argv=argv)["taken"]
     return taken
 
 
@@ -60,10 +61,23 @@ def test_a_message_that_is_left_again_is_given_once(jobd: Jobd) -> None:
     assert tell(jobd, 1, "one\n", HEARS)
     wait_for_words(jobd, "at work again")
     assert tell(jobd, 1, "one\n", HEARS), "a service that was killed asks again"
-    assert tell(jobd, 2, "two\n")
+    assert tell(jobd, 2, "two\n", process=1)
     ended = jobd.wait("agent")
     assert ended["log"].decode().count("one\n") == 1
     assert (ended["log"].decode().count("two\n"), ended["told"]) == (1, 2)
+
+
+def test_a_message_does_not_end_a_process_that_the_service_has_not_seen(jobd: Jobd) -> None:
+    """It may not have read the message before."""
+    start_and_wait(jobd)
+    slow = ["/bin/sh", "-ec", "echo begun; sleep 1; cat; echo at work again; sleep 60"]
+    assert tell(jobd, 1, "one\n", slow)
+    wait_for_words(jobd, "begun")
+    assert not tell(jobd, 2, "two\n")
+    wait_for_words(jobd, "at work again")
+    assert tell(jobd, 2, "two\n", process=1)
+    ended = jobd.wait("agent")
+    assert (ended["log"].decode().count("one\n"), ended["log"].decode().count("two\n"), ended["told"]) == (1, 1, 2)
 
 
 def test_messages_that_were_part_of_the_prompt_are_not_given_again(jobd: Jobd) -> None:
@@ -147,6 +161,7 @@ def test_what_the_agent_did_counts_if_its_session_cannot_be_resumed(jobd: Jobd) 
     ended = jobd.wait("agent")
     assert ended["state"] == "done"
     assert ended["result"]["objection"] == NOT_RESUMED
+    assert ended["told"] == 0
     assert b"/no/such/program" in ended["log"]
 
 

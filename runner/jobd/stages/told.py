@@ -4,6 +4,9 @@ The service leaves numbered messages (verb `tell`), and the stage `agent` gives 
 next process of the agent's session. One lock decides whether a message comes before the end of the stage. If it does,
 it is given; if not, the service hears that. So a service that was killed can ask again without harm.
 
+A message ends the process that is at work. If that process has not read its input yet, what it should hear is lost. The
+service sees in the log whether it has, so a message names the process that the service has seen.
+
 A message without a command line is for an agent whose sessions cannot be resumed: it is added to a file that the agent
 reads.
 """
@@ -31,10 +34,14 @@ class Messages(NamedTuple):
     argv: Sequence[str]
     """The command line that resumes the session."""
     prompt: str
+    numbers: Sequence[int]
 
 
 def tell(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave a message. `taken` is false if the agent has not begun or has ended; a message is stored only once."""
+    """Leave a message; it is stored only once.
+
+    `taken` is false if the agent has not begun or has ended, or if its session has another process by now.
+    """
     job, number = JobPaths(request), request["number"]
     with not_ended(job):
         if not job.of_stage(STAGE, "request").exists():
@@ -43,6 +50,8 @@ def tell(request: Mapping[str, Any]) -> dict[str, Any]:
             if number <= count_left(job, book):
                 return {"taken": True}
             if book.get("is_closed") or job.of_stage(STAGE, "json").exists():
+                return {"taken": False}
+            if request["argv"] and request["process"] != book.get("process", 0):
                 return {"taken": False}
             book["messages"] = [*book.get("messages", ()), {name: request[name] for name in ("number", "text", "argv")}]
             if not request["argv"]:
@@ -67,8 +76,8 @@ def count_left(job: JobPaths, book: Mapping[str, Any]) -> int:
 
 def is_told(job: JobPaths) -> bool:
     """Whether there is a message that the agent has not got. Called very often."""
-    book = read_json(job.told_book)
-    return bool(book) and count_left(job, book) > count_given(job)
+    messages: list[dict[str, Any]] = read_json(job.told_book).get("messages", [])
+    return bool(messages) and messages[-1]["number"] > count_given(job)
 
 
 def take_messages(job: JobPaths, *, is_over: bool) -> Messages | None:
@@ -82,8 +91,15 @@ def take_messages(job: JobPaths, *, is_over: bool) -> Messages | None:
         if is_over or not new:
             _save(job, {**book, "is_closed": True})
             return None
-        _save(job, {**book, "given": new[-1]["number"]})
-        return Messages(new[-1]["argv"], "\n".join(message["text"] for message in new))
+        numbers = [message["number"] for message in new]
+        _save(job, {**book, "given": numbers[-1], "process": book.get("process", 0) + 1})
+        return Messages(new[-1]["argv"], "\n".join(message["text"] for message in new), numbers)
+
+
+def put_back(job: JobPaths, messages: Messages) -> None:
+    """Record that the agent did not get these messages, because no process could be started. No more are taken."""
+    with _open(job) as book:
+        _save(job, {**book, "given": messages.numbers[0] - 1, "is_closed": True})
 
 
 def _show(job: JobPaths, messages: Sequence[Mapping[str, Any]]) -> None:

@@ -23,7 +23,7 @@ from ..sandbox.sandbox import is_sandboxed
 from ..stages.command import CommandResult, NotRunnable
 from ..stages.stage import Stage
 from ..stages.tail import LOOK_EVERY_S, TailReader
-from ..stages.told import GOES_ON, is_told, take_messages
+from ..stages.told import GOES_ON, Messages, is_told, put_back, take_messages
 from .watchers import read_warning, watch_over
 
 NOT_RESUMED = "the agent's session could not be resumed with what it was told"
@@ -47,18 +47,18 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         env |= {"PATH": f"{job.venv / 'bin'}:{path}", "PTQ_PATH": path}
     env = {**job.environment(), "BASH_ENV": str(find_bash_env(job)), **env}
     argv, stdin = request["argv"], prompt if request["prompt_on_stdin"] else None
-    has_run = False
+    messages: Messages | None = None
     while True:
         try:
             ended = run_process(stage, [expand_home(job, fill_in(word, relay)) for word in argv], env, stdin, relay)
         except Failure as failure:
-            if not has_run:
+            if messages is None:
                 raise
+            put_back(job, messages)
             # What the agent has done so far counts, so the run ends as if a watcher had ended it.
             stage.log.say(failure.message)
             ended = CommandResult(1, None, NOT_RESUMED)
             break
-        has_run = True
         # The environment is tried once: by now the agent may have changed what the smoke test needs.
         del stage.watchers[1:]
         is_over = ended.reason not in (None, "told") or os.path.lexists(job.of_stage("agent", "stop"))

@@ -154,7 +154,7 @@ def test_what_the_earlier_processes_of_a_session_have_taken_is_added_up() -> Non
     two = AgentEvent(EventKind.END, usage=make_usage(200, 0, 20, 0.5), scope=WHOLE, ending=Ending.FINISHED)
     call = AgentEvent(EventKind.TOOL_CALL)
     before = Tally().add([call, one]).go_on()
-    assert (before.usage, before.ending, before.open_calls) == (one.usage, None, 0)
+    assert (before.usage, before.ending, before.open_calls, before.processes) == (one.usage, None, 0, 1)
     after = before.add([two])
     assert (after.usage.tokens, after.usage.cost_usd, after.ending) == (330, 0.75, Ending.FINISHED)
 
@@ -175,3 +175,12 @@ def test_calls_without_a_result_are_counted() -> None:
     call, result = AgentEvent(EventKind.TOOL_CALL), AgentEvent(EventKind.TOOL_RESULT)
     counts = [Tally().add(events).open_calls for events in ([call], [call, call, result], [call, result], [result])]
     assert counts == [1, 1, 0, 0]
+
+
+def test_each_process_of_a_session_has_turns_of_its_own() -> None:
+    """Some command lines number the turns of each process from 1."""
+    turn = AgentEvent(EventKind.TEXT, turn="1")
+    before = Tally().add([turn]).go_on()
+    assert (before.turns, before.turns_of_process) == (1, 0)
+    after = before.add([turn])
+    assert (after.turns, after.turns_of_process) == (2, 1)
