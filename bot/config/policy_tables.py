@@ -373,9 +373,12 @@ class RepositoryTable(Table):
         if name not in known:
             raise ValueError(f"unknown profile; available: {', '.join(sorted(known))}")
         profile = known[name]
-        limits = {**profile.get("limits", {}), **given.get("limits", {})}
-        briefs = [*profile.get("brief", []), *_as_list(given.get("brief", []))]
-        return {**profile, **given, "limits": limits, "brief": briefs}
+        both = {**profile, **given}
+        if isinstance(limits := given.get("limits"), dict):
+            both["limits"] = {**profile.get("limits", {}), **limits}
+        if isinstance(brief := _as_list(given.get("brief")), list):
+            both["brief"] = [*profile.get("brief", []), *brief]
+        return both
 
     @model_validator(mode="after")
     def _fetched_one_way(self) -> RepositoryTable:

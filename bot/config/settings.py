@@ -337,10 +337,18 @@ def _resolve_paths(values: dict[str, Any], folder: Path) -> None:
 
 def _resolve(table: dict[str, Any], keys: Iterable[str], folder: Path) -> None:
     for key in keys:
-        if isinstance(table.get(key), str):
-            # Without a home, the path stays unchanged, and will be missing.
-            with suppress(RuntimeError):
-                table[key] = str(folder / Path(table[key]).expanduser())
+        found = table.get(key)
+        if isinstance(found, list):
+            table[key] = [_find_path(one, folder) for one in found]
+        elif found is not None:
+            table[key] = _find_path(found, folder)
+
+
+def _find_path(given: object, folder: Path) -> object:
+    # Without a home, the path stays unchanged, and will be missing.
+    with suppress(RuntimeError):
+        return str(folder / Path(given).expanduser()) if isinstance(given, str) else given
+    return given
 
 
 def describe_problems(error: ValidationError, model: type[Table] | None = None) -> list[str]:

@@ -231,7 +231,7 @@ async def _create(
     if not plan.preset.has_agent and not scripts:
         raise NothingToVerify(replies.render_nothing_to_verify(), form_errors.NOTHING_TO_VERIFY)
     if plan.gives_way:
-        await _give_way(connection, context, plan.gives_way, request.person.name)
+        await _give_way(connection, context, plan.gives_way, request.person.mention)
     wanted = _draft(context, request, snapshot, plan)
     job = await open_job(connection, context.find_page_root(wanted), wanted, context.now())
     await add_checks(connection, job.id, scripts)
@@ -260,7 +260,7 @@ def list_scripts(snapshot: Snapshot, earlier: Sequence[Script]) -> list[Script]:
 async def _give_way(connection: AsyncConnection, context: Context, waiting: Job, by: str) -> None:
     """Cancel a queued job that its thread does not know of."""
     now = context.now()
-    await job_rows.move_job(connection, waiting, JobState.CANCELLED, now, f"replaced by a job that @{by} requested")
+    await job_rows.move_job(connection, waiting, JobState.CANCELLED, now, f"replaced by a job that {by} requested")
     if case := await casebook.fetch_case(connection, waiting.case_key):
         await casebook.save_case(connection, end_job(case, waiting.id, now, approvable=False))
 

@@ -110,14 +110,29 @@ def test_the_example_shows_every_key_with_its_default() -> None:
     assert RecoveryTable(**example["recovery"]) == RecoveryTable()
 
 
-def test_a_repositorys_brief_is_read_and_follows_its_profiles(tmp_path: Path) -> None:
+@pytest.mark.parametrize("value", ['"own.md"', '["own.md"]'])
+def test_a_repositorys_brief_is_read_and_follows_its_profiles(tmp_path: Path, value: str) -> None:
     (tmp_path / "own.md").write_text("Ask `make check` first.\n")
-    change = swap('# brief = "widgets.md"', 'brief = "own.md"')
+    change = swap('# brief = "widgets.md"', f"brief = {value}")
     alone = load(tmp_path, lambda text: change(text).replace('profile = "pytorch"', ""))
     assert alone.repository_rules()[0].brief == "Ask `make check` first."
     brief = load(tmp_path, change).repository_rules()[0].brief
     assert brief.startswith("### Where things are\n")
     assert brief.endswith("\n\nAsk `make check` first.")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('# brief = "widgets.md"', "brief = 5", "brief: must be a list"),
+        ("limits = { timeout_s = 7200 }", "limits = 5", "limits: must be a table"),
+    ],
+)
+def test_a_number_in_place_of_what_a_profile_also_has_is_refused(
+    tmp_path: Path, old: str, new: str, problem: str
+) -> None:
+    (found,) = problems(tmp_path, swap(old, new))
+    assert found.startswith(f'repos."octo/widgets".{problem}')
 
 
 @pytest.mark.parametrize(("text", "problem"), [(None, "does not exist: "), (" \n", "must hold 1 to 20,000 characters")])
