@@ -208,7 +208,7 @@ class ModelGateway:
         url, task = request.rel_url.with_path(path, keep_query=True), asyncio.current_task()
         assert task
         assert request.transport
-        if len(endpoint.answering) >= self._find_most(endpoint):
+        if len(endpoint.answering) >= self._find_limit(endpoint):
             return self._turn_away(path, 503, "too many requests at once")
         endpoint.answering[task] = _Caller(task, request.transport)
         try:
@@ -216,7 +216,7 @@ class ModelGateway:
         finally:
             del endpoint.answering[task]
 
-    def _find_most(self, endpoint: JobEndpoint) -> int:
+    def _find_limit(self, endpoint: JobEndpoint) -> int:
         """The most connections that a job may have now."""
         return find_most(sum(len(each.answering) for each in self._endpoints.values() if each is not endpoint))
 
@@ -277,7 +277,7 @@ class ModelGateway:
         """Handle one connection from the machine."""
         task = asyncio.current_task()
         assert task
-        if len(endpoint.answering) >= self._find_most(endpoint) and not endpoint.break_off_stranger():
+        if len(endpoint.answering) >= self._find_limit(endpoint) and not endpoint.break_off_stranger():
             stream.abort()
             return
         endpoint.answering[task] = endpoint.strangers[task] = stream

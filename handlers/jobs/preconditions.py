@@ -237,13 +237,8 @@ async def find_proven_repro(
         for check in own:
             finding = await run_aside(report.size, judge_for, job, check, report)
             if finding.verdict in SHOWS_BUG:
-                return [(CheckKind.KEPT, _name_attempt(job), check.script)]
+                return [(CheckKind.KEPT, f"attempt {job.attempt}", check.script)]
     return []
-
-
-def _name_attempt(job: Job) -> str:
-    """What readers call the attempt that a script is from."""
-    return f"attempt {job.attempt}"
 
 
 async def find_known(

@@ -360,7 +360,8 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job) 
 async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, now: datetime) -> Job:
     """Create the job of an issue without an active one, and update its case and thread.
 
-    It is confidential if its case is, under any name of the repository.
+    It is confidential if its case is, under any name of the repository, or if its request says so. The request of a job
+    that replaces a confidential one does.
     """
     if await casebook.fetch_confidential(connection, request.repository, request.issue_number):
         request = replace(request, confidential=True)

@@ -13,9 +13,9 @@ from runner.db.sql import insert_new
 from runner.model.telling import Telling
 
 
-async def insert_telling(connection: AsyncConnection, telling: Telling) -> bool:
-    """Store a message. False if its occasion or its number has one already."""
-    return await insert_new(connection, tellings, asdict(telling))
+async def insert_telling(connection: AsyncConnection, telling: Telling) -> None:
+    """Store a message, unless its occasion or its number has one already."""
+    await insert_new(connection, tellings, asdict(telling))
 
 
 async def fetch_tellings(connection: AsyncConnection, job_id: str) -> list[Telling]:

@@ -433,4 +433,6 @@ async def test_an_offset_that_is_none_counts_as_the_beginning(site: Site, told: 
     job = await site.add(state=JobState.RUNNING)
     site.spool.append(job.id, "agent", b"one\n")
     async with site.session.get(f"{site.url}/jobs/{ID}/log/agent/events", params={"from": told}) as reply:
-        await Follower(reply).until_log("one")
+        reader = Follower(reply)
+        await reader.until_log("one")
+        assert squeeze(reader.log) == "one"
