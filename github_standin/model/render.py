@@ -57,7 +57,7 @@ def node_id(kind: str, key: object) -> str:
 
 def render_user(links: Links, user: User) -> Json:
     """Schema `simple-user`."""
-    api = f"{links.api}/users/{user.login}"
+    api = f"{links.api}/users/{quote(user.login)}"
     page = f"{links.web}/apps/{user.login.removesuffix('[bot]')}" if user.type == "Bot" else f"{links.web}/{user.login}"
     return {
         "login": user.login,

@@ -5,6 +5,7 @@ In a folder, its modules are compiled once, and not for every call.
 
 from __future__ import annotations
 
+import functools
 import io
 import zipfile
 from pathlib import Path
@@ -44,6 +45,7 @@ print(json.dumps(answer))
 """Unpacks standard input at a path, whole or not at all. Its answer has the same form as jobd's."""
 
 
+@functools.cache
 def build_program() -> bytes:
     """The program as an archive that Python can run (PEP 441). The same source always gives the same bytes."""
     archive = io.BytesIO()

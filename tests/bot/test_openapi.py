@@ -64,12 +64,12 @@ def test_a_comment_and_its_answer_pass(github: OpenApi) -> None:
 
 def test_a_missing_request_field_is_named(github: OpenApi) -> None:
     said = refusal_of(github, posted(COMMENTS, {}))
-    assert said == f"POST {COMMENTS}: body: $: 'body' is a required property"
+    assert said == f'POST {COMMENTS}: body: $: "body" is a required property'
 
 
 def test_a_request_field_of_the_wrong_type_is_named(github: OpenApi) -> None:
     said = refusal_of(github, posted(COMMENTS, {"body": 7}))
-    assert "$.body: 7 is not of type 'string'" in said
+    assert '$.body: 7 is not of type "string"' in said
 
 
 def test_a_misspelt_request_field_is_refused(github: OpenApi) -> None:
@@ -126,7 +126,7 @@ def test_an_answer_that_lacks_a_field_is_named(github: OpenApi) -> None:
     del answer["user"]["login"]
     said = refusal_of(github, answered("GET", COMMENTS, 200, [answer]))
     assert said.startswith(f"answer 200 to GET {COMMENTS}: $[0].user: ")
-    assert "'login' is a required property" in said
+    assert '"login" is a required property' in said
 
 
 def test_an_answer_with_a_malformed_time_is_named(github: OpenApi) -> None:
@@ -147,7 +147,7 @@ def test_an_undocumented_status_is_refused(github: OpenApi) -> None:
 def test_a_refusal_that_is_possible_everywhere_needs_githubs_shape(github: OpenApi, status: int) -> None:
     path = "/repos/octo/widgets/collaborators/alice/permission"
     github.check(answered("GET", path, status, {"message": "No", "documentation_url": "https://docs.github.com/rest"}))
-    assert "'message' is a required property" in refusal_of(github, answered("GET", path, status, {"error": "No"}))
+    assert '"message" is a required property' in refusal_of(github, answered("GET", path, status, {"error": "No"}))
 
 
 def test_an_outage_may_say_anything(github: OpenApi) -> None:
@@ -156,7 +156,7 @@ def test_an_outage_may_say_anything(github: OpenApi) -> None:
 
 def test_a_lost_answer_excuses_no_request(github: OpenApi) -> None:
     github.check(replace(posted(COMMENTS, {"body": "Hello"}), status=0))
-    assert "'body' is a required property" in refusal_of(github, replace(posted(COMMENTS, {}), status=0))
+    assert '"body" is a required property' in refusal_of(github, replace(posted(COMMENTS, {}), status=0))
 
 
 def test_an_empty_answer_must_be_empty(github: OpenApi) -> None:

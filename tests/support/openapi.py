@@ -12,18 +12,13 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Protocol
 
-from jsonschema.exceptions import ValidationError, best_match  # type: ignore[import-untyped]
-from jsonschema.validators import extend  # type: ignore[import-untyped]
-from openapi_schema_validator import OAS30ReadValidator, OAS30WriteValidator
-from referencing import Registry
-from referencing.jsonschema import DRAFT4
+from jsonschema_rs import Draft4Validator, ValidationError
 
 from tests.support.descriptions import find_openapi
 
 Schema = Mapping[str, Any]
-_DESCRIPTION = "github:"
 _BASIC_ERROR: Schema = {
-    "allOf": [{"$ref": f"{_DESCRIPTION}#/components/schemas/basic-error"}],
+    "allOf": [{"$ref": "#/components/schemas/basic-error"}],
     "type": "object",
     "required": ["message"],
 }
@@ -52,25 +47,6 @@ class Exchange(Protocol):
     def status(self) -> int: ...
     @property
     def response_body(self) -> bytes: ...
-
-
-def _unless_null(keyword: Any) -> Any:
-    """GitHub writes `nullable` beside `allOf`, `oneOf` and `enum` too, and means it; OpenAPI 3.0 ignores it there."""
-
-    def check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-        if not (instance is None and schema.get("nullable")):
-            yield from keyword(validator, value, instance, schema) or ()
-
-    return check
-
-
-def _understand_nullable(validator_class: Any) -> Any:
-    keywords = ("allOf", "anyOf", "oneOf", "enum")
-    return extend(validator_class, {word: _unless_null(validator_class.VALIDATORS[word]) for word in keywords})
-
-
-_RequestValidator = _understand_nullable(OAS30WriteValidator)
-_AnswerValidator = _understand_nullable(OAS30ReadValidator)
 
 
 class _Kind(IntEnum):
@@ -111,11 +87,13 @@ class OpenApi:
 
     def __init__(self) -> None:
         self._document = _read_document()
-        self._registry: Any = Registry().with_resource(_DESCRIPTION, DRAFT4.create_resource(self._document))
         self._root = _Branch()
         for template in self._document["paths"]:
             functools.reduce(_Branch.grow, self._steps_of(template), self._root).template = template
-        self._validators: dict[tuple[bool, str], Any] = {}
+        self._schemas: dict[str, Any] = {}
+        """Named schemas as `_allow_null` makes them."""
+        self._validators: dict[str, Draft4Validator] = {}
+        """By the place of their schema in the description."""
 
     def check(self, exchange: Exchange) -> None:
         """Raise `DescriptionMismatch` unless GitHub would understand the request and could give this answer."""
@@ -146,7 +124,7 @@ class OpenApi:
             pointer = answers[status].get("$ref", pointer).removeprefix("#")
             self._check_documented_body(where, described, pointer, exchange.response_body)
         elif exchange.status in _ALWAYS_POSSIBLE:
-            validator = self._make_validator(_AnswerValidator, _BASIC_ERROR)
+            validator = self._make_validator(_BASIC_ERROR)
             _raise_first(where, validator, _parse_json(where, exchange.response_body))
         elif exchange.status < 500:
             raise DescriptionMismatch(f"{where}: not documented; documented are {', '.join(answers)}")
@@ -185,7 +163,7 @@ class OpenApi:
                 raise DescriptionMismatch(f"{where}: query parameter {name} is required")
 
     def _check_query_value(self, where: str, schema: Schema, text: str) -> None:
-        validator = self._make_validator(_RequestValidator, schema)
+        validator = self._make_validator(schema)
         if not any(validator.is_valid(reading) for reading in _readings_of(text)):
             raise DescriptionMismatch(f"{where}: {text!r} does not fit {json.dumps(schema)[:300]}")
 
@@ -204,7 +182,7 @@ class OpenApi:
             return
         value = _parse_json(where, body)
         pointer = _pointer("paths", template, method.lower(), "requestBody", "content", "application/json", "schema")
-        self._check_value(f"{where}: body", _RequestValidator, pointer, value)
+        self._check_value(f"{where}: body", pointer, value)
         self._refuse_unknown_fields(where, content["schema"], value)
 
     def _refuse_unknown_fields(self, where: str, schema: Schema, value: Any) -> None:
@@ -227,20 +205,36 @@ class OpenApi:
                 raise DescriptionMismatch(f"{where}: has no body, got {body[:100]!r}")
         elif "application/json" in content:
             value = _parse_json(where, body)
-            self._check_value(where, _AnswerValidator, f"{pointer}/content/application~1json/schema", value)
+            self._check_value(where, f"{pointer}/content/application~1json/schema", value)
 
-    def _check_value(self, where: str, validator_class: Any, pointer: str, value: Any) -> None:
-        key = (validator_class is _RequestValidator, pointer)
-        if key not in self._validators:
-            self._validators[key] = self._make_validator(validator_class, {"$ref": f"{_DESCRIPTION}#{pointer}"})
-        _raise_first(where, self._validators[key], value)
+    def _check_value(self, where: str, pointer: str, value: Any) -> None:
+        if pointer not in self._validators:
+            self._validators[pointer] = self._make_validator({"$ref": f"#{pointer}"})
+        _raise_first(where, self._validators[pointer], value)
 
-    def _make_validator(self, validator_class: Any, schema: Schema) -> Any:
-        return validator_class(schema, registry=self._registry, format_checker=validator_class.FORMAT_CHECKER)
+    def _make_validator(self, schema: Schema) -> Draft4Validator:
+        """A validator with the schemas to which this one refers, and no more of the description: that is long."""
+        schema, referred = _allow_null(self._resolve(schema)), dict[str, Any]()
+        self._gather(schema, referred)
+        return Draft4Validator({**schema, "components": {"schemas": referred}}, validate_formats=True)
+
+    def _gather(self, node: Any, referred: dict[str, Any]) -> None:
+        """Add every schema to which the node refers."""
+        if isinstance(node, list):
+            for each in node:
+                self._gather(each, referred)
+        elif isinstance(node, dict):
+            name = str(node.get("$ref", "")).removeprefix("#/components/schemas/").partition("/")[0]
+            if name and name not in referred:
+                referred[name] = self._schemas.get(name) or _allow_null(self.describe_component("schemas", name))
+                self._schemas[name] = referred[name]
+                self._gather(referred[name], referred)
+            for each in node.values():
+                self._gather(each, referred)
 
     def _resolve(self, thing: Mapping[str, Any]) -> Mapping[str, Any]:
         while "$ref" in thing:
-            steps = thing["$ref"].removeprefix("#/").split("/")
+            steps = [_unescape(step) for step in thing["$ref"].removeprefix("#/").split("/")]
             thing = functools.reduce(lambda node, step: node[step], steps, self._document)
         return thing
 
@@ -276,10 +270,33 @@ def _parse_json(where: str, body: bytes) -> Any:
         raise DescriptionMismatch(f"{where}: body is no JSON ({error}): {body[:100]!r}") from error
 
 
-def _raise_first(where: str, validator: Any, value: Any) -> None:
-    error = best_match(validator.iter_errors(value))
-    if error is not None:
-        raise DescriptionMismatch(f"{where}: {error.json_path}: {error.message[:500]}")
+def _raise_first(where: str, validator: Draft4Validator, value: Any) -> None:
+    if not validator.is_valid(value):
+        error = _find_cause(next(iter(validator.iter_errors(value))))
+        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.instance_path)
+        raise DescriptionMismatch(f"{where}: ${place}: {error.message[:500]}")
+
+
+def _find_cause(error: ValidationError) -> ValidationError:
+    """Why a value fits no branch: the error that is deepest in it, of the last branch among equals: the others are
+    often `null`."""
+    while branches := getattr(error.kind, "context", None):
+        error = max(reversed([branch[0] for branch in branches]), key=lambda each: len(each.instance_path))
+    return error
+
+
+def _allow_null(node: Any) -> Any:
+    """Write `nullable` as JSON Schema. GitHub writes it beside `allOf`, `oneOf` and `enum`, too, and means it."""
+    if isinstance(node, list):
+        return [_allow_null(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    schema = {word: _allow_null(each) for word, each in node.items()}
+    return {"anyOf": [{"type": "null"}, schema]} if schema.get("nullable") is True else schema
+
+
+def _unescape(step: str) -> str:
+    return step.replace("~1", "/").replace("~0", "~")
 
 
 @functools.cache

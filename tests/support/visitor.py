@@ -107,4 +107,4 @@ async def open_visitor(folder: Path, *, watched: bool = True) -> AsyncIterator[V
             yield visitor
     finally:
         await github.stop()
-    assert github.complaints == []
+    assert not github.complaints, "\n".join(github.complaints)
