@@ -112,7 +112,7 @@ _NO_CODE = {ord("`"): "\u02bc", **{ord(char): f"\u27e8U+{ord(char):04X}\u27e9" f
 
 def show_path(path: str) -> str:
     """A path, or others' words, in a sentence of ours: as code on one line."""
-    shown = show_invisible(path).translate(_NO_CODE)
+    shown = show_invisible(path[: MAX_SHOWN + 1]).translate(_NO_CODE)  # Cut first: a machine may send megabytes.
     return f"`{shown}`" if len(shown) <= MAX_SHOWN else f"`{shown[:MAX_SHOWN]}…`"
 
 
@@ -144,12 +144,12 @@ def decode_exactly(content: bytes) -> str:
     UTF-8 is read as it is. Each other byte, and NUL, becomes a stand-in that `escape_invisible` writes as `⟨0xE9⟩`.
     """
     text = content.decode(errors="surrogateescape")
-    return text.translate(_STAND_INS) if _UNSTOREABLE.search(text) else text
+    return _translate(text, _STAND_INS) if _UNSTOREABLE.search(text) else text
 
 
 def encode_exactly(text: str) -> bytes:
     """The bytes that `decode_exactly` was given."""
-    return text.translate(_RAW_BYTES).encode(errors="surrogateescape")
+    return _translate(text, _RAW_BYTES).encode(errors="surrogateescape")
 
 
 def drop_cut_character(text: str) -> str:

@@ -312,7 +312,7 @@ _FOOTNOTE = re.compile(r"[ \t>*+.)0-9-]*+\[\^[^\] \t\n\0]++\]:")
 """Begins a footnote's text, which a page shows at its end or not at all. Our parser has no footnotes."""
 
 
-_DELIMITERS = re.compile(r"(?=[^|:\n]*[|:])[\s|:-]*-[\s|:-]*")
+_DELIMITERS = re.compile(r"(?=[^|:\v\f\n]*[|:\v\f])(?=[^-\n]*-)[\s|:-]*+")
 """A line that may stand below the head of a table. Rows follow up to the end of the paragraph, with or without `|`.
 
 GitHub finds tables that our parser does not: with one column without a `|`, or with another kind of space.

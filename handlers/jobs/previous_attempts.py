@@ -16,6 +16,9 @@ from runner.model.job import Job, Report
 MAX_FAILURE = 1_000
 """The most characters, as for the other limits. Together they add at most 49,000 to a brief."""
 
+READ, UNSURE = 60_000, 10_000
+"""Characters of a text that are read, and those next to where it is cut. No usual secret is longer."""
+
 MAX_REPORT = 20_000
 MAX_WORKLOG = 20_000
 MAX_REPRO = 8_000
@@ -45,28 +48,34 @@ def recall(job: Job, report: Report | None, secrets: Collection[str], *, continu
     changes = report.changes if report else ()
     return EarlierAttempt(
         job=job,
-        failure=_keep_start(redact(job.failure or "", secrets), MAX_FAILURE),
-        report=_keep_start(redact(report.body, secrets), MAX_REPORT) if report else "",
-        worklog=_keep_end(redact(report.worklog, secrets), MAX_WORKLOG) if report else "",
-        repro=_keep_start(redact(report.repro, secrets), MAX_REPRO) if report else "",
+        failure=_keep_start(job.failure or "", secrets, MAX_FAILURE),
+        report=_keep_start(report.body, secrets, MAX_REPORT) if report else "",
+        worklog=_keep_end(report.worklog, secrets, MAX_WORKLOG) if report else "",
+        repro=_keep_start(report.repro, secrets, MAX_REPRO) if report else "",
         edited=any(not configures_agents(change.path) for change in changes),
         configured=any(configures_agents(change.path) for change in changes),
         continued=continued,
     )
 
 
-def _keep_start(text: str, limit: int) -> str:
-    """The revealed text, cut to `limit` characters with a notice."""
-    shown = show_invisible(text)
-    if len(shown) <= limit:
+def _keep_start(text: str, secrets: Collection[str], limit: int) -> str:
+    """The revealed text without secrets, cut to `limit` characters with a notice.
+
+    Of a long text only the beginning is read, because a transaction may wait for this. A secret that is cut off there
+    is not found, so the last part of what is read is left out.
+    """
+    shown = show_invisible(redact(text[:READ], secrets))
+    if len(text) <= READ and len(shown) <= limit:
         return shown
+    shown = shown if len(text) <= READ else shown[:-UNSURE]
     notice = f"\n[cut here: the original has {len(text)} characters]"
     return shown[: limit - len(notice)] + notice
 
 
-def _keep_end(text: str, limit: int) -> str:
-    shown = show_invisible(text)
-    if len(shown) <= limit:
+def _keep_end(text: str, secrets: Collection[str], limit: int) -> str:
+    shown = show_invisible(redact(text[-READ:], secrets))
+    if len(text) <= READ and len(shown) <= limit:
         return shown
+    shown = shown if len(text) <= READ else shown[UNSURE:]
     notice = f"[the beginning is cut off: the original has {len(text)} characters]\n"
     return notice + shown[len(notice) - limit :]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from handlers.text.markdown import LANGUAGES, LINE_START, Fence, find_half_span, find_spans, parse_blocks, split_fences
-from handlers.text.secret_forms import find_forms, find_head, find_present, has_head, mask_escaped
+from handlers.text.secret_forms import PIECE, find_forms, find_head, find_matches, find_present, has_head, mask_escaped
 from runner.characters import show_invisible
 from runner.model.jobd_answers import SAYS
 
@@ -35,7 +35,17 @@ class Rule:
 
 def _replace(name: str, pattern: str, replacement: str = REDACTED, flags: re.RegexFlag = re.NOFLAG) -> Rule:
     compiled = re.compile(pattern, flags)
-    return Rule(name, partial(compiled.sub, replacement), pattern=compiled)
+    return Rule(name, partial(_substitute, compiled, replacement), pattern=compiled)
+
+
+def _substitute(pattern: re.Pattern[str], replacement: str, text: str) -> str:
+    if len(text) <= PIECE:
+        return pattern.sub(replacement, text)
+    parts, done = [], 0
+    for found in find_matches(pattern, text):
+        parts += [text[done : found.start()], found.expand(replacement)]
+        done = found.end()
+    return "".join([*parts, text[done:]]) if parts else text
 
 
 # Secrets
@@ -193,7 +203,7 @@ KEY_SHAPES: tuple[Rule, ...] = (
     ),
     _replace(
         "passwords for curl",
-        r"(curl[ \t][^\n;|]{0,150}?(?<=[ \t])(?:-u|--user)[ \t=]{0,3}[\"']?[\w.@+-]{1,60}:)"
+        r"(curl[ \t](?:(?!curl[ \t])[^\n;|]){0,150}?(?<=[ \t])(?:-u|--user)[ \t=]{0,3}[\"']?[\w.@+-]{1,60}:)"
         rf"{_not_left_open(_VALUE_END)}(?=[^\s\"']{{0,80}}[0-9])[^\s\"']{{4,}}",
         rf"\1{REDACTED}",
     ),

@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus
 MIN_SECRET = 6
 """Characters. A shorter value would be found in innocent words."""
 
-MIN_PIECE = 20
+MINPIECE = 20
 """Characters of a line of a secret that has several, from which on the line alone is taken for the secret."""
 
 MIN_PACKED = 8
@@ -81,7 +81,7 @@ def find_forms(secrets: frozenset[str]) -> tuple[str, ...]:
     """
     forms = {form for secret in spell_out(secrets) for form in (secret, secret.replace("\r\n", "\n"))}
     pieces = {piece.strip() for form in forms if "\n" in form.strip() for piece in form.split("\n")}
-    pieces = {piece for piece in pieces if len(piece) >= MIN_PIECE and not piece.startswith("-----")}
+    pieces = {piece for piece in pieces if len(piece) >= MINPIECE and not piece.startswith("-----")}
     encoded = {form for secret in secrets if len(secret.strip()) >= MIN_SECRET for form in _encode(secret.strip())}
     return tuple(sorted((form for form in forms | pieces | encoded if len(form) >= MIN_SECRET), key=len, reverse=True))
 
@@ -116,15 +116,15 @@ def _find_heads(secrets: frozenset[str]) -> tuple[tuple[str, ...], Mapping[str, 
     return tuple(head for head in heads if head.count("\n") == 1), longer
 
 
-_PIECE = 50_000
+PIECE = 20_000
 """Characters that are searched at once. Other threads wait for that: a few milliseconds, and 100 for some megabytes."""
 
 
 def _cut(text: str) -> Iterator[str]:
     """The text in pieces. Each ends with a blank, which no match of `_RUN` and `_DROPPED` goes over."""
     start = 0
-    while len(text) - start > _PIECE:
-        blanks = (text.rfind(blank, start, start + _PIECE) for blank in "\n ")
+    while len(text) - start > PIECE:
+        blanks = (text.rfind(blank, start, start + PIECE) for blank in "\n ")
         end = (next((at for at in blanks if at >= 0), -1) + 1) or (text.find("\n", start) + 1) or len(text)
         yield text[start:end]
         start = end
@@ -154,7 +154,27 @@ def find_spans(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> It
             yield at, at + len(secret)
             at = text.find(secret, at + len(secret))
     for shape in shapes:
-        yield from (found.span() for found in shape.finditer(text)) if shape else ()
+        yield from (found.span() for found in find_matches(shape, text)) if shape else ()
+
+
+_MARGIN = 2_000
+"""Characters by which it is certain whether a key begins at a place."""
+
+
+def find_matches(shape: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """Like `finditer`, in pieces, so that other threads can run: some megabytes may take seconds.
+
+    Only a private key is searched for at once: where it begins depends on its end, which may be far away.
+    """
+    size, start, at = len(text) if "-----END" in shape.pattern else PIECE, 0, 0
+    while start < len(text):
+        end = start + size
+        at = max(at, start)
+        while (found := shape.search(text, at, end + _MARGIN)) and found.start() < end:
+            found = shape.match(text, found.start()) or found  # It may go on behind what was searched.
+            at = found.end()
+            yield found
+        start = max(end, at)
 
 
 def find_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> Iterator[tuple[int, int]]:

@@ -23,6 +23,9 @@ from runner.characters import escape_invisible, show_path
 MAX_KEPT = 4
 """Patches that are kept as they are shown: a report asks several times for the same one."""
 
+LONG = 1_000_000
+"""Characters of a patch of which only the last one is kept. What is shown can be eight times as long."""
+
 _KINDS = {"context": "unchanged", "hunk": "unchanged"}
 """What lines are called, where not by their kind: a hunk's head quotes a line that stays."""
 
@@ -74,7 +77,12 @@ class ShownPatch:
 
 def show_patch(patch: str, secrets: Collection[str], shapes: Sequence[Rule] = KEY_SHAPES) -> ShownPatch:
     """The patch as people may see it. The only way in which one leaves the service."""
-    return _show(patch, find_forms(frozenset(secrets)), tuple(shapes))
+    return (_show if len(patch) <= LONG else _show_long)(patch, find_forms(frozenset(secrets)), tuple(shapes))
+
+
+@lru_cache(1)
+def _show_long(patch: str, secrets: Sequence[str], shapes: Sequence[Rule]) -> ShownPatch:
+    return _show.__wrapped__(patch, secrets, shapes)
 
 
 @lru_cache(MAX_KEPT)

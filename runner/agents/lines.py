@@ -16,7 +16,8 @@ MAX_MONEY = 10**4
 
 def parse_line(line: str) -> Mapping[str, Any] | None:
     """The JSON object on a line; None for anything else, such as a warning between the events."""
-    if not line.lstrip().startswith("{"):  # The parser needs several microseconds to refuse an empty line.
+    # The parser needs several microseconds to refuse what is no object.
+    if not line.lstrip().startswith("{") or not line.rstrip().endswith("}"):
         return None
     try:
         value = parse_bounded(line.encode(errors="replace"))

@@ -68,7 +68,7 @@ def read_report(job: Job, raw: Mapping[str, Any], profile: Profile, secret: byte
     """The report of a job, with a digest that needs `secret`. Raises `BadArtifacts` if `raw` is invalid."""
     limits = profile.limits
     changes = _read_changes(raw, limits)
-    patch = _read_patch(raw)
+    patch = _read_patch(raw, limits)
     refusals = [*find_refusals(job, changes, profile.protected_paths), *_refuse_long(patch, limits)]
     refusals += [] if refusals else _refuse_mismatch(patch, changes)
     texts = {name: _read_text(raw, name, limits.max_text_bytes) for name in ("report", "worklog", "pr_title", "repro")}
@@ -95,11 +95,12 @@ def _read_text(raw: Mapping[str, Any], name: str, limit: int | None = None) -> s
     return make_storable(text)  # At once, so that the text that is checked, shown and stored is the same.
 
 
-def _read_patch(raw: Mapping[str, Any]) -> str:
-    """The patch exactly as git wrote it: see `decode_exactly`."""
+def _read_patch(raw: Mapping[str, Any], limits: Limits) -> str:
+    """The patch exactly as git wrote it: see `decode_exactly`. One that is too long is cut, and refused elsewhere."""
     patch = raw.get("patch")
     if not isinstance(patch, str):
         raise BadArtifacts("the text 'patch' is missing")
+    patch = patch[: _max_patch(limits) + 1]
     try:
         return decode_exactly(patch.encode(errors="surrogateescape"))
     except UnicodeEncodeError:  # Our program sends no such text, and the replacement never matches a change.
@@ -107,6 +108,7 @@ def _read_patch(raw: Mapping[str, Any]) -> str:
 
 
 def _max_patch(limits: Limits) -> int:
+    """Bytes of the longest patch."""
     return MAX_PATCH_FACTOR * limits.max_change_bytes + limits.max_text_bytes
 
 
@@ -115,15 +117,22 @@ def _refuse_long(patch: str, limits: Limits) -> Iterable[str]:
 
     A small change can have a long patch, because it may delete a large file.
     """
-    if len(patch) > _max_patch(limits):
-        yield f"the diff is longer than {_max_patch(limits)} characters, too long to be shown whole"
+    if _is_longer(patch, _max_patch(limits)):
+        yield f"the diff is longer than {_max_patch(limits)} bytes, too long to be shown whole"
     elif patch.count("\n") > MAX_PATCH_LINES:
         yield f"the diff has more than {MAX_PATCH_LINES} lines, too many to be read"
 
 
+def _is_longer(text: str, limit: int) -> bool:
+    """Whether a text has more bytes than the limit. Most texts are too short for that."""
+    return 4 * len(text) > limit and len(text.encode()) > limit
+
+
 def _cut_patch(patch: str, limits: Limits) -> str:
     """The part of the patch that is stored: all of it, unless it is refused because of its length."""
-    kept = patch[: _max_patch(limits)]
+    kept, limit = patch, _max_patch(limits)
+    if _is_longer(patch, limit):
+        kept = patch.encode()[:limit].decode(errors="ignore")
     if kept.count("\n") <= MAX_PATCH_LINES:
         return kept
     return "".join(f"{line}\n" for line in kept.split("\n", MAX_PATCH_LINES)[:MAX_PATCH_LINES])
@@ -160,9 +169,10 @@ def _read_problems(raw: Mapping[str, Any]) -> list[str]:
     problems = raw.get("problems")
     if not isinstance(problems, list):
         raise BadArtifacts("the list of problems is missing")
-    sentences = (problem[:MAX_NOTE] for problem in problems if isinstance(problem, str))
+    sentences = [problem for problem in problems if isinstance(problem, str)]
     # These are our program's sentences, but a machine can send anything.
-    return [f"{SAYS}{show_invisible(' '.join(sentence.split()))}" for sentence in sentences]
+    shown = [f"{SAYS}{show_invisible(' '.join(sentence[:MAX_NOTE].split()))}" for sentence in sentences[:MAX_NOTES]]
+    return [*shown, *sentences[MAX_NOTES:]]  # The others are only counted.
 
 
 def _first(sentences: Sequence[str]) -> tuple[str, ...]:

@@ -59,9 +59,9 @@ MAX_LINE = 200
 _MAX_READ = 4_000
 """Characters of a line that are searched for them, because invisible characters and entities may come first."""
 
-_NOUN = r"(?:concern|issue|problem|risk|bug|flaw|hole|vulnerabilit(?:y|ie))s?"
+_NOUN = r"(?:concern|issue|problem|risk|bug|flaw|hole|defect|weakness(?:es)?|exposure|vulnerabilit(?:y|ie))s?"
 
-_PHRASE = re.compile(rf"security(?:[\W_]{{1,12}}(?:related|relevant))?[\W_]{{0,12}}({_NOUN})")
+_PHRASE = re.compile(rf"security(?:[\W_]{{1,12}}(?:related|relevant|critical|sensitive))?[\W_]{{0,12}}({_NOUN})")
 """The two words, with any separator between them, and in `security-related concern` a word."""
 
 _INVERTED = re.compile(
@@ -81,7 +81,10 @@ _LABELS = (
     r"(?: of (?:this|the|my) \w+)?(?: is| was)?\b"
     r"|(?:i|we) (?:would )?(?:classify|rate|report|regard|consider|treat) (?:this|it)(?: as\b)?"
     r"|(?:i|we) (?:have |am |are )?(?:found|report|reporting)\b"
-    r"|(?:this|it) (?:is|looks like|seems to be)\b"
+    r"|(?:i|we) (?:(?:want|have|need|would like|must) to )?(?:raise|report|flag)\b"
+    r"|(?:this|it|(?:this|the) (?:issue|report|bug|problem|finding))"
+    r" (?:is|looks like|seems to be|raises|describes|reports|contains)\b"
+    r"|(?:note|warning|attention|important|actually|update|correction)\b"
 )
 _LABEL = re.compile(_LABELS)
 
@@ -114,6 +117,11 @@ _DENIED = re.compile(
     r"| (?:do|does|did) not (?:apply|arise|exist)\b"
 )
 """The words after a concern that the report denies."""
+
+_OUTCOME_LINE = re.compile(r"(?:the |final )*(?:outcome|verdict)\b")
+_ALARM = re.compile(r"\b(?:security|vulnerab|exploit)")
+_DENIAL = re.compile(r"\b(?:no|not|none|never|nor|without)\b")
+"""A line with the outcome that has such a word means a concern, whatever else it says: no other outcome has one."""
 
 _FIRST_LINES = 3
 """Lines that a report begins with: a title may come before its outcome."""
@@ -232,6 +240,10 @@ def _unwrap(line: list[str], following: list[str]) -> list[str]:
 
 def _announces_concern(clauses: list[str], following: list[str], *, is_first: bool) -> bool:
     """Whether a line names a concern after a word such as "outcome", or begins with one, and does not deny it."""
+    if _OUTCOME_LINE.match(clauses[0]):
+        said = _OTHERS.sub("", ", ".join(clauses))
+        if _ALARM.search(said) and not _DENIAL.search(said):
+            return True
     for place, clause in enumerate(clauses):
         for found in _NAMED.finditer(clause):
             before, after = ", ".join([*clauses[:place], clause[: found.start()]]), clause[found.end() :]

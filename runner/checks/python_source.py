@@ -22,6 +22,11 @@ MAX_BRACES = 2_000
 """Opening braces in a file with f-strings: for each field, CPython 3.11 reads its string again from the beginning
 (`fstring_find_expr_location`)."""
 
+MAX_TOKENS = 80_000
+"""Words and signs in a file. Real files have up to 77,000 in `MAX_SOURCE` characters. A file of signs has 200,000, and
+takes a second to parse."""
+
+_TOKEN = re.compile(r"\w++|[^\w\s]|\n")
 _BLANK = r"(?:[ \t\f]|\\\r?\n?)*+"
 _LETTER = r"[0-9A-Za-z_\x80-\U0010ffff]"
 _NAME = rf"(?<!{_LETTER}){_LETTER}++"
@@ -42,6 +47,8 @@ def parse(source: str) -> ast.Module | None:
 
 
 def _is_slow(source: str) -> bool:
+    if sum(1 for _ in _TOKEN.finditer(source)) > MAX_TOKENS:
+        return True
     if source.count("{") > MAX_BRACES and _F_STRING.search(source):
         return True
     if any(found[0].count(".") >= MAX_PARTS for found in _DOTTED.finditer(source)):

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 import handlers
+from handlers.text import sanitize
 from handlers.text.sanitize import (
     REDACTED,
     Rule,
@@ -31,7 +32,7 @@ from handlers.text.sanitize import (
     redact,
     show_code,
 )
-from handlers.text.secret_forms import find_forms
+from handlers.text.secret_forms import find_forms, find_matches
 from tests.support.github_markdown import render_github
 from tests.support.readers import MENTION, ends_outside, find_live, github_reads
 
@@ -445,3 +446,17 @@ def test_numbers_are_parted_from_their_marks_once_where_keywords_are_in_marks() 
     assert make_safe("It clos*es* #5 and fixes #12.", ()) == "It clos*es* #&#8203;5 and fixes #&#8203;12."
     assert make_safe("x]clos*es* #12", ()) == "x]clos*es* #&#8203;12"
     assert make_safe("clo[s]es #12", ()) == "clo[s]es #&#8203;12"
+
+
+WORDS = ("a", " ", "\n", "curl -u a:", "b1cd", "sk-", "AKIA" + "B2" * 8, "x" * 40)
+
+
+@given(st.lists(st.sampled_from(WORDS), max_size=60))
+def test_a_text_that_is_searched_in_pieces_has_the_same_secrets(words: list[str]) -> None:
+    text = "".join(words)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("handlers.text.secret_forms.PIECE", 7)
+        for shape in sanitize.KEY_SHAPES:
+            assert shape.pattern
+            pieces = [found.span() for found in find_matches(shape.pattern, text)]
+            assert pieces == [found.span() for found in shape.pattern.finditer(text)]

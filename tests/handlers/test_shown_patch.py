@@ -297,9 +297,17 @@ def test_a_long_patch_takes_no_longer_for_each_line_than_a_short_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["+def forward(self, x_1): return value * 0x3f  # note", f"+{40 * 'a'}\\*", f"-{40 * 'a'}\u2600\ufe0f"]
+    "line",
+    [
+        "+def forward(self, x_1): return value * 0x3f  # note",
+        f"+{40 * 'a'}\\*",
+        f"-{40 * 'a'}\u2600\ufe0f",
+        "-" + "curl -u " * 240_000,
+        "+" + "api-key: " * 200_000,
+    ],
+    ids=["code", "escapes", "selectors", "curl", "headers"],
 )
 def test_other_threads_run_while_megabytes_are_made_ready_for_people(line: str) -> None:
     patch = "diff --git a/a b/a\n--- a/a\n+++ b/a\n@@ -1 +1 @@\n" + f"{line}\n" * (2_000_000 // len(line))
     with no_garbage_collection():
-        assert measure_longest_call(lambda: show_patch(patch, ["hunter2hunter2"])) < 0.03
+        assert measure_longest_call(lambda: show_patch(patch, ["hunter2hunter2"])) < 0.05

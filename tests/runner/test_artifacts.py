@@ -238,10 +238,12 @@ def test_many_warnings_of_one_kind_leave_room_for_the_others() -> None:
 
 def test_a_diff_that_nobody_could_read_whole_is_refused_and_the_report_stays() -> None:
     report = read(change(), patch="-" * 24_101)
-    assert report.refusals == ("the diff is longer than 24100 characters, too long to be shown whole",)
+    assert report.refusals == ("the diff is longer than 24100 bytes, too long to be shown whole",)
     assert report.digest is None
     assert (report.body, len(report.patch)) == ("fixed", 24_100)
     assert read(patch="-" * 24_100).refusals != report.refusals
+    wide = read(change(), patch="\u4e2d" * 8_100)
+    assert (wide.refusals, len(wide.patch)) == (report.refusals, 24_100 // 3)
 
 
 def test_a_diff_of_more_lines_than_anybody_reads_is_refused_and_the_report_stays() -> None:

@@ -7,12 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner import characters
 from runner.characters import (
+    MAX_SHOWN,
     drop_invisible,
     escape_invisible,
     is_invisible,
     name_oddities,
     show_invisible,
+    show_path,
     unescape_invisible,
     unify,
 )
@@ -170,3 +173,16 @@ async def test_others_take_their_turns_while_a_long_text_is_written_out() -> Non
         await asyncio.sleep(0)
         longest_s = max(longest_s, time.process_time() - began)
     assert longest_s < 0.35
+
+
+def test_a_long_name_is_cut_before_it_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine may send megabytes, and nothing else runs meanwhile."""
+    read: list[str] = []
+
+    def show(text: str) -> str:
+        read.append(text)
+        return text
+
+    monkeypatch.setattr(characters, "show_invisible", show)
+    assert show_path("\u202e" * 100_000) == f"`{MAX_SHOWN * chr(0x202E)}…`"
+    assert [len(text) for text in read] == [MAX_SHOWN + 1]

@@ -376,6 +376,7 @@ def test_a_smoke_test_that_succeeds_leaves_the_agent_alone(jobd: Jobd) -> None:
 
 EDITS: Mapping[str, str] = {
     "a file edited": "echo oops >> $PTQ_WORKTREE/a.txt",
+    "bytecode written": "mkdir -p $PTQ_WORKTREE/dir/__pycache__; echo > $PTQ_WORKTREE/dir/__pycache__/c.pyc",
     "a file renamed": "mv $PTQ_WORKTREE/b.txt $PTQ_WORKTREE/dir/",
     "a package installed": "mkdir $VIRTUAL_ENV/package; touch $VIRTUAL_ENV/package/module.py",
     "a package installed for the user": "mkdir -p ~/.local/lib/python3.9; touch ~/.local/lib/python3.9/module.py",
@@ -401,8 +402,10 @@ def test_a_smoke_test_that_fails_after_the_agent_began_its_changes_is_told_and_e
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_python_writes_when_it_imports_is_no_change(jobd: Jobd, tmp_path: Path, way: str) -> None:
+    """Bytecode that is new is the agent's, and can be forged."""
     compiles = "cd dir; mkdir -p __pycache__; echo $$ > __pycache__/c.pyc; git status > /dev/null"
-    done(jobd.prepare(smoke_test=[f"{compiles}; test ! -e {tmp_path}/gate"], ways=[way]))
+    smoke_test = [f"test $PYTHONDONTWRITEBYTECODE || ({compiles}); git status > /dev/null; test ! -e {tmp_path}/gate"]
+    done(jobd.prepare(smoke_test=smoke_test, ways=[way]))
     (tmp_path / "gate").touch()
     assert done(jobd.agent("sleep 60"))["objection"]
 

@@ -165,6 +165,13 @@ def test_what_the_agent_did_counts_if_its_session_cannot_be_resumed(jobd: Jobd) 
     assert b"/no/such/program" in ended["log"]
 
 
+def test_a_folder_in_place_of_that_file_ends_the_run_and_what_the_agent_did_counts(jobd: Jobd) -> None:
+    start_and_wait(jobd, f'echo changed > a.txt; mkdir "$PTQ_TOLD_FILE"; {WAITS}')
+    assert tell(jobd, 1, "one\n")
+    ended = jobd.wait("agent")
+    assert (ended["state"], ended["result"]["objection"], ended["told"]) == ("done", NOT_RESUMED, 0)
+
+
 def test_the_environment_is_not_tried_again_when_a_session_is_resumed(jobd: Jobd) -> None:
     jobd.prepare(smoke_test=["test -e b.txt"])
     jobd.start("sleep 1; rm b.txt; echo at work; sleep 60")

@@ -22,7 +22,7 @@ from typing import Any
 SCANS = frozenset({"search", "finditer", "findall", "sub", "subn", "split"})
 LETTERS = " \ta0-./_\"'<>()[]{}`*=:,\\\n\r@#&;|~+!?%$A\u00e9\u200b\x1b"
 """Characters that an attack is spelt with."""
-ENDINGS = ("", "\0", "x\n")
+ENDINGS = ("", "\0", "x\n", "|:\0")
 REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 MANY = 50
 """A part that repeats so often at most is bounded, and no attack."""
@@ -36,6 +36,8 @@ class Expression:
     pattern: re.Pattern[str]
     scans: bool
     """Whether it looks for a match anywhere, and not only at one place."""
+    is_full: bool = False
+    """Whether it has to match a whole text. It may then try much more."""
 
     def measure(self, text: str) -> float:
         """Seconds of CPU that it takes to be done with a text."""
@@ -43,6 +45,8 @@ class Expression:
         if self.scans:
             for _ in self.pattern.finditer(text):
                 pass
+        elif self.is_full:
+            self.pattern.fullmatch(text)
         else:
             self.pattern.match(text)
         return time.thread_time() - start
@@ -59,10 +63,12 @@ def find_expressions(packages: Iterable[ModuleType]) -> list[Expression]:
             users = [used[module.__name__]] if name.startswith("_") else used.values()
             verbs = {verb for uses in users for owner, verb in uses if owner == name}
             scans = bool(verbs & SCANS) or not verbs & {"match", "fullmatch"}
-            found.setdefault((pattern.pattern, ""), Expression(f"{module.__name__}.{name}", pattern, scans))
+            found.setdefault(
+                (pattern.pattern, ""), Expression(f"{module.__name__}.{name}", pattern, scans, "fullmatch" in verbs)
+            )
         for line, verb, pattern in _list_inline(sources[module.__name__]):
             place = f"{module.__name__}:{line}"
-            found.setdefault((pattern.pattern, verb), Expression(place, pattern, verb in SCANS))
+            found.setdefault((pattern.pattern, verb), Expression(place, pattern, verb in SCANS, verb == "fullmatch"))
     return list(found.values())
 
 

@@ -56,6 +56,9 @@ SHARED = (Path("/var"), Path("/var/spool"), Path("/dev"))
 """Folders of the system that may contain world-writable ones. A job's files there would outlive it and be visible."""
 
 TERMINALS = Path("/dev/pts")
+MAX_TERMINALS = 64
+"""The terminals of a command. The kernel has a few thousand for the whole machine (`kernel.pty.max`)."""
+
 KERNEL_SETTINGS = (Path("/proc/sys"), Path("/proc/sysrq-trigger"))
 FUSE = Path("/dev/fuse")
 """A process that waits for a FUSE file system cannot be killed until that answers, and a job can make one."""
@@ -182,7 +185,8 @@ class Sandbox:
             if device.exists():
                 close_device(device)
         with unless_forbidden():  # If refused, terminals of the account's other sessions stay visible.
-            mount("devpts", TERMINALS, "devpts", NO_SUID | NO_EXEC, "newinstance,ptmxmode=0666,mode=0620")
+            how = f"newinstance,ptmxmode=0666,mode=0620,max={MAX_TERMINALS}"
+            mount("devpts", TERMINALS, "devpts", NO_SUID | NO_EXEC, how)
         with unless_forbidden():  # Some containers refuse: /proc then shows others' names (docs/machines.md).
             mount("proc", Path("/proc"), "proc")
         for path in filter(Path.exists, KERNEL_SETTINGS):

@@ -50,6 +50,8 @@ def run_agent(stage: Stage) -> dict[str, Any]:
     messages: Messages | None = None
     while True:
         try:
+            if messages is not None:
+                _write_messages(job, messages)
             ended = run_process(stage, [expand_home(job, fill_in(word, relay)) for word in argv], env, stdin, relay)
         except Failure as failure:
             if messages is None:
@@ -66,7 +68,6 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         if messages is None:
             break
         argv, stdin = messages.argv, job.told
-        write_file(job.told, messages.prompt)
         stage.log.say(GOES_ON)
     return {
         "exit_status": ended.status,
@@ -77,6 +78,14 @@ def run_agent(stage: Stage) -> dict[str, Any]:
         "log_truncated": stage.log.truncated,
         "run_s": time.monotonic() - started_at,  # On a clock that nobody can set.
     }
+
+
+def _write_messages(job: JobPaths, messages: Messages) -> None:
+    """Write the input of the session's next process. Raises `Failure` if the agent has put something in its way."""
+    try:
+        write_file(job.told, messages.prompt)
+    except OSError as error:
+        raise Failure("not_told", f"{job.told.name} cannot be written: {error.strerror}") from None
 
 
 def run_process(

@@ -39,7 +39,10 @@ MAX_PAUSE_S = 120.0
 
 MAX_SMOKE_LOG_BYTES = 100_000
 
-CACHES = (".git", "__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache")
+NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""So that bytecode that is new is the agent's. It can be forged."""
+
+CACHES = (".git", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 
 
 class Baseline(NamedTuple):
@@ -93,11 +96,11 @@ def try_environment(stage: Stage, commands: Iterable[str], began: Path) -> None:
     is_new = recipe.get("job_id") == job.id and not recipe.get("changes")
     with open(job.control / "smoke.log", "ab", opener=open_plain) as file:
         os.dup2(file.fileno(), 1)
-    log = Log(MAX_SMOKE_LOG_BYTES)
+    log, env = Log(MAX_SMOKE_LOG_BYTES), {**job.environment(), **NO_BYTECODE}
     for command in commands:
         shell, nothing = ["/bin/sh", "-ec", command], Path(os.devnull)
         try:
-            process = start(shell, job.environment(), job.worktree, nothing, open_sandbox(job, stage.request))
+            process = start(shell, env, job.worktree, nothing, open_sandbox(job, stage.request))
         except (NotRunnable, OSError):
             return
         assert process.stdout
