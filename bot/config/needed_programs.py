@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from bot.config.policy_tables import RepositoryTable
 
 DEBIAN = "on Debian and Ubuntu: `sudo apt-get install {}`"
 CUDA = "install NVIDIA's CUDA toolkit (https://developer.nvidia.com/cuda-downloads)"
+ROCM = "install AMD's ROCm with its developer tools (https://rocm.docs.amd.com)"
 
 HOW_TO_INSTALL: Mapping[str, str] = {
     "bash": DEBIAN.format("bash"),
@@ -17,6 +18,7 @@ HOW_TO_INSTALL: Mapping[str, str] = {
     "cmake": DEBIAN.format("cmake"),
     "compute-sanitizer": f"{CUDA}, and put /usr/local/cuda/bin on the PATH of a login without a terminal",
     "gdb": DEBIAN.format("gdb"),
+    "hipcc": ROCM,
     "make": DEBIAN.format("make"),
     "ninja": DEBIAN.format("ninja-build"),
     "nvcc": CUDA,
@@ -25,11 +27,11 @@ HOW_TO_INSTALL: Mapping[str, str] = {
     "PATH of a login without a terminal",
 }
 
-FOR_GPUS = frozenset({"compute-sanitizer", "nvcc"})
-"""Only a machine with GPUs needs these."""
+FOR_GPUS = {"compute-sanitizer": "nvidia", "hipcc": "amd", "nvcc": "nvidia"}
+"""Only a machine with GPUs of this vendor needs these."""
 
-ALSO_AT = {"nvcc": "/usr/local/cuda/bin/nvcc"}
-"""CMake finds these there, without the PATH (CMake's manual, "FindCUDAToolkit")."""
+ALSO_AT = {"hipcc": "/opt/rocm/bin/hipcc", "nvcc": "/usr/local/cuda/bin/nvcc"}
+"""CMake finds these there, without the PATH (CMake's manual, "FindCUDAToolkit" and "CMAKE_HIP_COMPILER")."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +59,25 @@ def explain_install(name: str) -> str:
     return HOW_TO_INSTALL.get(name, fallback)
 
 
-def list_names(tables: Iterable[RepositoryTable], *, has_gpus: bool) -> list[str]:
-    """What a machine has to be asked about, for all these repositories."""
-    wanted = dict.fromkeys(name for table in tables for name, _ in _list_wanted(table, has_gpus=has_gpus))
+def list_names(tables: Iterable[RepositoryTable], vendors: Collection[str]) -> list[str]:
+    """What a machine with GPUs of these vendors has to be asked about, for all these repositories."""
+    wanted = dict.fromkeys(name for table in tables for name, _ in _list_wanted(table, vendors))
     return [*wanted, *(ALSO_AT[name] for name in wanted if name in ALSO_AT)]
 
 
-def find_missing(table: RepositoryTable, found: Mapping[str, str | None], *, has_gpus: bool) -> Iterator[Missing]:
+def find_missing(
+    table: RepositoryTable, found: Mapping[str, str | None], vendors: Collection[str]
+) -> Iterator[Missing]:
     """The programs of a repository that a machine lacks, by what it answered about them."""
-    for name, needed in _list_wanted(table, has_gpus=has_gpus):
+    for name, needed in _list_wanted(table, vendors):
         if found.get(name) is None and found.get(ALSO_AT.get(name, name)) is None:
             yield Missing(name, needed)
 
 
-def _list_wanted(table: RepositoryTable, *, has_gpus: bool) -> Iterator[tuple[str, bool]]:
+def _list_wanted(table: RepositoryTable, vendors: Collection[str]) -> Iterator[tuple[str, bool]]:
     """Each program, and whether it is needed. A tool that `setup` names comes with the environment."""
     commands = " ".join(table.setup)
     tools = [name for name in table.tools if name not in table.programs and name not in commands]
     for name in (*table.programs, *tools):
-        if has_gpus or name not in FOR_GPUS:
+        if name not in FOR_GPUS or FOR_GPUS[name] in vendors:
             yield name, name in table.programs

@@ -15,7 +15,14 @@ from bot.operations.bases import look_for_programs
 from bot.operations.context import find_login
 from runner.agents import AgentSpec, Run, build_agent
 from runner.model.environment import Profile
-from runner.model.inventory import Inventory, describe_disk, describe_gpus, describe_shares, find_shortage
+from runner.model.inventory import (
+    Inventory,
+    describe_disk,
+    describe_gpus,
+    describe_shares,
+    find_missing_gpus,
+    find_shortage,
+)
 from runner.model.jobd_answers import JobdError
 from runner.model.machines import Machine, eligible
 from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch
@@ -111,13 +118,13 @@ def judge_room(part: Part, machine: Machine, inventory: Inventory) -> Iterator[F
     else:
         yield part.ok("disk", describe_disk(inventory))
     if inventory.gpu_trouble:
-        yield part.fail("GPUs", inventory.gpu_trouble, "make nvidia-smi work there; a driver update may have broken it")
+        fix = "make that work for the account; a driver update may have broken it"
+        yield part.fail("GPUs", inventory.gpu_trouble, fix)
+    elif missing := find_missing_gpus(machine, inventory):
+        yield part.warn("GPUs", *missing)
     elif inventory.gpus:
         shares = describe_shares(inventory.gpus, machine.slots, machine.gpus_per_slot)
         yield part.ok("GPUs", f"{describe_gpus(inventory.gpus)}; {shares}")
-    elif machine.gpus_per_slot or "gpu" in machine.labels:
-        words = "ptq.toml says this machine has GPUs, but nvidia-smi finds none"
-        yield part.warn("GPUs", words, "install NVIDIA's driver there, or remove the label")
 
 
 def judge_sandbox(part: Part, machine: Machine, found: Capabilities) -> Finding:

@@ -23,6 +23,7 @@ from runner.characters import show_for_terminal
 from runner.db.database import open_existing_database
 from runner.db.errors import NoDatabase
 from runner.model.environment import Profile
+from runner.model.inventory import find_missing_gpus
 from runner.model.jobd_answers import MAX_WORD, JobdError, StageState, read_text
 from runner.model.machines import Machine, eligible
 from runner.rows import job_rows
@@ -65,9 +66,19 @@ async def prepare_bases(settings: Settings, name: str, repository: str | None, s
     host = open_host(machine)
     try:
         client = JobdClient(machine, host)
+        await _show_missing_gpus(client, machine, show_safely)
         return all([await _prepare(settings, client, profile, show_safely) for profile in profiles])
     finally:
         await host.close()
+
+
+async def _show_missing_gpus(client: JobdClient, machine: Machine, show: Callable[[str], None]) -> None:
+    with suppress(HostError, JobdError):  # The first repository says it.
+        inventory = await client.check()
+        if inventory.gpu_trouble:
+            show(f"{machine.name}: its GPUs cannot be used: {inventory.gpu_trouble}\n")
+        elif missing := find_missing_gpus(machine, inventory):
+            show(f"{machine.name}: {': '.join(missing)}\n")
 
 
 async def _choose_profiles(settings: Settings, machine: Machine, profiles: Sequence[Profile]) -> list[Profile]:
@@ -132,9 +143,9 @@ async def look_for_programs(
     """The programs that each repository needs, or tells agents about, and that the machine lacks."""
     if not any(table.programs or table.tools for table in tables.values()):
         return {}
-    has_gpus = bool((await client.check()).gpus)
-    there = await client.find_programs(list_names(tables.values(), has_gpus=has_gpus), [])
-    return {name: [*find_missing(table, there.versions, has_gpus=has_gpus)] for name, table in tables.items()}
+    vendors = {gpu.vendor for gpu in (await client.check()).gpus}
+    there = await client.find_programs(list_names(tables.values(), vendors), [])
+    return {name: [*find_missing(table, there.versions, vendors)] for name, table in tables.items()}
 
 
 async def _follow(client: JobdClient, job_id: str, log: LogRedactor, show: Callable[[str], None]) -> tuple[bool, str]:

@@ -147,7 +147,7 @@ leases = Table(
     Column("slot", Integer, primary_key=True),
     Column("job_id", ForeignKey("jobs.id"), nullable=False, unique=True),
     Column("leased_at", UtcDateTime, nullable=False),
-    Column("gpus", JSON),  # pairs of a device file's number and the name that CUDA knows
+    Column("gpus", JSON),  # the fields of each GPU
 )
 
 turns = Table(

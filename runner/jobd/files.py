@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .gpus import name_gpus, read_gpus
+
 MAX_MESSAGE = 6_000
 
 RESERVE = 12 * MAX_MESSAGE + 4_096
@@ -155,7 +157,7 @@ class JobPaths:
 
     def environment(self) -> dict[str, str]:
         """The environment variables of the job's processes: from the host only PATH, and only the GPUs of its slot."""
-        gpus = read_json(self.environment_file).get("gpus")
+        prepared = read_json(self.environment_file)
         return {
             "PATH": f"{self.venv / 'bin'}:{os.environ.get('PATH', os.defpath)}",
             "HOME": str(self.home),
@@ -168,9 +170,8 @@ class JobPaths:
             "PTQ_OUTPUT_DIR": str(self.output),
             "PTQ_NOTICE_FILE": str(self.notice),
             "PTQ_TOLD_FILE": str(self.told),
-            "PTQ_ENVIRONMENT": str(read_json(self.environment_file).get("way", "")),
-            # By name: device numbers differ in a sandbox, which hides the other GPUs.
-            **({"CUDA_VISIBLE_DEVICES": ",".join(gpus.values())} if gpus else {}),
+            "PTQ_ENVIRONMENT": str(prepared.get("way", "")),
+            **name_gpus(read_gpus(prepared), sealed=prepared.get("sealed") is True),
         }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from .files import Failure, is_text
+from .gpus import is_gpu
 from .safe_paths import is_safe
 
 MODES = ("100644", "100755", "120000")
@@ -79,6 +80,10 @@ CHANGES = FieldKind(
     "a list of edits to files and links, with contents in Base64",
     lambda value: isinstance(value, list) and all(map(is_change, value)),
 )
+GPUS = FieldKind(
+    "a list of GPUs with vendors, ids and device files",
+    lambda value: isinstance(value, list) and all(map(is_gpu, value)),
+)
 RUN: Mapping[str, FieldKind] = {
     **{"name": TEXT, "title": TEXT},  # What the result calls it, and what the log calls it.
     **{"script": TEXT, "words": TEXTS},  # A script, or the arguments of the test command.
@@ -101,7 +106,7 @@ _RECIPE: Mapping[str, FieldKind] = {
     **{"ways": TEXTS, "must_seal": SWITCH, "slot": NUMBER, "base_timeout_s": NUMBER},
     **{"private": TEXTS, "writable": TEXTS},  # What no job sees, and what all of them may write to.
     **{"git": VARIABLES, "relay": SWITCH},  # More variables for git, and whether they name the relay.
-    "gpus": VARIABLES,  # The GPUs of the job's slot: device file numbers, each with the name that CUDA knows.
+    "gpus": GPUS,  # Those of the job's slot; none means that it sees all of them.
 }
 
 REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {

@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.model.inventory import Gpu, describe_gpus
-from runner.model.machines import Devices
+from runner.model.inventory import describe_gpus
+from runner.model.machines import Gpu
 
 Facts = tuple[tuple[str, str], ...]
 """Names for people and values, in the order in which they are shown."""
@@ -21,6 +21,8 @@ VERSION = re.compile(r"[0-9][\w.+!-]{0,63}", re.ASCII)
 COMPILER = re.compile(r"([a-z+]{1,10} )?[0-9][0-9.]{0,30}", re.ASCII)
 MODEL = re.compile(r"[\w.,:/()@+× -]{1,100}")
 """The name of an operating system, a kernel or a processor."""
+BRACKETS = str.maketrans("[]", "()")
+"""Intel and AMD have models such as `Intel(R) Graphics [0xe211]`. In Markdown, brackets could be a link."""
 MODELS = re.compile(r"[\w.,:;/()@+× -]{1,300}")
 UNREADABLE = "without a readable name"
 
@@ -48,14 +50,10 @@ SHORT = (GPU, "Python", "torch", "CUDA of torch", "ROCm of torch", "XPU of torch
 """The facts that a comment shows. The job's page shows all."""
 
 
-def read_facts(told: Any, gpus: Sequence[Gpu] | None, devices: Devices) -> Facts:
-    """The facts of a job's environment, from the machine's answer and from its inventory.
-
-    `devices` are the GPUs of the job's slot; without any, its jobs see all `gpus` of the machine (None: unknown).
-    """
+def read_facts(told: Any, gpus: Sequence[Gpu] | None) -> Facts:
+    """The facts of a job's environment, from the machine's answer, and the GPUs that the job sees (None: unknown)."""
     answer = told if isinstance(told, Mapping) else {}
-    own = {uuid for _, uuid in devices}
-    seen = describe_gpus([gpu for gpu in gpus or () if not own or gpu.uuid in own])
+    seen = describe_gpus(gpus or ()).translate(BRACKETS)
     found = [(GPU, (seen or NO_GPU) if MODELS.fullmatch(seen or NO_GPU) else UNREADABLE)] if gpus is not None else []
     return (*found, *((label, answer[name]) for name, (label, form) in KINDS.items() if _fits(answer.get(name), form)))
 

@@ -12,13 +12,18 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from runner.model.jobd_answers import SAYS, read_number, read_text
-from runner.model.machines import Devices, Lease, Machine
+from runner.model.machines import Gpu, Lease, Machine
 
 MAX_GPUS = 64
 MAX_NAME = 100
+MAX_FILES = 8
 MAX_TROUBLE = 400
 MAX_STRANGERS = 20
 """The most folders of unknown jobs that are stored by name."""
+
+GPU_ID = re.compile(r"[A-Za-z0-9-]{1,80}(/[0-9]{1,4}/[0-9]{1,4})?")
+"""Old drivers call a MIG instance `MIG-GPU-(UUID)/7/0`."""
+DEVICE_FILE = re.compile(r"[A-Za-z0-9-]{1,40}(/[A-Za-z0-9-]{1,40})?")
 
 GB = 1_000_000_000
 FRESH = timedelta(seconds=60)
@@ -26,18 +31,24 @@ FRESH = timedelta(seconds=60)
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
-    """One GPU."""
+class Vendor:
+    """A vendor of GPUs, as operators meet it."""
 
-    device: str
-    """The number of its device file: `/dev/nvidia0` has 0."""
-    uuid: str
-    """CUDA's name for it, which does not depend on the other visible GPUs."""
-    name: str
-    """Its model."""
-    memory_mib: int | None
-    """None if it has no memory of its own."""
-    driver: str
+    labels: frozenset[str]
+    """Labels of a machine that promise its GPUs."""
+    tools: str
+    """What lists its GPUs on a machine."""
+    fix: str
+    """What to do if no tool lists any."""
+
+
+VENDORS: Mapping[str, Vendor] = {
+    "nvidia": Vendor(frozenset({"cuda", "nvidia"}), "nvidia-smi", "install NVIDIA's driver there"),
+    "amd": Vendor(frozenset({"rocm", "amd"}), "amd-smi or rocm-smi", "install AMD's driver and ROCm's amd-smi there"),
+    "intel": Vendor(frozenset({"xpu", "intel"}), "xpu-smi", "install Intel's driver, Level Zero and xpu-smi there"),
+}
+ANY_GPU = "gpu"
+"""The label of a machine that promises GPUs of any vendor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +95,24 @@ def parse_inventory(answer: Mapping[str, Any]) -> Inventory:
 def _parse_gpu(told: Any) -> Gpu:
     if not isinstance(told, dict):
         raise ValueError("no GPU")
-    device, uuid = (read_text(told.get(name), MAX_NAME) for name in ("device", "uuid"))
-    memory = told.get("memory_mib")
-    if not re.fullmatch(r"[0-9]{1,4}", device) or not re.fullmatch(r"[A-Za-z0-9-]{1,80}", uuid):
-        raise ValueError("a GPU without a number or a name")
+    vendor, gpu_id = (read_text(told.get(key), MAX_NAME) for key in ("vendor", "id"))
+    files, memory = told.get("files"), told.get("memory_mib")
+    if vendor not in VENDORS or not GPU_ID.fullmatch(gpu_id):
+        raise ValueError("a GPU without a vendor or an id")
+    if not isinstance(files, list) or len(files) > MAX_FILES or not all(map(_is_device_file, files)):
+        raise ValueError("a GPU without device files")
     return Gpu(
-        device=device,
-        uuid=uuid,
+        vendor=vendor,
+        id=gpu_id,
+        files=tuple(files),
         name=read_text(told.get("name"), MAX_NAME),
         memory_mib=None if memory is None else read_number(memory),
         driver=read_text(told.get("driver"), MAX_NAME),
     )
+
+
+def _is_device_file(told: Any) -> bool:
+    return isinstance(told, str) and DEVICE_FILE.fullmatch(told) is not None
 
 
 def remember(before: Inventory | None, now: Inventory) -> Inventory:
@@ -117,14 +135,28 @@ def find_shortage(machine: Machine, inventory: Inventory) -> str | None:
         return f"its disk has {free:,.1f} GB free, but min_free_gb is {least:g}"
     # With gpus_per_slot = 0, jobs see all GPUs anyway.
     if inventory.gpu_trouble and (inventory.gpus or machine.gpus_per_slot != 0):
-        return f"its GPUs cannot be listed; {SAYS}{inventory.gpu_trouble}"
+        return f"its GPUs cannot be used; {SAYS}{inventory.gpu_trouble}"
     return None
+
+
+def find_missing_gpus(machine: Machine, inventory: Inventory) -> tuple[str, str] | None:
+    """GPUs that a machine promises in ptq.toml and does not have, as a clause, and what to do; None if it has them."""
+    there = {gpu.vendor for gpu in inventory.gpus}
+    for name, vendor in VENDORS.items():
+        if name not in there and (promised := machine.labels & vendor.labels):
+            words = f"it has the label {min(promised)}, but {vendor.tools} lists no GPU there"
+            return words, f"{vendor.fix}, or remove the label"
+    if there or not (machine.gpus_per_slot or ANY_GPU in machine.labels):
+        return None
+    tools = ", ".join(vendor.tools for vendor in VENDORS.values())
+    fixes = "; ".join(vendor.fix for vendor in VENDORS.values())
+    return f"ptq.toml says that it has GPUs, but no tool lists one ({tools})", f"{fixes}; or remove the label"
 
 
 # Which GPUs belong to which slot
 
 
-def share_gpus(gpus: Sequence[Gpu], slot: int, slots: int, per_slot: int | None) -> Devices:
+def share_gpus(gpus: Sequence[Gpu], slot: int, slots: int, per_slot: int | None) -> tuple[Gpu, ...]:
     """The GPUs of a slot. None means that its jobs see all GPUs.
 
     Without `per_slot`, each slot gets its own share of neighbouring GPUs. If there are fewer GPUs than slots, or
@@ -139,20 +171,20 @@ def share_gpus(gpus: Sequence[Gpu], slot: int, slots: int, per_slot: int | None)
         places = [place % count]
     else:
         places = list(range(place * count // slots, (place + 1) * count // slots))
-    return tuple((gpus[number].device, gpus[number].uuid) for number in sorted(places))
+    return tuple(gpus[number] for number in sorted(places))
 
 
-def overlaps(share: Devices, machine: Machine, gpus: Sequence[Gpu], others: Iterable[Lease]) -> bool:
+def overlaps(share: Sequence[Gpu], machine: Machine, gpus: Sequence[Gpu], others: Iterable[Lease]) -> bool:
     """Whether a new job's GPUs are also those of a running job whose slot does not share them.
 
     That can be after a change of slots or GPUs, because running jobs keep the GPUs that they began with. `others` are
     the leases on the machine.
     """
 
-    def name(devices: Devices) -> set[str]:
-        return {uuid for _, uuid in devices} or {gpu.uuid for gpu in gpus}
+    def name(some: Sequence[Gpu]) -> set[tuple[str, str]]:
+        return {(gpu.vendor, gpu.id) for gpu in some or gpus}
 
-    def name_shared(slot: int) -> set[str]:
+    def name_shared(slot: int) -> set[tuple[str, str]]:
         if slot >= machine.slots:
             return set()
         return name(share_gpus(gpus, slot, machine.slots, machine.gpus_per_slot))
@@ -169,7 +201,7 @@ def describe_shares(gpus: Sequence[Gpu], slots: int, per_slot: int | None) -> st
     if sizes == [0]:
         return "each job sees all of them"
     each = " or ".join(map(str, sizes)) + " for each slot"
-    is_shared = sum(map(len, shares)) > len({device for share in shares for device in share})
+    is_shared = sum(map(len, shares)) > len({gpu for share in shares for gpu in share})
     return f"{each}, shared between slots" if is_shared else each
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from runner.model.back_off import BackOff
 
@@ -34,10 +34,6 @@ FAULTS_IN_A_ROW = 3
 
 FAULTY_RESTS = BackOff(first_s=300.0, longest_s=3600.0)
 """How long it gets no new jobs then."""
-
-Devices = tuple[tuple[str, str], ...]
-"""GPUs: the number of each device file, and CUDA's name for it."""
-
 
 PUBLIC, PRIVATE = "public", "private"
 """The kinds of repositories."""
@@ -87,13 +83,35 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, or a part of one that programs use like a GPU."""
+
+    vendor: str
+    """A key of `VENDORS` in `runner.model.inventory`."""
+    id: str
+    """What its vendor's runtime calls it: a UUID, or a number if it has no other name."""
+    files: tuple[str, ...]
+    """Its device files, below /dev; none if they are unknown."""
+    name: str
+    """Its model."""
+    memory_mib: int | None
+    """None if it has no memory of its own."""
+    driver: str
+
+
+def restore_gpus(stored: Iterable[Mapping[str, Any]] | None) -> tuple[Gpu, ...]:
+    """GPUs from their stored fields."""
+    return tuple(Gpu(**{**gpu, "files": tuple(gpu["files"])}) for gpu in stored or ())
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """A job's hold on one slot of a machine."""
 
     machine: str
     slot: int
     job_id: str
-    gpus: Devices = ()
+    gpus: tuple[Gpu, ...] = ()
     """The GPUs that the job may use; none means all."""
 
 

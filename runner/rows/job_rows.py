@@ -35,7 +35,7 @@ from runner.model.job import (
     move,
     queue_job,
 )
-from runner.model.machines import Holder, Lease
+from runner.model.machines import Holder, Lease, restore_gpus
 from runner.model.meter import Meter
 from runner.model.usage import NOTHING, Usage
 from runner.rows.usage_columns import COLUMNS, cut_self_reported, read_usage, sum_usage, write_usage
@@ -250,7 +250,7 @@ async def fetch_leases(connection: AsyncConnection) -> list[Lease]:
 
 
 def _lease(row: Row[Any]) -> Lease:
-    return Lease(row.machine, row.slot, row.job_id, tuple((device, uuid) for device, uuid in row.gpus or ()))
+    return Lease(row.machine, row.slot, row.job_id, restore_gpus(row.gpus))
 
 
 async def note_turn(connection: AsyncConnection, job: Job, now: datetime) -> None:
@@ -294,7 +294,7 @@ async def fetch_standing(connection: AsyncConnection, job_ids: Collection[str]) 
 async def insert_lease(connection: AsyncConnection, lease: Lease, now: datetime) -> None:
     """Take a slot. Raises `sqlalchemy.exc.IntegrityError` if it is taken."""
     values = {"machine": lease.machine, "slot": lease.slot, "job_id": lease.job_id, "leased_at": now}
-    await connection.execute(insert(leases).values(**values, gpus=[list(gpu) for gpu in lease.gpus]))
+    await connection.execute(insert(leases).values(**values, gpus=[asdict(gpu) for gpu in lease.gpus]))
 
 
 async def pass_lease_on(connection: AsyncConnection, job_id: str, to: str) -> None:

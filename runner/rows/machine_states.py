@@ -15,8 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import machine_sightings, machine_states, warm_bases
 from runner.db.sql import upsert
-from runner.model.inventory import MAX_STRANGERS, Gpu, Inventory, Sighting
-from runner.model.machines import USABLE, MachineState, Outage, WarmBase
+from runner.model.inventory import MAX_STRANGERS, Inventory, Sighting
+from runner.model.machines import USABLE, MachineState, Outage, WarmBase, restore_gpus
 
 ANY_SLOT = -1
 """The value for a base that all slots can use."""
@@ -86,7 +86,7 @@ async def fetch_sightings(connection: AsyncConnection) -> dict[str, Sighting]:
 
 
 def _sighting(row: Row[Any]) -> Sighting:
-    gpus = tuple(Gpu(**gpu) for gpu in row.gpus)
+    gpus = restore_gpus(row.gpus)
     inventory = Inventory(gpus, row.gpu_trouble, row.free_bytes, row.total_bytes, row.free_inodes, bool(row.sealed))
     return Sighting(row.at, inventory, tuple(row.strangers or ()), row.stranger_count)
 

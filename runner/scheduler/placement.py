@@ -19,7 +19,7 @@ from runner.model.job import Job, JobState
 from runner.model.jobd_answers import JobdError
 from runner.model.machines import (
     USABLE,
-    Devices,
+    Gpu,
     Holder,
     Lease,
     Machine,
@@ -275,7 +275,7 @@ class Placement:
         log.info("job.leased", **moved.log_context(), slot=lease.slot)
         return True
 
-    def _share(self, sighting: Sighting | None, lease: Lease, others: Sequence[Lease]) -> Devices | None:
+    def _share(self, sighting: Sighting | None, lease: Lease, others: Sequence[Lease]) -> tuple[Gpu, ...] | None:
         """The GPUs of a slot; None while a running job has some of them."""
         machine = self._machines.get(lease.machine)
         if machine is None or sighting is None:

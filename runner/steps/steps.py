@@ -200,8 +200,9 @@ async def _read_facts(runtime: Runtime, job: Job, result: Mapping[str, Any]) -> 
     async with runtime.db.read() as connection:
         lease = await job_rows.fetch_leased(connection, job.id)
         sighting = (await fetch_sightings(connection)).get(job.machine or "")
-    gpus = sighting.inventory.gpus if sighting else None
-    return read_facts(result.get("facts"), gpus, lease.gpus if lease else ())
+    # Without GPUs of its own, it sees all of the machine's.
+    own = lease.gpus if lease else ()
+    return read_facts(result.get("facts"), own or (sighting.inventory.gpus if sighting else None))
 
 
 async def _collect(runtime: Runtime, client: JobdClient, job: Job) -> Job:

@@ -32,7 +32,7 @@ from runner.model.jobd_answers import (
     read_number,
     read_text,
 )
-from runner.model.machines import Devices, Machine
+from runner.model.machines import Gpu, Machine
 from runner.rows.claims import require_claim
 from runner.transport.conversation import MAX_ANSWER_BYTES, Conversation, ConversationLost
 from runner.transport.hosts import Host
@@ -179,7 +179,7 @@ class JobdClient:
         changes: Sequence[FileChange] = (),
         changes_from: str = "",
         held_back: Sequence[FileChange] = (),
-        gpus: Devices = (),
+        gpus: Sequence[Gpu] = (),
     ) -> bool:
         """Start to make the job's worktree and virtual environment. Returns False if it was started before.
 
@@ -197,7 +197,9 @@ class JobdClient:
         )
         return answer.get("started") is True
 
-    async def make_base(self, job_id: str, recipe: Recipe, gpus: Devices = (), *, only_existing: bool = False) -> bool:
+    async def make_base(
+        self, job_id: str, recipe: Recipe, gpus: Sequence[Gpu] = (), *, only_existing: bool = False
+    ) -> bool:
         """Start to build a repository's base or to bring it to the recipe's commit.
 
         Returns False if it was started before.
@@ -382,14 +384,14 @@ class JobdClient:
         """Kill all processes of the job, and remove its folder."""
         await self.call("clean", job_id=job_id)
 
-    def _encode_recipe(self, recipe: Recipe, gpus: Devices) -> dict[str, Any]:
+    def _encode_recipe(self, recipe: Recipe, gpus: Sequence[Gpu]) -> dict[str, Any]:
         return {
             **asdict(recipe),
             "ways": WAYS[self._machine.environment],
             "must_seal": self._machine.sandbox == "required",
             "private": self._machine.private,
             "writable": self._machine.writable,
-            "gpus": dict(gpus),
+            "gpus": [{"vendor": gpu.vendor, "id": gpu.id, "files": gpu.files} for gpu in gpus],
         }
 
     async def _ask(self, question: Mapping[str, Any], wait_s: float) -> dict[str, Any]:

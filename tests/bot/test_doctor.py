@@ -521,7 +521,7 @@ TOGETHER: tuple[dict[str, Broken], ...] = (
         "no GPU where one is promised": Broken(
             MACHINE,
             "GPUs",
-            "nvidia-smi finds none",
+            "no tool lists one (nvidia-smi, amd-smi or rocm-smi, xpu-smi)",
             "remove the label",
             ('labels = ["fast"]', 'labels = ["fast", "gpu"]'),
             verdict=WARNING,

@@ -34,8 +34,8 @@ from bot.github.inspection import DeliveryFacts, HookFacts, InstallationFacts
 from bot.github.limits import Left, parse_left
 from runner.agents import AgentSpec
 from runner.model.caps import DEFAULT_CAPS, Caps, Scope
-from runner.model.inventory import Gpu, Inventory
-from runner.model.machines import Machine
+from runner.model.inventory import Inventory
+from runner.model.machines import Gpu, Machine
 from runner.transport.jobd_client import Capabilities
 from tests.bot.test_cli import configure
 
@@ -217,7 +217,7 @@ def test_a_workflow_that_would_run_our_branches_with_secrets_is_told_from_others
     assert runs_our_branches(workflow.encode()) is runs
 
 
-GPU = Gpu("0", "GPU-1", "NVIDIA H100", 81_559, "550.54")
+GPU = Gpu("nvidia", "GPU-1", ("nvidia0",), "NVIDIA H100", 81_559, "550.54")
 
 
 def room(**values: object) -> Inventory:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from bot.operations.machines import render_machines
-from runner.model.inventory import Gpu, Inventory, Sighting
-from runner.model.machines import Lease, Machine, MachineState, Outage
+from runner.model.inventory import Inventory, Sighting
+from runner.model.machines import Gpu, Lease, Machine, MachineState, Outage
 from runner.rows.machine_states import fetch_machine_states, save_inventory, save_outage
 from tests.bot.test_cli import configure
 from tests.support import program
@@ -62,7 +62,7 @@ def test_machines_stand_in_columns() -> None:
     )
 
 
-H100 = [Gpu(str(number), f"GPU-{number}", "NVIDIA H100", 81559, "550.54") for number in range(8)]
+H100 = [Gpu("nvidia", f"GPU-{number}", (), "NVIDIA H100", 81559, "550.54") for number in range(8)]
 
 
 def render(machine: Machine, **seen: Any) -> list[str]:
@@ -101,7 +101,7 @@ def test_faults_of_a_machine_that_still_gets_jobs_are_said() -> None:
 async def test_what_was_seen_on_a_machine_is_listed_and_a_resume_forgets_it(tmp_path: Path) -> None:
     config = configure(tmp_path, 0)
     async with open_database(tmp_path) as database:
-        odd = Gpu("0", "GPU-0", "H200 \x1b[2J", None, "580")
+        odd = Gpu("nvidia", "GPU-0", (), "H200 \x1b[2J", None, "580")
         async with database.write() as connection:
             await save_inventory(connection, "here", Inventory((odd,), None, 10**9, 10**10, None), NOON)
         listed = program.run("machines", "list", "--config", config).stdout

@@ -20,9 +20,9 @@ from bot.web.readiness import LASTS_S
 from handlers.cases import casebook
 from handlers.inbox.receiving import MAX_PENDING
 from runner.db.schema import deliveries
-from runner.model.inventory import Gpu, Inventory
+from runner.model.inventory import Inventory
 from runner.model.job import FINAL, Job, JobState
-from runner.model.machines import Lease
+from runner.model.machines import Gpu, Lease
 from runner.rows import job_rows
 from runner.rows.machine_states import save_inventory, save_strangers
 from tests.support.cpu_time import measure_longest_call, no_garbage_collection
@@ -326,7 +326,7 @@ async def test_the_status_counts_machines_jobs_and_deliveries(site: Site) -> Non
 
 
 async def test_the_status_tells_what_machines_have_without_the_names_of_single_gpus(site: Site) -> None:
-    gpu = Gpu("0", "GPU-one-of-a-kind", f"H200 {SECRET}", 143771, "580.95")
+    gpu = Gpu("nvidia", "GPU-one-of-a-kind", ("nvidia0",), f"H200 {SECRET}", 143771, "580.95")
     async with site.database.write() as connection:
         await save_inventory(connection, "gpu-1", Inventory((gpu,), "it broke", 5, 10, None), NOON)
         await save_strangers(connection, "gpu-1", ["00000000aa"])

@@ -14,6 +14,7 @@ from bot.config.needed_programs import list_names
 from bot.config.policy_tables import PROFILES, RepositoryTable, read_profiles
 from bot.config.settings import ConfigError, load_settings
 from runner.model.environment import Limits
+from runner.model.inventory import VENDORS
 from tests.bot.test_cli import configure
 from tests.support.recipe_programs import find_missing
 
@@ -101,7 +102,7 @@ def test_the_network_of_an_own_profile_counts_for_agents_that_need_one(tmp_path:
 def list_on_machine(name: str) -> set[str]:
     """What a profile asks of a machine: its programs with what they bring, and tools."""
     table = RepositoryTable.model_validate({"profile": name, "agent": "mine"})
-    return {*list_names([table], has_gpus=True), *(["uvx"] if "uv" in table.programs else [])}
+    return {*list_names([table], {*VENDORS}), *(["uvx"] if "uv" in table.programs else [])}
 
 
 @pytest.mark.parametrize("name", sorted(read_profiles()))

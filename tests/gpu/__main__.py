@@ -52,7 +52,7 @@ path = pathlib.Path("widgets/chunks.py")
 path.write_text(path.read_text().replace(" - size + 1", ""))
 """
 
-OTHER = {"97": "GPU-00000000-0000-0000-0000-000000000000"}
+OTHER = [{"vendor": "nvidia", "id": "GPU-00000000-0000-0000-0000-000000000000", "files": ["nvidia97"]}]
 """The GPU of a slot that is not this machine's."""
 
 
@@ -124,7 +124,7 @@ def main() -> int:
         other = refuse_other(folder / "other")
     print(log, report, sep="\n---\n")
     gpus, facts, gpu = inventory.gpus, dict(job.facts), inventory.gpus[0] if inventory.gpus else None
-    uuids = [gpu.uuid for gpu in gpus]
+    uuids = [gpu.id for gpu in gpus]
     findings.expect("inventory", holds=bool(gpu) and uuids == listed, seen=describe_gpus(gpus))
     findings.expect("the job is sealed", holds=inventory.sealed, seen=inventory.sealed)
     name = gpu.name if gpu else ""

@@ -13,9 +13,9 @@ from runner.model.inventory import (
     FRESH,
     GB,
     MAX_GPUS,
-    Gpu,
     Inventory,
     Sighting,
+    find_missing_gpus,
     find_shortage,
     is_news,
     overlaps,
@@ -23,23 +23,27 @@ from runner.model.inventory import (
     remember,
     share_gpus,
 )
-from runner.model.machines import Lease, Machine
+from runner.model.machines import Gpu, Lease, Machine
 from tests.support.jobs import NOON
 
-GPU: Mapping[str, Any] = {"device": "0", "uuid": "GPU-0a", "name": "H100", "memory_mib": 81559, "driver": "550.54"}
+GPU: Mapping[str, Any] = {
+    **{"vendor": "nvidia", "id": "GPU-0a", "files": ["nvidia0"]},
+    **{"name": "H100", "memory_mib": 81559, "driver": "550.54"},
+}
 ANSWER: Mapping[str, Any] = {
-    **{"gpus": [{"index": 0, **GPU}], "gpu_trouble": None},
+    **{"gpus": [GPU], "gpu_trouble": None},
     **{"free_bytes": 50 * GB, "total_bytes": 100 * GB, "free_inodes": 7},
 }
 SEEN = parse_inventory(ANSWER)
 
 
 def gpus(count: int) -> list[Gpu]:
-    return [Gpu(str(number), f"GPU-{number}", "H100", 81559, "550.54") for number in range(count)]
+    return [Gpu("nvidia", f"GPU-{number}", (f"nvidia{number}",), "H100", 81559, "550.54") for number in range(count)]
 
 
 def shares(count: int, slots: int, per_slot: int | None = None) -> list[list[int]]:
-    return [[int(device) for device, _ in share_gpus(gpus(count), slot, slots, per_slot)] for slot in range(slots)]
+    every = gpus(count)
+    return [[every.index(gpu) for gpu in share_gpus(every, slot, slots, per_slot)] for slot in range(slots)]
 
 
 def test_slots_share_gpus_out_among_themselves() -> None:
@@ -82,14 +86,14 @@ def test_whatever_is_configured_a_slot_has_that_many_different_gpus_that_are_the
 ) -> None:
     share = share_gpus(gpus(count), slot, slots, per_slot)  # A slot may be beyond those of a new configuration.
     assert len(set(share)) == len(share) == min(per_slot, count)
-    assert {device for device, _ in share} <= {gpu.device for gpu in gpus(count)}
+    assert {*share} <= {*gpus(count)}
 
 
 # What a machine may say
 
 
 def test_what_a_machine_says_is_read() -> None:
-    assert Inventory((Gpu(**GPU),), None, 50 * GB, 100 * GB, 7) == SEEN
+    assert Inventory((Gpu(**{**GPU, "files": ("nvidia0",)}),), None, 50 * GB, 100 * GB, 7) == SEEN
 
 
 @pytest.mark.parametrize(
@@ -97,10 +101,13 @@ def test_what_a_machine_says_is_read() -> None:
     [
         {"gpus": None},
         {"gpus": ["x"]},
-        {"gpus": [{**GPU, "device": "../x"}]},
-        {"gpus": [{**GPU, "device": None}]},
-        {"gpus": [{**GPU, "uuid": "a,b"}]},
-        {"gpus": [{**GPU, "uuid": ""}]},
+        {"gpus": [{**GPU, "files": ["../x"]}]},
+        {"gpus": [{**GPU, "files": ["nvidia0"] * 9}]},
+        {"gpus": [{**GPU, "files": None}]},
+        {"gpus": [{**GPU, "vendor": "another"}]},
+        {"gpus": [{**GPU, "vendor": ["nvidia"]}]},
+        {"gpus": [{**GPU, "id": "a,b"}]},
+        {"gpus": [{**GPU, "id": ""}]},
         {"gpus": [{**GPU, "memory_mib": "x"}]},
         {"gpus": [GPU] * (MAX_GPUS + 1)},
         {"free_bytes": -1},
@@ -139,10 +146,7 @@ def test_a_job_begins_only_with_gpus_that_no_job_of_another_slot_has(
     count: int, machine: Machine, held: dict[int, list[int]], free: list[int]
 ) -> None:
     every, seen = gpus(4), gpus(count)
-    leases = [
-        Lease("a", slot, "x", tuple((every[number].device, every[number].uuid) for number in numbers))
-        for slot, numbers in held.items()
-    ]
+    leases = [Lease("a", slot, "x", tuple(every[number] for number in numbers)) for slot, numbers in held.items()]
     found = [
         slot
         for slot in range(machine.slots)
@@ -168,12 +172,29 @@ def test_a_machine_that_cannot_name_the_gpus_it_had_takes_no_jobs() -> None:
     failing = replace(SEEN, gpus=(), gpu_trouble="nvidia-smi failed")
     assert (
         find_shortage(Machine("a", "/srv"), remember(SEEN, failing))
-        == "its GPUs cannot be listed; the machine says: nvidia-smi failed"
+        == "its GPUs cannot be used; the machine says: nvidia-smi failed"
     )
     for before in (None, replace(SEEN, gpus=()), failing):
         assert find_shortage(Machine("a", "/srv"), remember(before, failing)), "each job would see all of them"
         assert find_shortage(Machine("a", "/srv", gpus_per_slot=0), remember(before, failing)) is None
     assert remember(SEEN, replace(SEEN, gpus=())).gpus == (), "somebody has taken them out"
+
+
+def test_gpus_that_the_labels_promise_are_missed() -> None:
+    def miss(*labels: str, **values: Any) -> tuple[str, str] | None:
+        return find_missing_gpus(Machine("a", "/srv", labels=frozenset(labels), **values), SEEN)
+
+    assert miss("gpu", "cuda", "fast") is None
+    assert miss("gpu", "rocm") == (
+        "it has the label rocm, but amd-smi or rocm-smi lists no GPU there",
+        "install AMD's driver and ROCm's amd-smi there, or remove the label",
+    )
+    assert miss("xpu") is not None
+    bare = replace(SEEN, gpus=())
+    assert find_missing_gpus(Machine("a", "/srv", labels=frozenset({"fast"})), bare) is None
+    words, fix = find_missing_gpus(Machine("a", "/srv", gpus_per_slot=2), bare) or ("", "")
+    assert words == "ptq.toml says that it has GPUs, but no tool lists one (nvidia-smi, amd-smi or rocm-smi, xpu-smi)"
+    assert fix.startswith("install NVIDIA's driver there; install AMD's ")
 
 
 def test_what_changes_all_the_time_is_written_down_now_and_then() -> None:

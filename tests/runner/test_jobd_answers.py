@@ -85,7 +85,7 @@ async def test_nothing_else_that_a_machine_says_of_itself_is_longer_than_people_
     assert [len(clause) for clause in found.open] == [8_000] * 20
     assert (await lie(open=7).capabilities()).open == []
     assert await lie(jobs=[{"id": LONG}, {"id": ["a" * 10]}, {"id": JOB}]).list_jobs() == (JOB,)
-    gpu = {"device": "0", "uuid": "GPU-0", "name": LONG, "driver": LONG}
+    gpu = {"vendor": "nvidia", "id": "GPU-0", "files": [], "name": LONG, "driver": LONG}
     inventory = await lie(gpus=[gpu], gpu_trouble=LONG, free_bytes=1, total_bytes=1).check()
     assert [len(text) for text in (inventory.gpus[0].name, inventory.gpu_trouble or "")] == [100, 400]
     programs = await lie(now=1.5, programs={"git": LONG, "uv": [LONG]}).find_programs(["git"], ["uv"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runner.jobd.environment.facts import PACKAGES, PROGRAMS, find_version, read_machine, read_os_name, read_programs
 from runner.model.facts import GPU, KINDS, SHORT, read_facts
-from runner.model.inventory import Gpu
+from runner.model.machines import Gpu
 from tests.support.jobd import Jobd
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def test_the_versions_of_an_environment_are_read_without_running_its_packages(jo
         "python": platform.python_version(),
         **{"torch": "2.11.0+cu130", "torch_cuda": "13.0", "torch_hip": None, "numpy": "2.1.0", "triton": "3.6.0+git1"},
     }
-    names = [name for name, _ in read_facts(told, (), ())]
+    names = [name for name, _ in read_facts(told, ())]
     assert names[:5] == ["GPU", "Python", "torch", "CUDA of torch", "triton"]
     assert names[-3:] == ["OS", "kernel", "CPU"]
     assert "facts" in ended["result"]["took"]
@@ -90,16 +91,22 @@ def test_a_compiler_says_its_version(said: str, version: str) -> None:
     assert find_version(said) == version
 
 
-H100 = [Gpu(str(number), f"GPU-{number}", "NVIDIA H100", 81559, "550.54") for number in range(2)]
+H100 = [Gpu("nvidia", f"GPU-{number}", (), "NVIDIA H100", 81559, "550.54") for number in range(2)]
 
 
-def test_the_gpus_of_the_slot_are_facts_from_the_inventory() -> None:
-    assert read_facts({}, H100, (("1", "GPU-1"),)) == (("GPU", "1 × NVIDIA H100, 81559 MiB, driver 550.54"),)
-    assert read_facts({}, H100, ()) == (("GPU", "2 × NVIDIA H100, 81559 MiB, driver 550.54"),)
-    assert read_facts({}, (), ()) == (("GPU", "none"),)
-    assert read_facts({}, None, ()) == ()
-    hostile = Gpu("0", "GPU-0", "H100`\n\n# Approved", None, "1")
-    assert read_facts({}, [hostile], ()) == (("GPU", "without a readable name"),)
+def test_the_gpus_that_a_job_sees_are_facts() -> None:
+    assert read_facts({}, H100[1:]) == (("GPU", "1 × NVIDIA H100, 81559 MiB, driver 550.54"),)
+    assert read_facts({}, H100) == (("GPU", "2 × NVIDIA H100, 81559 MiB, driver 550.54"),)
+    part = replace(H100[0], name="NVIDIA A100-SXM4-80GB MIG 1g.20gb", memory_mib=19968)
+    arc = Gpu("intel", "0", (), "Intel(R) Graphics [0xe211]", 24480, "7B7A46009E666C4D10E1134")
+    assert read_facts({}, [part, arc])[0][1] == (
+        "1 × NVIDIA A100-SXM4-80GB MIG 1g.20gb, 19968 MiB, driver 550.54; "
+        "1 × Intel(R) Graphics (0xe211), 24480 MiB, driver 7B7A46009E666C4D10E1134"
+    )
+    assert read_facts({}, ()) == (("GPU", "none"),)
+    assert read_facts({}, None) == ()
+    hostile = Gpu("nvidia", "GPU-0", (), "H100`\n\n# Approved", None, "1")
+    assert read_facts({}, [hostile]) == (("GPU", "without a readable name"),)
 
 
 @pytest.mark.parametrize(
@@ -111,4 +118,4 @@ def test_the_gpus_of_the_slot_are_facts_from_the_inventory() -> None:
     ],
 )
 def test_what_is_no_fact_is_left_out(told: object) -> None:
-    assert read_facts(told, None, ()) == ()
+    assert read_facts(told, None) == ()

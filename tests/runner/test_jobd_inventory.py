@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
-from runner.jobd.verbs.inventory import find_gpus, find_minors, read_gpus
+from runner.jobd.verbs.gpu_tools import find_minors, read_cards
+from runner.jobd.verbs.inventory import find_gpus
 from runner.model.inventory import parse_inventory
 from tests.support.jobd import Jobd, processes_with, wait_until
 
 pytestmark = pytest.mark.slow
 
 TWO = """\
-0, GPU-6a1c5e0e-0001, 00000000:19:00.0, 81559, 550.54.15, NVIDIA H100 80GB HBM3
-1, GPU-6a1c5e0e-0002, 00000000:3B:00.0, 81559, 550.54.15, NVIDIA H100 80GB HBM3
+0, GPU-6a1c5e0e-0001, 00000000:19:00.0, 81559, 550.54.15, [N/A], NVIDIA H100 80GB HBM3
+1, GPU-6a1c5e0e-0002, 00000000:3B:00.0, 81559, 550.54.15, [N/A], NVIDIA H100 80GB HBM3
 """
 
 
@@ -47,19 +48,20 @@ def test_gpus_are_told_with_model_memory_and_driver(jobd: Jobd, smi: Path) -> No
     answer = take(jobd)
     model = {"name": "NVIDIA H100 80GB HBM3", "memory_mib": 81559, "driver": "550.54.15"}
     assert answer["gpus"] == [
-        {"index": 0, "device": "0", "uuid": "GPU-6a1c5e0e-0001", **model},
-        {"index": 1, "device": "1", "uuid": "GPU-6a1c5e0e-0002", **model},
+        {"vendor": "nvidia", "id": "GPU-6a1c5e0e-0001", "files": ["nvidia0"], **model},
+        {"vendor": "nvidia", "id": "GPU-6a1c5e0e-0002", "files": ["nvidia1"], **model},
     ]
     assert answer["gpu_trouble"] is None
     assert asked.read_text() == (
-        "--query-gpu=index,uuid,pci.bus_id,memory.total,driver_version,name --format=csv,noheader,nounits\n"
+        "--query-gpu=index,uuid,pci.bus_id,memory.total,driver_version,mig.mode.current,name "
+        "--format=csv,noheader,nounits\n"
     )
 
 
 def test_the_programs_of_a_drivers_container_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     write(tmp_path / "nvidia-smi", f"#!/bin/sh\necho '{TWO.splitlines()[0]}'\n")
-    assert [gpu["uuid"] for gpu in find_gpus(driver_programs=str(tmp_path))[0]] == ["GPU-6a1c5e0e-0001"]
+    assert [gpu["id"] for gpu in find_gpus(folders=str(tmp_path))[0]] == ["GPU-6a1c5e0e-0001"]
 
 
 def test_a_machine_without_nvidia_smi_has_no_gpus_and_no_trouble(jobd: Jobd) -> None:
@@ -108,8 +110,8 @@ def test_what_an_nvidia_smi_leaves_running_holds_nobody_up(jobd: Jobd, smi: Path
 
 
 def test_memory_that_is_the_machines_own_is_not_counted() -> None:
-    (gpu,) = read_gpus("0, GPU-1, 0000000F:01:00.0, [N/A], 580.95, NVIDIA GB10, the large one\n", {})
-    assert (gpu["memory_mib"], gpu["name"]) == (None, "NVIDIA GB10, the large one")
+    (card,) = read_cards("0, GPU-1, 0000000F:01:00.0, [N/A], 580.95, [N/A], NVIDIA GB10, the large one\n", {})
+    assert (card.gpu.memory_mib, card.gpu.name) == (None, "NVIDIA GB10, the large one")
 
 
 def test_the_number_of_a_device_file_is_the_drivers_and_not_the_order_on_the_bus(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_the_number_of_a_device_file_is_the_drivers_and_not_the_order_on_the_bus
         )
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "information").write_text("Device Minor: \t 7\n")
-    assert [gpu["device"] for gpu in read_gpus(TWO, find_minors(tmp_path))] == ["1", "0"]
+    assert [card.gpu.files for card in read_cards(TWO, find_minors(tmp_path))] == [("nvidia1",), ("nvidia0",)]
     assert find_minors(tmp_path / "nowhere") == {}
 
 
@@ -148,7 +150,7 @@ def test_folders_of_jobs_are_listed_the_oldest_first_and_nothing_else_is(jobd: J
 
 def test_every_command_of_a_job_is_told_the_gpus_of_its_slot(jobd: Jobd) -> None:
     say = ["echo in $CUDA_VISIBLE_DEVICES"]
-    gpus = {"2": "GPU-aa", "3": "GPU-bb"}
+    gpus: list[dict[str, Any]] = [{"vendor": "nvidia", "id": name, "files": []} for name in ("GPU-aa", "GPU-bb")]
     prepared = jobd.prepare(gpus=gpus, setup=say, smoke_test=say)
     assert prepared["state"] == "done", prepared
     assert prepared["log"].count(b"\nin GPU-aa,GPU-bb\n") == 2
@@ -163,5 +165,5 @@ def test_where_a_slot_has_no_gpus_of_its_own_the_operator_may_name_some(jobd: Jo
 
 
 def test_what_the_operator_says_of_gpus_for_an_agent_counts(jobd: Jobd) -> None:
-    jobd.prepare(gpus={"0": "GPU-aa"})
+    jobd.prepare(gpus=[{"vendor": "nvidia", "id": "GPU-aa", "files": ["nvidia0"]}])
     assert b"in mine\n" in jobd.agent("echo in $CUDA_VISIBLE_DEVICES", env={"CUDA_VISIBLE_DEVICES": "mine"})["log"]

@@ -280,7 +280,7 @@ async def test_a_job_that_has_to_be_sealed_is_not_placed_where_the_machine_canno
 async def test_a_job_waits_while_a_running_job_has_gpus_of_its_slot(tmp_path: Path) -> None:
     """After a reload, a machine has four slots in place of two."""
     async with open_floor(tmp_path, "gpu-1") as floor:
-        gpus = "\n".join(f"{number}, GPU-{number}, 0000:0{number}:00.0, 1, 550, H100" for number in range(4))
+        gpus = "\n".join(f"{number}, GPU-{number}, 0000:0{number}:00.0, 1, 550, Disabled, H100" for number in range(4))
         smi = tmp_path / "gpu-1" / "nvidia-smi"
         smi.write_text(f"#!/bin/sh\ncat <<END\n{gpus}\nEND\n")
         smi.chmod(0o755)

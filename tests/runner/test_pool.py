@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 from runner.model.environment import Profile
 from runner.model.inventory import Sighting
 from runner.model.job import JobState
-from runner.model.machines import FAULTS_IN_A_ROW, USABLE, Lease
+from runner.model.machines import FAULTS_IN_A_ROW, USABLE, Gpu, Lease
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_sightings, fetch_warm_bases
 from runner.scheduler.refresh import name_refresh
@@ -29,7 +29,10 @@ from tests.support.jobs import NOON
 
 pytestmark = pytest.mark.slow
 
-TWO_GPUS = "0, GPU-a, 0000:19:00.0, 81559, 550.54, NVIDIA H100\n1, GPU-b, 0000:3B:00.0, 81559, 550.54, NVIDIA H100\n"
+TWO_GPUS = """\
+0, GPU-a, 0000:19:00.0, 81559, 550.54, Disabled, NVIDIA H100
+1, GPU-b, 0000:3B:00.0, 81559, 550.54, Disabled, NVIDIA H100
+"""
 
 
 CHANGES: Sequence[dict[str, Any]] = (
@@ -87,7 +90,9 @@ async def test_a_job_has_the_gpus_of_its_slot_and_everybody_knows_what_the_machi
     await floor.drain("gpu-2")
     second = await floor.place(await floor.queue(2))
     held = await leases(floor)
-    assert (held[first.id].gpus, held[second.id].gpus) == ((("0", "GPU-a"),), (("1", "GPU-b"),))
+    h100: dict[str, Any] = {"vendor": "nvidia", "name": "NVIDIA H100", "memory_mib": 81559, "driver": "550.54"}
+    assert held[first.id].gpus == (Gpu(id="GPU-a", files=("nvidia0",), **h100),)
+    assert held[second.id].gpus == (Gpu(id="GPU-b", files=("nvidia1",), **h100),)
     sighting = await see(floor)
     assert (sighting.at, [gpu.name for gpu in sighting.inventory.gpus]) == (NOON, ["NVIDIA H100"] * 2)
 
@@ -100,7 +105,7 @@ async def test_a_machine_that_loses_its_gpus_is_out_until_they_are_back(floor: F
     job = await floor.place(await floor.queue())
     assert job.state is JobState.QUEUED
     trouble = (await floor.state("gpu-1")).trouble
-    assert trouble == "its GPUs cannot be listed; the machine says: nvidia-smi failed: broken"
+    assert trouble == "its GPUs cannot be used; the machine says: nvidia-smi failed: broken"
     assert len((await see(floor)).inventory.gpus) == 2, "as it is asked again, it is still known what it had"
     assert not await floor.placement.probe("gpu-1")
     give_gpus(floor, "gpu-1")

@@ -13,9 +13,9 @@ from playwright.async_api import Browser, Page, expect
 from handlers.text.repros import THE_ISSUE
 from runner.checks.verification import CheckKind, CheckRun, Side
 from runner.db.schema import deliveries
-from runner.model.inventory import Gpu, Inventory
+from runner.model.inventory import Inventory
 from runner.model.job import JobState
-from runner.model.machines import Lease, Outage
+from runner.model.machines import Gpu, Lease, Outage
 from runner.rows import job_rows
 from runner.rows.check_rows import add_checks, fetch_checks, save_runs
 from runner.rows.machine_states import save_inventory, save_outage
@@ -72,7 +72,7 @@ AGENTS_CHECK = (CheckKind.AGENT, "", "print(chunks([1], 2))\n")
 FAILS = CheckRun(1, False, "Traceback (most recent call last):\nAssertionError: [[1, 2]]\n")
 RUNS = {Side.BASE: (FAILS,) * 3, Side.CHANGED: (CheckRun(0, False, ""),) * 3}
 RUNNING, ENDED = "runs000001", "ended00001"
-GPU = Gpu("0", "GPU-1", "NVIDIA H200", 143_771, "570.1")
+GPU = Gpu("nvidia", "GPU-1", ("nvidia0",), "NVIDIA H200", 143_771, "570.1")
 REASON = "the machine does not answer: ssh: connect to host gpu.internal port 22: No route to host"
 
 

@@ -239,21 +239,28 @@ async def test_a_machine_whose_clock_is_hours_wrong_and_jumps_changes_nothing(tm
         assert 1 < meter.usage.run_s < PATIENCE_S
 
 
-NVIDIA_SMI = """#!/bin/sh
-cat <<EOF
-0, GPU-aa, 00000000:19:00.0, 81559, 550.54.15, NVIDIA H100
-1, GPU-bb, 00000000:3B:00.0, 81559, 550.54.15, NVIDIA H100
+GPU_TOOLS = Path(__file__).parents[1] / "payloads" / "gpus"
+"""What the tools of GPU vendors print."""
+
+NVIDIA_SMI = """cat <<EOF
+0, GPU-aa, 00000000:19:00.0, 81559, 550.54.15, Disabled, NVIDIA H100
+1, GPU-bb, 00000000:3B:00.0, 81559, 550.54.15, Disabled, NVIDIA H100
 EOF
 """
+
+
+def give_tool(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
+    """Let this host have a tool of a GPU vendor."""
+    (folder / "bin").mkdir()
+    (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}")
+    (folder / "bin" / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder / 'bin'}:{os.environ['PATH']}")
 
 
 async def test_two_jobs_on_one_machine_have_gpus_of_their_own(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "nvidia-smi").write_text(NVIDIA_SMI)
-    (tmp_path / "bin" / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    give_tool(tmp_path, monkeypatch, "nvidia-smi", NVIDIA_SMI)
     go = shared / "go"
     say = "print('mine:', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)\n"
     told = "print('told:', *[line for line in open(os.environ['PTQ_PROMPT_FILE']) if 'GPU:' in line], flush=True)\n"
@@ -306,14 +313,23 @@ async def test_a_machine_on_which_no_job_can_be_prepared_is_out_and_the_next_one
             assert [base.machine for base in await fetch_warm_bases(connection)] == ["gpu-1"]
 
 
-async def test_an_issues_labels_choose_the_machine_unless_the_command_names_one(tmp_path: Path) -> None:
+async def test_an_issues_labels_choose_the_machine_unless_the_command_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give_tool(tmp_path, monkeypatch, "amd-smi", f"exec cat {GPU_TOOLS}/amd-smi.txt\n")
+    its_own = "assert os.environ['ROCR_VISIBLE_DEVICES'] == 'GPU-4162405e51bb99b0'\n"
     routes = 'routes = { "Module: ROCm" = ["rocm"] }\n'
     more_toml = second_machine(tmp_path).replace('["gpu"]', '["gpu", "rocm"]')
-    async with open_world(tmp_path, on_real_machine=True, more_toml=more_toml, repository_toml=routes) as world:
+    agent = WRITE_REPORT + its_own + FIX
+    async with open_world(
+        tmp_path, on_real_machine=True, agent=agent, more_toml=more_toml, repository_toml=routes
+    ) as world:
         await world.open_issue()
         await world.label("module: rocm")
         await world.label()
-        await world.wait_for_report()
+        shown = await world.wait_for_report()
+        assert "GPU `1 × AMD Radeon RX 7800 XT, 16368 MiB, driver 6.17.7-ba14.fc43.x86_64`, " in shown
+        assert [job.state for job in await world.jobs()] == ["succeeded"], "the agent was told the GPU"
         await world.comment("/ptq fix --machine gpu-1")
         await world.wait_for_report(2)
         jobs = {job.attempt: (job.machine, job.requires) for job in await world.jobs()}

@@ -26,7 +26,7 @@ PATIENCE_S = 60.0
 PREPARE: Mapping[str, Any] = {
     **{"trunk": "main", "base_branch": "main", "base_commit": "", "changes": [], "changes_from": "", "held_back": []},
     **{"create_venv": ["/bin/mkdir"], "setup": [], "update": [], "smoke_test": [], "imports": [], "submodules": False},
-    **{"network": "host", "must_seal": False, "private": [], "writable": [], "gpus": {}, "slot": 0, "ways": [*WAYS]},
+    **{"network": "host", "must_seal": False, "private": [], "writable": [], "gpus": [], "slot": 0, "ways": [*WAYS]},
     **{"base_timeout_s": 60, "git": {}, "relay": False},
 }
 WATCHED: Mapping[str, Any] = {"max_disk_bytes": 10**9, "max_files": 100_000, "orphan_after_s": 1_800}

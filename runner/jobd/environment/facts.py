@@ -29,8 +29,8 @@ PROGRAMS: Mapping[str, tuple[str, ...]] = {
 }
 """The compilers that projects build their extensions with, by the names of the facts."""
 
-CUDA = "/usr/local/cuda/bin"
-"""Where NVIDIA installs nvcc, which is often not on PATH."""
+COMPILERS = "/usr/local/cuda/bin:/opt/rocm/bin"
+"""Where NVIDIA installs nvcc, and AMD hipcc. Often they are not on PATH."""
 
 LIMIT_S = 10.0
 """How long all programs together may take."""
@@ -104,7 +104,7 @@ def read_os_name() -> str:
 
 def read_programs(env: Mapping[str, str], folder: Path, deadline: float) -> dict[str, str]:
     """The facts that the environment's own programs tell."""
-    env = {**env, "PATH": f"{env['PATH']}:{CUDA}"}
+    env = {**env, "PATH": f"{env['PATH']}:{COMPILERS}"}
     found: dict[str, str] = {}
     # `-I`: neither a file in the worktree nor a variable takes the place of a module. `-B`: nothing is written.
     said = ask(["python", "-I", "-B", "-c", READ_PYTHON, *PACKAGES], env, folder, deadline)

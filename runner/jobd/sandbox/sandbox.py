@@ -32,6 +32,7 @@ from typing import Any
 
 from ..files import Failure, JobPaths, describe, read_json
 from ..git import find_own_clone, find_recipe
+from ..gpus import find_others, read_gpus
 from .namespaces import (
     NO_EXEC,
     NO_SUID,
@@ -85,7 +86,7 @@ class Sandbox:
         self._job = job
         self._parent = os.getpid()
         self._start_beside = start_beside
-        self._gpus: Mapping[str, str] = prepared.get("gpus") or {}
+        self._gpus = read_gpus(prepared)
         # Stages that make an environment need the network.
         self._has_network = prepared.get("network") != "none" or request.keys() >= prepared.keys()
         self._scratch = {place.resolve() for place in SCRATCH if place.is_dir()}
@@ -181,7 +182,7 @@ class Sandbox:
             make_read_only(cover)
         if SHARED_MEMORY.is_dir():
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
-        for device in (*find_devices(self._gpus), FUSE, *(() if self._has_network else NETWORK_DEVICES)):
+        for device in (*find_others(self._gpus), FUSE, *(() if self._has_network else NETWORK_DEVICES)):
             if device.exists():
                 close_device(device)
         with unless_forbidden():  # If refused, terminals of the account's other sessions stay visible.
@@ -268,13 +269,6 @@ def list_commands(request: Mapping[str, Any]) -> Iterator[str]:
     for name in (*building, "lint", "argv", "script_argv", "test_argv"):
         yield from request.get(name) or ()
     yield from (request.get("env") or {}).values()
-
-
-def find_devices(gpus: Iterable[str]) -> list[Path]:
-    """The GPU devices that do not have these numbers (/dev/nvidia0 has the number 0); none if no number is given."""
-    own = {f"nvidia{number}" for number in gpus}
-    found = Path("/dev").glob("nvidia[0-9]*") if own else ()
-    return [device for device in found if device.name not in own]
 
 
 def outermost(paths: Iterable[Path]) -> list[Path]:

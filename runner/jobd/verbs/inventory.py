@@ -9,30 +9,33 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..bounded_run import run_bounded
+from ..gpus import BINDINGS, DEVICE_FILE, DEVICES
 from ..sandbox.namespaces import can_sandbox, find_missing
 from ..sandbox.sealing import has_sealed
 from ..sandbox.shortage import Shortage
-
-QUERY = ("index", "uuid", "pci.bus_id", "memory.total", "driver_version", "name")
-"""The fields that we ask nvidia-smi for (`--help-query-gpu`). The name is last, because it may contain commas."""
+from .gpu_tools import TOOLS, FoundGpu, Tool
 
 TIMEOUT_S = 20.0
-"""How long nvidia-smi may take. It wakes every idle GPU; if the driver hangs, it never returns."""
+"""How long the tools of GPU vendors may take together. They wake idle GPUs; if a driver hangs, they never return."""
 
 MAX_REASON = 300
 MAX_JOBS = 1_000
 
-DRIVER_PROGRAMS = "/usr/local/nvidia/bin"
-"""Where containers have the programs of NVIDIA's driver. The PATH of an SSH session does not have it."""
+TOOL_FOLDERS = "/usr/local/nvidia/bin:/opt/rocm/bin"
+"""Where containers have the programs of NVIDIA's driver, and where ROCm is installed. The PATH of an SSH session has
+neither."""
 
-DRIVER = Path("/proc/driver/nvidia/gpus")
-"""NVIDIA's driver describes each GPU here, in a folder named after its bus address."""
+BUS = Path("/sys/bus/pci/devices")
+DISPLAYS = ("0x03", "0x12")
+"""How the classes of GPUs begin: display controllers and processing accelerators (the PCI ID Repository)."""
 
 
 def take_inventory(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,58 +65,106 @@ def is_sealing(workspace: Path) -> bool:
         return has_sealed(workspace)
 
 
+class ToolError(Exception):
+    """A tool of a GPU vendor does not list its GPUs. The message is a clause for people."""
+
+
 def find_gpus(
-    timeout_s: float = TIMEOUT_S, driver_programs: str = DRIVER_PROGRAMS
+    timeout_s: float = TIMEOUT_S, folders: str = TOOL_FOLDERS, bus: Path = BUS, devices: Path = DEVICES
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """The GPUs, and a failure as a clause for people. Without nvidia-smi there are no GPUs and no failure."""
-    program = shutil.which("nvidia-smi", path=f"{os.environ.get('PATH', os.defpath)}:{driver_programs}")
-    if program is None:
-        return [], None
-    words = [program, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
+    """The GPUs of all vendors, and a failure as a clause for people. Without a vendor's tools there are none of it.
+
+    A failure counts only if the bus has such a GPU: somebody may have installed the tool for nothing.
+    """
+    deadline, gpus = time.monotonic() + timeout_s, []
+    for vendor, tools in TOOLS.items():
+        try:
+            found = list_gpus(tools, partial(run_tool, timeout_s=timeout_s, deadline=deadline), folders)
+        except ToolError as failure:
+            if not (pci_id := BINDINGS[vendor].pci_id) or is_on_bus(pci_id, bus):
+                return [], str(failure)
+            continue
+        gpus += [describe_gpu(vendor, gpu, bus) for gpu in found]
+    return ([], closed) if (closed := find_closed(gpus, devices)) else (gpus, None)
+
+
+def list_gpus(tools: Sequence[Tool], run: Callable[..., str], folders: str) -> list[FoundGpu]:
+    """The GPUs of a vendor, from the first of its tools that lists them. Raises `ToolError`, the first tool's."""
+    failures = []
+    for tool in tools:
+        program = shutil.which(tool.program, path=f"{os.environ.get('PATH', os.defpath)}:{folders}")
+        if program is None:
+            continue
+        try:
+            return tool.list_gpus(partial(run, program, tool.program))
+        except ToolError as failure:
+            failures.append(failure)
+        except ValueError:
+            failures.append(ToolError(f"{tool.program} gave an answer that cannot be read"))
+    if failures:
+        raise failures[0]
+    return []
+
+
+def run_tool(program: str, name: str, *words: str, timeout_s: float, deadline: float) -> str:
+    """What a tool prints. Raises `ToolError`."""
     try:
-        status, out, err = run_bounded(words, timeout_s)
+        status, out, err = run_bounded([program, *words], max(deadline - time.monotonic(), 0.0))
     except OSError as error:
-        return [], f"nvidia-smi cannot run: {error.strerror}"
+        raise ToolError(f"{name} cannot run: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        return [], f"nvidia-smi did not end within {timeout_s:g} seconds"
+        raise ToolError(f"{name} did not end within {timeout_s:g} seconds") from None
     if status:
         said = " ".join((out + err).decode(errors="replace").split()) or f"exit status {status}"
-        return [], f"nvidia-smi failed: {said[:MAX_REASON]}"
+        raise ToolError(f"{name} failed: {said[:MAX_REASON]}")
+    return out.decode(errors="replace")
+
+
+def describe_gpu(vendor: str, gpu: FoundGpu, bus: Path) -> dict[str, Any]:
+    """A GPU as the inventory tells it, with its device files; without any if they are unknown."""
+    files = [*gpu.files, *find_display_files(gpu.place, bus)]
+    return {
+        "vendor": vendor,
+        "id": gpu.id,
+        "files": [*BINDINGS[vendor].shared_files, *files] if files else [],
+        "name": gpu.name,
+        "memory_mib": gpu.memory_mib,
+        "driver": gpu.driver,
+    }
+
+
+def find_display_files(place: str, bus: Path) -> list[str]:
+    """The files in /dev/dri of the GPU at a bus address."""
+    found = (f"dri/{path.name}" for path in (bus / place / "drm").glob("*")) if place else ()
+    return sorted(filter(DEVICE_FILE.fullmatch, found))
+
+
+def find_closed(gpus: Iterable[Mapping[str, Any]], devices: Path) -> str | None:
+    """Why the account cannot use one of the GPUs, as a clause for people."""
+    for gpu in gpus:
+        for name in gpu["files"] if BINDINGS[gpu["vendor"]].needs_group else ():
+            path = devices / name
+            if not name.startswith("dri/card") and path.exists() and not os.access(path, os.R_OK | os.W_OK):
+                return f"the account may not open {path}: add it to the file's group, {name_group(path)}"
+    return None
+
+
+def name_group(path: Path) -> str:
+    """The name of a file's group; its number if it has no name."""
     try:
-        return list(read_gpus(out.decode(errors="replace"), find_minors(DRIVER))), None
-    except ValueError:
-        return [], "nvidia-smi gave an answer that cannot be read"
+        return path.group()
+    except KeyError:
+        return str(path.stat().st_gid)
 
 
-def read_gpus(text: str, minors: Mapping[tuple[int, str], str]) -> Iterator[dict[str, Any]]:
-    """The GPUs in nvidia-smi's answer. Raises `ValueError` if it cannot be read."""
-    for line in filter(str.strip, text.splitlines()):
-        index, uuid, place, memory, driver, name = (part.strip() for part in line.split(",", len(QUERY) - 1))
-        yield {
-            "index": int(index),
-            # The device file has another number if the driver found the GPUs in another order than the bus has them.
-            "device": minors.get(read_place(place), str(int(index))),
-            "uuid": uuid,
-            "name": name,
-            "memory_mib": int(memory) if memory.isdecimal() else None,  # "[N/A]" if the GPU uses the machine's memory.
-            "driver": driver,
-        }
-
-
-def find_minors(folder: Path) -> dict[tuple[int, str], str]:
-    """The device file number of each GPU, by bus address, as far as the driver reports it."""
-    minors = {}
-    for path in folder.glob("*/information"):
-        with suppress(OSError, ValueError):
-            if found := re.search(r"^Device Minor:\s*(\d+)$", path.read_text(errors="replace"), re.MULTILINE):
-                minors[read_place(path.parent.name)] = found[1]
-    return minors
-
-
-def read_place(text: str) -> tuple[int, str]:
-    """A bus address, `00000000:3B:00.0` or `0000:3b:00.0`, in a form to compare. Raises `ValueError`."""
-    domain, _, rest = text.partition(":")
-    return int(domain, 16), rest.lower()
+def is_on_bus(pci_id: str, bus: Path) -> bool:
+    """Whether the PCI bus has a GPU of the vendor with this number."""
+    for path in bus.glob("*"):
+        with suppress(OSError):
+            vendor, kind = ((path / name).read_text(errors="replace").strip() for name in ("vendor", "class"))
+            if vendor == pci_id and kind.startswith(DISPLAYS):
+                return True
+    return False
 
 
 def list_jobs(request: Mapping[str, Any]) -> dict[str, Any]:
