@@ -118,6 +118,8 @@ class RepositoryRules:
     """The command in the brief for rebuilding after edits of compiled code."""
     tools: tuple[str, ...] = ()
     """Debugging tools that the brief mentions."""
+    skills: tuple[str, ...] = ()
+    """The skills of all its jobs: names, and folders of the repository (`runner.agents.skills`)."""
     brief: str = ""
     """What the operator tells every agent about the project, as Markdown."""
     push_to: str | None = None

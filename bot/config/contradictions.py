@@ -11,6 +11,7 @@ from bot.config.policy_tables import REPOSITORY, UNLIMITED, Profiles, list_shipp
 from handlers.cases.case import LABELS
 from handlers.rules import PRESETS
 from runner.agents.prices import Price, find_price
+from runner.agents.skills import is_skill_folder
 
 SAY_THEIR_COST = ("claude", "pi")
 """Kinds of agents that report their cost."""
@@ -54,11 +55,33 @@ def find_contradictions(values: Mapping[str, Any], profiles: Profiles) -> Iterat
             yield from _find_unknown_presets(name, table, presets)
             yield from _find_taken_labels(name, table)
     yield from _find_unpriced(values)
-    skills = values.get("skills")
-    for name, table in skills.items() if isinstance(skills, dict) else ():
-        placed = isinstance(table, dict) and (table.get("folder") or table.get("in_repository"))
-        if not placed and name not in list_shipped_skills():
+    yield from _find_skill_problems(values, profiles)
+
+
+def _find_skill_problems(values: Mapping[str, Any], profiles: Profiles) -> Iterator[str]:
+    """Skills that are nowhere, that repositories name but nobody has, or that no job would get."""
+    given, repos = values.get("skills"), values.get("repos")
+    tables = given if isinstance(given, dict) else {}
+    known, named = dict.fromkeys((*tables, *list_shipped_skills())), set[Any]()
+    for name, table in repos.items() if isinstance(repos, dict) else ():
+        if not isinstance(table, dict):
+            continue
+        profile = profiles.get(str(table.get("profile")), {})
+        skills = [skill for skill in _list(table.get("skills", profile.get("skills"))) if isinstance(skill, str)]
+        named.update(skills)
+        for skill in skills:
+            if not is_skill_folder(skill) and skill not in known:
+                yield (
+                    f"{name_key(('repos', name))}.skills: there is no [skills.{skill}]; available: {', '.join(known)}; "
+                    f'a folder of the repository has a slash: "{skill}/"'
+                )
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            continue
+        if name not in list_shipped_skills() and not table.get("folder") and not table.get("in_repository"):
             yield f"{name_key(('skills', name))}: there is no built-in skill of this name: set folder or in_repository"
+        if not table.get("labels") and name not in named:
+            yield f"{name_key(('skills', name))}: no job gets it: set labels, or name it in `skills` of a repository"
 
 
 def _find_unknown_presets(name: str, table: Mapping[str, Any], presets: Collection[str]) -> Iterator[str]:

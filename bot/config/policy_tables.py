@@ -19,7 +19,7 @@ from bot.config.tables import Command, Secret, SecretFile, Table, Text, Url
 from handlers.cases.retention import REDELIVERED_DAYS
 from handlers.rules import Preset, RepositoryRules, Role
 from runner.agents.prices import Price
-from runner.agents.skills import Skill, read_skill
+from runner.agents.skills import Skill, is_skill_folder, read_skill
 from runner.model.caps import Caps, Scope
 from runner.model.environment import PROTECTED_PATHS, Limits, Profile, Verification
 
@@ -42,6 +42,9 @@ NOT_IN_PROFILES = ("profile", "agent", "agents", "clone_url", "labels", "pause_l
 Profiles = Mapping[str, Mapping[str, Any]]
 """Name -> a profile's values."""
 
+
+SKILL = r"^[a-z0-9][a-z0-9-]{0,60}$"
+"""The name of a skill."""
 
 REPOSITORY = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}")
 """The full name of a repository."""
@@ -94,6 +97,14 @@ def _check_inner_path(path: str) -> str:
     if not all(re.fullmatch(r"[A-Za-z0-9._][A-Za-z0-9._-]*", part) and part.strip(".") for part in parts):
         raise ValueError("must be the path of a folder in the repository")
     return path
+
+
+def _check_named_skill(skill: str) -> str:
+    if is_skill_folder(skill):
+        _check_inner_path(skill.removesuffix("/"))
+    elif not re.fullmatch(SKILL, skill):
+        raise ValueError("must be the name of a skill, or the path of a folder in the repository, with a slash")
+    return skill
 
 
 def _check_skill(folder: Path) -> Path:
@@ -218,9 +229,9 @@ class PriceTable(Table):
 
 
 class SkillTable(Table):
-    """`[skills.NAME]`: instructions for agents, by label: shipped ones, the operator's or the base branch's."""
+    """`[skills.NAME]`: instructions for agents: shipped ones, the operator's or the base branch's."""
 
-    labels: Annotated[frozenset[Text], Field(min_length=1)]
+    labels: frozenset[Text] = frozenset()
     folder: Annotated[Path, AfterValidator(_check_skill)] | None = None
     in_repository: Annotated[str, AfterValidator(_check_inner_path)] | None = None
 
@@ -353,6 +364,7 @@ class RepositoryTable(Table):
     brief: Annotated[tuple[Path, ...], BeforeValidator(_as_list), AfterValidator(_check_briefs)] = ()
     import_names: tuple[str, ...] = ()
     tools: tuple[Text, ...] = ()
+    skills: tuple[Annotated[str, AfterValidator(_check_named_skill)], ...] = ()
     protected_paths: tuple[Text, ...] = PROTECTED_PATHS
     push_to: Annotated[str, AfterValidator(_check_repository)] | None = None
     commit_author: Literal["app", "approver"] = "app"

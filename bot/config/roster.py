@@ -100,7 +100,7 @@ class Roster:
         old = self._standing.settings
         try:
             new = read()
-            problems = (*find_unknown_agents(old, new), *find_respelled(old, new))
+            problems = (*find_unknown_agents(old, new), *find_unknown_skills(old, new), *find_respelled(old, new))
         except ConfigError as error:
             problems = error.problems
         if problems:
@@ -190,6 +190,16 @@ def find_unknown_agents(old: Settings, new: Settings) -> tuple[str, ...]:
         for name, table in new.repos.items()
         for agent in dict.fromkeys((table.agent, *table.agents))
         if agent not in old.agents
+    )
+
+
+def find_unknown_skills(old: Settings, new: Settings) -> tuple[str, ...]:
+    """The skills that repositories of a new file name, and that the running service does not have. Pure."""
+    return tuple(
+        f"{name_key(('repos', name))}: [skills.{skill}] is new, which needs a restart"
+        for name, table in new.repos.items()
+        for skill in table.skills
+        if skill in new.skills and skill not in old.skills
     )
 
 

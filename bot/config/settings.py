@@ -25,6 +25,7 @@ from pydantic_core import ErrorDetails
 from bot.config.contradictions import find_contradictions, name_key
 from bot.config.policy_tables import (
     NOT_IN_PROFILES,
+    SKILL,
     CapsTables,
     DashboardTable,
     GatewayTable,
@@ -38,6 +39,7 @@ from bot.config.policy_tables import (
     RepositoryTable,
     RetentionTable,
     SkillTable,
+    list_shipped_skills,
     place_briefs,
     read_profiles,
 )
@@ -113,7 +115,7 @@ class Settings(Table):
     limits: LimitsTable = LimitsTable()
     caps: CapsTables = CapsTables()
     prices: dict[str, PriceTable] = Field(default_factory=dict)
-    skills: dict[Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,60}$")], SkillTable] = Field(default_factory=dict)
+    skills: dict[Annotated[str, Field(pattern=SKILL)], SkillTable] = Field(default_factory=dict)
     presets: dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,40}$")], PresetTable] = Field(default_factory=dict)
     gateway: GatewayTable = GatewayTable()
     dashboard: DashboardTable = DashboardTable()
@@ -184,8 +186,9 @@ class Settings(Table):
         return {model: table.as_price() for model, table in self.prices.items()}
 
     def skill_list(self) -> tuple[Skill, ...]:
-        """The skills, with their files."""
-        return tuple(table.as_skill(name) for name, table in self.skills.items())
+        """The skills, with their files. A shipped one needs no table: a repository can name it."""
+        tables = {**dict.fromkeys(list_shipped_skills(), SkillTable()), **self.skills}
+        return tuple(table.as_skill(name) for name, table in tables.items())
 
     def preset_table(self) -> Mapping[str, Preset]:
         """Name -> preset, built-in or the operator's."""

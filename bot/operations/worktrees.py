@@ -25,6 +25,7 @@ from handlers.holds.takeover import fetch_releasable
 from handlers.jobs.tasks import MAX_TASK, read_ref
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
+from runner.agents.skills import leave_out_repository
 from runner.characters import show_for_terminal
 from runner.db.database import open_existing_database
 from runner.model.job import Job, JobKind
@@ -91,7 +92,10 @@ def _find_source(settings: Settings, repository: str, machine: Machine, ref: str
         raise HoldRefused(f"machine {machine.name} is not for {repository}: see `requires`, and `serves`")
     branch, commit = read_ref(ref, rules.environment_branch or rules.base_branch or NEWEST)
     url = find_clone_url(settings, repository)
-    return Source(repository, private, url, branch, commit, rules.agent)
+    skills, known = rules.skills, settings.skill_list()
+    if ref is not None:
+        skills = leave_out_repository(skills, known)
+    return Source(repository, private, url, branch, commit, rules.agent, skills=skills)
 
 
 def _find_repository(settings: Settings, repository: str) -> RepositoryRules:

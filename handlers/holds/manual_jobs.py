@@ -57,6 +57,8 @@ class Source:
     """A configured agent: every job needs one, and it determines which configuration files are hidden."""
     follows: str | None = None
     """The job whose edits it contains."""
+    skills: tuple[str, ...] = ()
+    """For the agents that go on in it."""
 
 
 async def start_worktree(
@@ -91,6 +93,7 @@ async def start_worktree(
         base_branch=source.base_branch,
         base_commit=source.base_commit,
         prompt="",
+        skills=source.skills,
         pinned_to=machine,
         follows=source.follows,
     )
@@ -172,7 +175,7 @@ async def start_task(
         model=choice.model,
         requested_by=hold.person,
         requested_at=now,
-        prompt=render_task(held.name or held.id, rules, task, token_hex(8)),
+        prompt=render_task(held.name or held.id, rules, task, token_hex(8), skills=held.skills),
         pinned_to=None,
         follows=None,
         adopts=held.id,

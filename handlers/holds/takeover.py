@@ -101,7 +101,14 @@ async def _start_again(
     if await fetch_withheld(connection, ended.id):
         raise HoldRefused("its report is confidential, and a release would publish its edits: see ptq-bot report")
     source = Source(
-        ended.repository, ended.private, ended.clone_url, ended.base_branch, ended.base_commit, agent, ended.id
+        ended.repository,
+        ended.private,
+        ended.clone_url,
+        ended.base_branch,
+        ended.base_commit,
+        agent,
+        follows=ended.id,
+        skills=ended.skills,
     )
     return await start_worktree(connection, guest, source, ended.id, machine=machine, secret=secret, now=now)
 

@@ -24,6 +24,7 @@ from handlers.jobs.snapshot import Snapshot, SnapshotComment
 from handlers.rules import COMMANDED, Preset, RepositoryRules
 from handlers.text.earlier_blocks import OF_EARLIER
 from handlers.text.hidden_text import reveal
+from runner.agents.skills import is_skill_folder
 from runner.changes.concerns import OUTCOMES, SECURITY_CONCERN
 from runner.model.environment import NAMED_PATHS
 
@@ -83,7 +84,7 @@ def render_brief(
     """The prompt of one job.
 
     `nonce` is part of the fences, and must be unpredictable for the authors of the issue. `steering` is the requester's
-    advice, possibly empty. `skills` are names; `earlier` is the attempt that this one continues, or whose
+    advice, possibly empty. `skills` are those of the job; `earlier` is the attempt that this one continues, or whose
     texts it gets.
     """
     advice = reveal(steering)[:MAX_STEERING]
@@ -94,25 +95,27 @@ def render_brief(
         "protected_paths": NAMED_PATHS,
         "nonce": choose_nonce(nonce, (*_texts_of(snapshot, earlier), advice)),
         "steering": Untrusted(advice, "the maintainer who asked"),
-        "skills": skills,
+        **_describe_skills(skills),
         "earlier": _describe_earlier(earlier) if earlier else None,
     }
     no_task = {"task": None, "worktree": None}
     return _templates().get_template(_choose_template(preset)).render(values | _describe(snapshot) | no_task)
 
 
-def render_task(worktree: str, rules: RepositoryRules, task: str, nonce: str) -> str:
+def render_task(worktree: str, rules: RepositoryRules, task: str, nonce: str, *, skills: Sequence[str] = ()) -> str:
     """The prompt for an agent that continues in a person's worktree, with that person's instructions."""
     preset = Preset("task", True, "do the task below, in a worktree that they began")
     more = {"worktree": worktree, "outcomes": TASK_OUTCOMES}
-    return _render_words("task.md.j2", preset, rules, task, nonce, more)
+    return _render_words("task.md.j2", preset, rules, task, nonce, more, skills)
 
 
-def render_off_thread(preset: Preset, rules: RepositoryRules, task: str, nonce: str) -> str:
+def render_off_thread(
+    preset: Preset, rules: RepositoryRules, task: str, nonce: str, *, skills: Sequence[str] = ()
+) -> str:
     """The prompt for an agent with a preset and a person's instructions instead of an issue."""
     more = {"parent": _choose_template(preset), "worktree": None, "outcomes": _choose_outcomes(preset)}
     goal = "do the task below" if preset.needs_advice else preset.goal
-    return _render_words("off_thread.md.j2", replace(preset, goal=goal), rules, task, nonce, more)
+    return _render_words("off_thread.md.j2", replace(preset, goal=goal), rules, task, nonce, more, skills)
 
 
 def render_told(words: str, at: datetime, nonce: str) -> str:
@@ -123,7 +126,13 @@ def render_told(words: str, at: datetime, nonce: str) -> str:
 
 
 def _render_words(
-    template: str, preset: Preset, rules: RepositoryRules, task: str, nonce: str, more: Mapping[str, object]
+    template: str,
+    preset: Preset,
+    rules: RepositoryRules,
+    task: str,
+    nonce: str,
+    more: Mapping[str, object],
+    skills: Sequence[str],
 ) -> str:
     """Render a template without an issue."""
     words = reveal(task)[:MAX_STEERING]
@@ -133,7 +142,7 @@ def _render_words(
         "protected_paths": NAMED_PATHS,
         "nonce": choose_nonce(nonce, (words,)),
         "steering": None,
-        "skills": (),
+        **_describe_skills(skills),
         "earlier": None,
         "task": Untrusted(words, "the person who gave the task"),
     }
@@ -182,6 +191,14 @@ def _describe(snapshot: Snapshot) -> dict[str, object]:
         "comments_left_out": snapshot.comments_left_out,
         "links": Untrusted("\n".join(snapshot.links), "images and links of issue and comments"),
         "repros": [Untrusted(repro.code, f"{repro.language} script from {repro.origin}") for repro in snapshot.repros],
+    }
+
+
+def _describe_skills(skills: Sequence[str]) -> dict[str, object]:
+    """The skills' values for the templates."""
+    return {
+        "skills": [skill for skill in skills if not is_skill_folder(skill)],
+        "skill_folders": [skill.removesuffix("/") for skill in skills if is_skill_folder(skill)],
     }
 
 

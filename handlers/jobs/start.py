@@ -411,7 +411,7 @@ def _draft(context: Context, request: StartRequest, snapshot: Snapshot, plan: _P
     branch = rules.base_branch or request.repository.default_branch
     if continued:
         branch = target.branch if target else continued.base_branch
-    skills = choose_skills(context.skills, snapshot.labels)
+    skills = choose_skills(context.skills, rules.skills, snapshot.labels)
     nonce = token_hex(8)
     return JobRequest(
         id=name_job(context, rules.name, request.issue.number, request.trigger),

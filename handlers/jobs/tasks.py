@@ -21,6 +21,7 @@ from handlers.jobs.preconditions import check_caps, check_not_paused
 from handlers.jobs.start import RETRY
 from handlers.rules import Preset, RepositoryRules
 from handlers.text.sanitize import one_line
+from runner.agents.skills import choose_skills, leave_out_repository
 from runner.model.job import Job, JobKind, JobRequest, derive_job_id
 from runner.rows import job_rows
 
@@ -125,6 +126,9 @@ async def _create(
     await check_not_paused(connection, rules.name)
     await check_caps(connection, context, rules, None, person.name)
     branch, commit = read_ref(request.ref, rules.environment_branch or rules.base_branch or repository.default_branch)
+    skills = choose_skills(context.skills, rules.skills, ())
+    if request.ref is not None:
+        skills = leave_out_repository(skills, context.skills)
     wanted = JobRequest(
         id=job_id,
         kind=JobKind.TASK,
@@ -142,7 +146,8 @@ async def _create(
         clone_url=rules.clone_url or repository.clone_url,
         base_branch=branch,
         base_commit=commit,
-        prompt=render_off_thread(preset, rules, request.words, token_hex(8)),
+        prompt=render_off_thread(preset, rules, request.words, token_hex(8), skills=skills),
+        skills=skills,
         pinned_to=choice.machine,
     )
     job = await job_rows.create_job(connection, wanted, now)

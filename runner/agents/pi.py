@@ -47,7 +47,7 @@ class PiAgent:
         options = [
             *("-p", "--mode", "json", "--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes"),
             *("--session-dir", f"{{home}}/{SESSIONS}"),
-            *(word for name in run.skills for word in ("--skill", f"{{home}}/{SKILLS}/{name}")),
+            *(["--skill", f"{{home}}/{SKILLS}"] if run.has_skills else []),
             *(["--session", run.resumes] if run.resumes else []),
             *(["--model", model] if model else []),
             *(["--thinking", self.spec.thinking] if self.spec.thinking else []),

@@ -94,8 +94,8 @@ class Run:
     model: str | None = None
     """Overrides the configured model."""
 
-    skills: tuple[str, ...] = ()
-    """Names of the skills in `Launch.skills_folder`."""
+    has_skills: bool = False
+    """Whether there are skills in `Launch.skills_folder`."""
 
     max_turns: int | None = None
     max_cost_usd: float | None = None

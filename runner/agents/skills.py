@@ -1,6 +1,8 @@
-"""Skills: folders with a `SKILL.md` that tell an agent how to work on a kind of issue.
+"""Skills: folders with a `SKILL.md` that tell an agent how to work.
 
-They come from ptq-bot, the operator or the base branch, never from an issue, a fork or an agent.
+They come from ptq-bot, the operator or the base branch, never from an issue, a fork or an agent. A job's skills are
+texts: the name of a `[skills.NAME]`, or the path of a folder in the repository, which has a slash. Each sub-folder of
+such a folder that has a `SKILL.md` is a skill.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_SKILL_BYTES = 1_000_000
+MAX_SKILL_FILES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +20,7 @@ class Skill:
     """One `[skills.NAME]`."""
 
     name: str
-    labels: frozenset[str]
+    labels: frozenset[str] = frozenset()
     """Issues with one of these labels get the skill. Labels ignore case."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Path in the skill's folder -> content; empty for a skill in the repository."""
@@ -25,21 +28,53 @@ class Skill:
     """The skill's folder on the base branch."""
 
 
+@dataclass(frozen=True, slots=True)
+class SkillPlaces:
+    """Where a job's skills come from, and where they are put in its agent's home."""
+
+    files: Mapping[str, bytes]
+    """Path in the home -> content, of skills that are not in the repository."""
+    base_skills: Mapping[str, str]
+    """Folder in the home -> the skill's folder in the repository."""
+    skill_folders: Mapping[str, str]
+    """Folder with skills in the repository -> the folder in the home to which they are copied."""
+
+
 def read_skill(folder: Path) -> Mapping[str, bytes]:
     """Read a skill's folder. Raises `OSError`, also if it has no `SKILL.md` or is too large."""
     (folder / "SKILL.md").stat()
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    if len(paths) > MAX_SKILL_FILES:
+        raise OSError(27, f"has more than {MAX_SKILL_FILES} files", str(folder))
     if sum(path.stat().st_size for path in paths) > MAX_SKILL_BYTES:
         raise OSError(27, f"is larger than {MAX_SKILL_BYTES} bytes", str(folder))
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def choose_skills(skills: Iterable[Skill], labels: Collection[str]) -> tuple[str, ...]:
-    """The names of the skills for an issue's labels."""
+def is_skill_folder(skill: str) -> bool:
+    """Whether this is a folder with skills in the repository, and not the name of a skill."""
+    return "/" in skill
+
+
+def choose_skills(skills: Iterable[Skill], always: Iterable[str], labels: Collection[str]) -> tuple[str, ...]:
+    """The skills of a job: those that its repository always has, and those for the labels of its issue."""
     present = {label.casefold() for label in labels}
-    return tuple(skill.name for skill in skills if present & {label.casefold() for label in skill.labels})
+    by_label = (skill.name for skill in skills if present & {label.casefold() for label in skill.labels})
+    return tuple(dict.fromkeys((*always, *by_label)))
 
 
-def lay_out(skills: Iterable[Skill], folder: str) -> dict[str, bytes]:
-    """Path in `folder` -> content, for the skills that are not in the repository."""
-    return {f"{folder}/{skill.name}/{path}": content for skill in skills for path, content in skill.files.items()}
+def leave_out_repository(skills: Iterable[str], known: Iterable[Skill]) -> tuple[str, ...]:
+    """Without the skills that the repository has: for a job whose commit may be anybody's."""
+    inside = {skill.name for skill in known if skill.in_repository}
+    return tuple(skill for skill in skills if skill not in inside and not is_skill_folder(skill))
+
+
+def place_skills(skills: Iterable[str], known: Mapping[str, Skill], folder: str) -> SkillPlaces:
+    """Where to put a job's skills. `folder` is where its agent looks for them; empty if it does not."""
+    wanted = tuple(skills) if folder else ()
+    named = [known[name] for name in wanted if name in known]
+    return SkillPlaces(
+        {f"{folder}/{skill.name}/{path}": content for skill in named for path, content in skill.files.items()},
+        {f"{folder}/{skill.name}": skill.in_repository for skill in named if skill.in_repository},
+        {path.strip("/"): folder for path in wanted if is_skill_folder(path)},
+    )

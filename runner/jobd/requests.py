@@ -120,8 +120,9 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "base": {"only_existing": SWITCH, **_RECIPE, **_LIMITS, **_JOB},
     "start": {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
-        **{"hidden": TEXTS, "files": CONTENTS, "base_skills": FOLDERS, "base_commit": COMMIT},
-        **{"settings": SETTINGS, "relay": SWITCH},
+        **{"hidden": TEXTS, "files": CONTENTS, "settings": SETTINGS, "relay": SWITCH},
+        # A skill's place in the home, and its folder in the repository; a folder of skills there, and their place.
+        **{"base_skills": FOLDERS, "skill_folders": FOLDERS, "base_commit": COMMIT},
         "told": NUMBER,  # Of the last message that is part of the prompt.
         **{"tail_glob": TEXT, "tail_word": TEXT, "stop_grace_s": NUMBER},
         **_WATCHED,

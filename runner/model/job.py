@@ -150,7 +150,7 @@ class JobRequest:
     """None until it is known, if the newest commit was requested."""
     prompt: str
     skills: tuple[str, ...] = ()
-    """Names of the skills that the issue's labels add."""
+    """What its agent gets: names of skills, and folders with skills in the repository (`runner.agents.skills`)."""
     requires: tuple[str, ...] = ()
     """Machine labels that it needs besides those of its repository, because of the issue's labels."""
     pinned_to: str | None = None

@@ -14,7 +14,7 @@ import structlog
 
 from runner.agents import Run
 from runner.agents.events import Tally
-from runner.agents.skills import lay_out
+from runner.agents.skills import place_skills
 from runner.agents.verdict import judge
 from runner.model.caps import Caps, Scope
 from runner.model.ending import Ending, RunVerdict
@@ -74,7 +74,7 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     access = runtime.gateway.grant(job)
     launch = runtime.agents[job.agent].launch(_describe_run(runtime, job, access.token if access else ""))
     launch = access.fill_in(launch) if access else launch
-    skills = [runtime.skills[name] for name in job.skills if launch.skills_folder and name in runtime.skills]
+    skills = place_skills(job.skills, runtime.skills, launch.skills_folder)
     if access:
         await _open_account(runtime, job, await _fetch_taken(runtime, job))
         await runtime.gateway.connect(job, client)
@@ -89,15 +89,14 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         replace(
             launch,
             env={"PTQ_PRESET": job.preset, **launch.env, **ways[0].env, **ways[1].env},
-            files={**launch.files, **lay_out(skills, launch.skills_folder)},
+            files={**launch.files, **skills.files},
         ),
         runtime.profiles[job.repository].limits,
         prompt=add_messages(tell_facts(job.prompt, job.facts, job.base_commit or ""), told),
         told=told[-1].number if told else 0,
         relay=any(way.by_relay for way in ways) or (access is not None and not access.url),
-        base_skills={
-            f"{launch.skills_folder}/{skill.name}": skill.in_repository for skill in skills if not skill.files
-        },
+        base_skills=skills.base_skills,
+        skill_folders=skills.skill_folders,
         base_commit=job.base_commit or "",
     )
     return await move_on(runtime, job, JobState.RUNNING, started_at=runtime.now())
@@ -140,7 +139,7 @@ def _describe_run(runtime: Runtime, job: Job, token: str, tally: Tally = NEW) ->
         session_id=str(uuid.uuid5(SESSIONS, job.id)),
         resumes=tally.session_id or "",
         model=job.model,
-        skills=job.skills,
+        has_skills=bool(job.skills),
         max_turns=None if caps.turns is None else max(caps.turns - tally.turns, 1),
         max_cost_usd=None if caps.cost_usd is None else max(caps.cost_usd - cost_usd, LEAST_USD),
         token=token,

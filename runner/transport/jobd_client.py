@@ -217,12 +217,13 @@ class JobdClient:
         prompt: str,
         relay: bool,
         base_skills: Mapping[str, str],
+        skill_folders: Mapping[str, str],
         base_commit: str,
         told: int = 0,
     ) -> bool:
         """Start the agent in a prepared environment. Returns False if it was started before.
 
-        `base_skills` maps folders in the agent's home to folders of the repository, which are copied as in
+        `base_skills` and `skill_folders` are as in `runner.agents.skills.SkillPlaces`. They are copied as in
         `base_commit`. A `relay` forwards to the socket of `listen`, which must have been called. `told` is the number
         of the last message in the prompt.
         """
@@ -239,6 +240,7 @@ class JobdClient:
             settings=dict(launch.settings),
             relay=relay,
             base_skills=dict(base_skills),
+            skill_folders=dict(skill_folders),
             base_commit=base_commit,
             told=told,
             tail_glob=launch.tail.glob if launch.tail else "",

@@ -58,7 +58,7 @@ ISSUE = Snapshot(
 
 def test_the_documents_show_the_brief_of_a_real_issue() -> None:
     rules = RepositoryTable.model_validate({"profile": "pytorch", "agent": "claude"}).as_rules("pytorch/pytorch", {})
-    brief = render_brief(PRESETS["diagnose"], ISSUE, rules, "", "5eed5eed5eed5eed")
+    brief = render_brief(PRESETS["diagnose"], ISSUE, rules, "", "5eed5eed5eed5eed", skills=rules.skills)
     check_manual("briefs.md", "the templates and the profile pytorch", fence(brief, "text"))
 
 

@@ -440,6 +440,10 @@ def test_an_amount_is_a_number_or_unlimited(tmp_path: Path, amount: str) -> None
     assert problem.startswith("caps.user_day.cost_usd: ")
 
 
+SKILLS = 'skills = ["graph-breaks", ".claude/skills"]'
+"""In the example."""
+
+
 def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> None:
     (tmp_path / "own" / "scripts").mkdir(parents=True)
     (tmp_path / "own" / "SKILL.md").write_text("---\nname: own\n---\n")
@@ -453,6 +457,29 @@ def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> Non
     assert "SKILL.md" in skills["graph-breaks"].files
 
 
+def test_a_repository_has_skills_of_its_own_or_those_of_its_profile(tmp_path: Path) -> None:
+    (rules,) = load(tmp_path, swap(SKILLS, 'skills = ["graph-breaks", "skills/"]')).repository_rules()
+    assert rules.skills == ("graph-breaks", "skills/")
+    profiled = {"agent": "mine", "profile": "pytorch"}
+    assert RepositoryTable.model_validate(profiled).skills == (".claude/skills",)
+    assert RepositoryTable.model_validate({**profiled, "skills": []}).skills == ()
+
+
+@pytest.mark.parametrize(
+    ("skills", "problem"),
+    [
+        ('["own"]', "there is no [skills.own]; available: graph-breaks; a folder of the repository has a slash: "),
+        ('["../x"]', "must be the path of a folder in the repository"),
+        ('["/etc/"]', "must be the path of a folder in the repository"),
+        ('["Own"]', "must be the name of a skill, or the path of a folder in the repository, with a slash"),
+    ],
+)
+def test_a_repository_cannot_name_a_skill_that_is_nowhere(tmp_path: Path, skills: str, problem: str) -> None:
+    found = problems(tmp_path, swap(SKILLS, f"skills = {skills}"))
+    assert any(problem in line for line in found)
+    assert all(line.startswith('repos."octo/widgets".skills') for line in found)
+
+
 @pytest.mark.parametrize(
     ("more", "problem"),
     [
@@ -461,7 +488,7 @@ def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> Non
             "skills.nobodys: there is no built-in skill of this name: set folder or in_repository",
         ),
         ('[skills.own]\nlabels = ["x"]\nfolder = "gone"\n', "skills.own.folder: is not a skill: "),
-        ('[skills.own]\nlabels = []\nin_repository = "x"\n', "skills.own.labels: must not be empty"),
+        ('[skills.own]\nin_repository = "x"\n', "skills.own: no job gets it: set labels, or name it in `skills`"),
         (
             '[skills.own]\nlabels = ["x"]\nin_repository = "../x"\n',
             "skills.own.in_repository: must be the path of a folder",

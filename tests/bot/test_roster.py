@@ -116,6 +116,16 @@ def test_a_repository_with_an_agent_that_is_not_running_is_refused(file: File) -
     assert file.roster.repositories["octo/widgets"].agent == "mine"
 
 
+def test_a_repository_with_a_skill_that_is_not_loaded_is_refused(file: File) -> None:
+    def change(text: str) -> str:
+        return (
+            text.replace('agent = "mine"', 'agent = "mine"\nskills = ["new"]') + '\n[skills.new]\nin_repository = "x"\n'
+        )
+
+    (line,) = file.reload(change)
+    assert line["problems"] == ('repos."octo/widgets": [skills.new] is new, which needs a restart',)
+
+
 def test_a_repository_keeps_the_spelling_that_its_jobs_have(file: File) -> None:
     (line,) = file.reload(lambda text: text.replace('"octo/widgets"', '"Octo/Widgets"'))
     assert line["event"] == "config.not_reloaded"

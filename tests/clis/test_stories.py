@@ -96,13 +96,18 @@ async def test_a_second_attempt_carries_on_where_the_first_one_stopped(tmp_path:
 
 
 @EACH_KIND
-async def test_a_skill_is_there_for_issues_with_its_label(tmp_path: Path, kind: str) -> None:
-    skills = '[skills.graph-breaks]\nlabels = ["ptq:fix"]\n'
-    async with open_story(tmp_path, kind, WORK, Say("Done."), more_toml=skills) as story:
+async def test_skills_of_a_label_and_of_the_repository_are_there(tmp_path: Path, kind: str) -> None:
+    skills, folder = '[skills.graph-breaks]\nlabels = ["ptq:fix"]\n', 'skills = ["tools/skills"]\n'
+    described = "---\nname: houses\ndescription: How the carpenters of Widgets measure.\n---\n"
+    base = {"tools/skills/houses/SKILL.md": described}
+    async with open_story(
+        tmp_path, kind, WORK, Say("Done."), more_toml=skills, repository_toml=folder, base=base
+    ) as story:
         await story.world.wait_for_report()
         asked = json.dumps(story.endpoint.requests[0])
         assert "graph-breaks" in asked
         assert "torch.compile" in asked, "it reads the description"
+        assert "carpenters of Widgets" in asked, "and that of a skill in the repository's folder"
 
 
 async def test_codex_does_not_show_the_model_key_to_its_tools(tmp_path: Path) -> None:

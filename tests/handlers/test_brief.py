@@ -87,7 +87,7 @@ CASES: dict[str, dict[str, Any]] = {
     "retry-as-fix": {"earlier": replace(KNOWN, continued=True)},
     "retry": {
         "steering": "Leave the signature alone.",
-        "skills": ("graph-breaks", "our-style"),
+        "skills": ("graph-breaks", "our-style", ".claude/skills"),
         "earlier": EARLIER,
     },
 }
@@ -123,7 +123,8 @@ def test_the_prompt_is_the_reviewed_one(name: str) -> None:
 @pytest.mark.parametrize("preset", ["ad-hoc", "diagnose"])
 def test_the_prompt_of_a_task_without_an_issue_is_the_reviewed_one(preset: str) -> None:
     path = BRIEFS / f"off-thread-{preset}.md"
-    prompt = render_off_thread(PRESETS[preset], RULES, "Measure `chunked()` for 10 million rows.", NONCE)
+    task, skills = "Measure `chunked()` for 10 million rows.", (".claude/skills",)
+    prompt = render_off_thread(PRESETS[preset], RULES, task, NONCE, skills=skills)
     if os.environ.get("PTQ_REWRITE_BRIEFS"):
         path.write_text(prompt)
     assert prompt == path.read_text()
@@ -395,5 +396,7 @@ def test_a_retry_that_may_change_nothing_is_told_to_take_edits_back() -> None:
 
 
 def test_a_prompt_names_the_skills_that_are_installed() -> None:
-    assert "are installed: `a`, `b`. Read" in render(skills=("a", "b"))
-    assert "Skills" not in render()
+    assert "Skills are installed for you: `a`, `b`." in render(skills=("a", "b", "c/d", "e/"))
+    assert "project's own skills are installed for you, from `c/d`, `e`." in render(skills=("a", "b", "c/d", "e/"))
+    assert "Skills are installed" not in render(skills=("c/d",))
+    assert "kills" not in render()

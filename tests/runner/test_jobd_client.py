@@ -134,7 +134,7 @@ EARLIER: dict[str, Any] = {
     "held_back": [FileChange(".config", "100644", b"new\n", "100644")],
 }
 LAUNCH = Launch(("/bin/sh", "-c", AGENT), files={"s/old": b"old\n", "big": BIG}, tail=Tail("s/*.jsonl", "tokens"))
-START: dict[str, Any] = {"prompt": "", "relay": False, "base_skills": {"skill": "skills"}}
+START: dict[str, Any] = {"prompt": "", "relay": False, "base_skills": {"skill": "skills"}, "skill_folders": {}}
 BOUNDS = Limits(stop_grace_s=10, max_disk_bytes=10**9, max_files=10_000, orphan_after_s=60, timeout_s=60)
 COLLECT: dict[str, Any] = {
     **{"hidden": [], "lint": []},

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.environment.home import MAX_SKILL_BYTES, PROFILE, SHOW_NOTICE
+from runner.jobd.environment.home import PROFILE, SHOW_NOTICE
+from runner.jobd.environment.skills import MAX_SKILL_BYTES
 from tests.support.jobd import Jobd, Repository, wait_until
 
 pytestmark = pytest.mark.slow
@@ -108,6 +109,29 @@ def test_skills_of_a_commit_that_nobody_has_are_lines_in_the_log(skilled: Jobd) 
         job.prepare()
         log = job.agent("echo ran", base_skills={"x": "skills/b"}, base_commit=base)["log"]
         assert log == b"[The skill `skills/b` was left out: it is not in the repository.]\nran\n"
+
+
+def test_each_folder_in_a_folder_of_skills_that_has_a_description_is_a_skill(skilled: Jobd) -> None:
+    for path in ("skills/own/SKILL.md", "skills/README.md", "skills/deep/er/SKILL.md", "other/own/SKILL.md"):
+        skilled.repository.commit({path: f"{path}\n"})
+    base = skilled.repository.commit(
+        {"other/review/SKILL.md": "x\n", "other/last/SKILL.md": "last\n", "none/x/y": "y\n"}
+    )
+    jobd = skilled.beside()
+    jobd.prepare()
+    operators = {"s/own/SKILL.md": encode(b"the operator's\n")}
+    folders = {"skills": "s", "other": "s", "none": "s", "gone": "s"}
+    show = 'cd "$HOME/s"; find . -type f -printf "%P\n" | sort; cat own/SKILL.md review/SKILL.md last/SKILL.md'
+    log = jobd.agent(show, files=operators, skill_folders=folders, base_commit=base)["log"].decode()
+    assert log.splitlines() == [
+        "[The skill `skills/own` was left out: another skill has its name.]",
+        "[The skill `other/own` was left out: another skill has its name.]",
+        "[The skill `other/review` was left out: another skill has its name.]",
+        "[The skill `none/*/SKILL.md` was left out: it is not in the repository.]",
+        "[The skill `gone/*/SKILL.md` was left out: it is not in the repository.]",
+        *("last/SKILL.md", "own/SKILL.md", "review/SKILL.md", "review/sub/run.sh"),
+        *("the operator's", "how", "last"),
+    ]
 
 
 def test_skills_that_are_too_large_together_are_left_out(skilled: Jobd) -> None:

@@ -304,4 +304,4 @@ async def test_the_labels_of_an_issue_bring_skills(tmp_path: Path) -> None:
         await world.wait_for_report()
         (job,) = await world.jobs()
         assert job.skills == ("graph-breaks",)
-        assert "are installed: `graph-breaks`." in job.prompt
+        assert "Skills are installed for you: `graph-breaks`." in job.prompt

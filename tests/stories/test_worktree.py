@@ -36,7 +36,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     (tmp_path / "account").mkdir()
     await server.start()
     gone = '[agents.gone]\nkind = "command"\ncommand = ["/nowhere/agent"]\n\n'
-    may = 'agents = ["gone"]\n'
+    may = 'agents = ["gone"]\nskills = ["graph-breaks", ".claude/skills"]\n'
     async with open_world(tmp_path, agent=AGENT, ssh=server, more_toml=gone, repository_toml=may) as world:
         world.number = await world.open_issue()
         yield world
@@ -100,6 +100,8 @@ async def test_an_agent_goes_on_where_a_person_left_off(world: World, key: Path)
     assert "+by hand\n+and by an agent" in report
     assert "+# more" in report
     assert "Say in HAND.md that you were here." in job.prompt
+    assert "The project's own skills are installed for you, from `.claude/skills`." in job.prompt
+    assert job.skills == ("graph-breaks", ".claude/skills")
     assert await list_holds(settings) == "Nobody holds a job.\n"
 
 
@@ -146,6 +148,9 @@ async def test_a_worktree_begins_at_any_ref(world: World, key: Path) -> None:
     await make(world, make_key(Path(key.parent, "three")), "commit", old, wait_s=0.0)
     commits = {job.name: job.base_commit for job in await world.jobs()}
     assert commits == {"newest": world.git("rev-parse", "HEAD").strip(), "topic": old, "commit": old}
+    skills = {job.name: job.skills for job in await world.jobs()}
+    assert skills["newest"] == ("graph-breaks", ".claude/skills")
+    assert skills["topic"] == skills["commit"] == ("graph-breaks",), "who knows whose text is there"
     for name in ("newest", "topic", "commit"):
         await release(load_settings(world.playground.config), name, drop=True)
     await world.settle()

@@ -31,8 +31,8 @@ PREPARE: Mapping[str, Any] = {
 }
 WATCHED: Mapping[str, Any] = {"max_disk_bytes": 10**9, "max_files": 100_000, "orphan_after_s": 1_800}
 START: Mapping[str, Any] = {
-    **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "base_commit": ""},
-    **{"settings": {}, "relay": False, "told": 0},
+    **{"prompt_on_stdin": False, "drop_lines": [], "hidden": [], "files": {}, "base_skills": {}, "skill_folders": {}},
+    **{"base_commit": "", "settings": {}, "relay": False, "told": 0},
     **{"tail_glob": "", "tail_word": "", "stop_grace_s": 1},
     **WATCHED,
 }

@@ -58,7 +58,10 @@ TICK_S = 0.02
 GRACE_S = 1.0
 SAID = "said"
 """The file of a job with what one run of a check has printed."""
-UNSUPPORTED = ("setup", "update", "smoke_test", "relay", "lint", "tail_glob", "drop_lines", "base_skills", "rebuild")
+UNSUPPORTED = (
+    *("setup", "update", "smoke_test", "relay", "lint", "tail_glob", "drop_lines", "base_skills", "skill_folders"),
+    "rebuild",
+)
 """What of a request needs a real machine."""
 
 Work = Callable[[JobPaths, Mapping[str, Any]], dict[str, Any]]

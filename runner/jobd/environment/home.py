@@ -8,12 +8,11 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..files import Failure, JobPaths, is_folder, require_folders, write_file
-from ..git import Git, find_git_folders, open_throwaway, show_path, split_paths
+from ..git import show_path
 from ..safe_paths import write_safely
-from ..stages.stage import Stage
 
 SHOW_NOTICE = """\
 {
@@ -34,13 +33,6 @@ export PATH="${{VIRTUAL_ENV:+$VIRTUAL_ENV/bin:}}${{PTQ_PATH-$PATH}}"
 
 `PTQ_PATH` is the PATH in the operator's `env`, if there is one.
 """
-
-MAX_SKILL_BYTES = 1_000_000
-MAX_SKILL_FILES = 1_000
-"""Limits for all skills that a job gets from its repository, in total."""
-
-PLAIN_FILES = {"100644": False, "100755": True}
-"""Git's modes of regular files, and whether they are executable."""
 
 
 def make_home(job: JobPaths) -> None:
@@ -91,52 +83,3 @@ def write_home_file(job: JobPaths, path: str, content: bytes, mode: int = 0o600)
         raise Failure(
             "home_unusable", f"{show_path(path)} cannot be written to the agent's home: {error.strerror}"
         ) from None
-
-
-def copy_skills(stage: Stage) -> None:
-    """Copy skills from the base commit to the home. The log names those that are left out."""
-    request, room, places = stage.request, MAX_SKILL_BYTES, MAX_SKILL_FILES
-    if not request["base_skills"]:
-        return
-    base = request["base_commit"]
-    # It reads only the clone, and so needs no sandbox.
-    with open_throwaway(find_git_folders(stage.job), base, request["timeout_s"]) as git:
-        for target, folder in request["base_skills"].items():
-            files = list_files(git, base, folder)
-            room, places = room - sum(file.size for file in files), places - len(files)
-            if not files or room < 0 or places < 0:
-                reason = "it is not in the repository" if not files else "the skills are too large together"
-                # Not `say`: an agent's log is shown without marks.
-                stage.log.write(f"[The skill {show_path(folder)} was left out: {reason}.]\n".encode())
-                continue
-            contents = git.read_objects(file.object for file in files)
-            for file in files:
-                write_home_file(
-                    stage.job, f"{target}/{file.path}", contents[file.object], 0o700 if file.executable else 0o600
-                )
-
-
-class SkillFile(NamedTuple):
-    """A file of a skill, with its path relative to the skill's folder."""
-
-    path: str
-    executable: bool
-    object: str
-    size: int
-
-
-def list_files(git: Git, base: str, folder: str) -> list[SkillFile]:
-    """The regular files in a folder of a commit; none if the folder does not exist."""
-    try:
-        lines = split_paths(git.run("ls-tree", "-r", "-l", "-z", f"{base}:{folder}"))
-    except Failure as failure:
-        if failure.name != "git_failed":
-            raise
-        return []
-    found = []
-    for line in lines:
-        about, _, path = line.partition("\t")
-        mode, _, name, size = about.split()
-        if mode in PLAIN_FILES:
-            found.append(SkillFile(path, PLAIN_FILES[mode], name, int(size)))
-    return found

@@ -15,7 +15,8 @@ from typing import Any
 
 from ..environment.environment import mount_environment
 from ..environment.hide import hide
-from ..environment.home import copy_skills, expand_home, find_bash_env, write_home_file, write_home_files
+from ..environment.home import expand_home, find_bash_env, write_home_file, write_home_files
+from ..environment.skills import copy_skills
 from ..files import Failure, JobPaths, write_file
 from ..git import find_recipe
 from ..proxy.relay import Relay, fill_in

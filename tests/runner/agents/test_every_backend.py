@@ -21,7 +21,7 @@ from tests.support.agent_runs import HAPPENINGS, build, list_judged, list_speaki
 KINDS = sorted(BACKENDS)
 SECRET = "sk-a-secret-of-the-operators"
 ARGS = ("--operators-own", "argument")
-RUN = Run(session_id="6f1b2c34-0000-4000-8000-000000000001", skills=("graph-breaks",), max_turns=300, max_cost_usd=10.0)
+RUN = Run(session_id="6f1b2c34-0000-4000-8000-000000000001", has_skills=True, max_turns=300, max_cost_usd=10.0)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("half \ud800 a character"),
