@@ -18,6 +18,7 @@ from aiohttp import web
 
 from bot.config.roster import Roster
 from bot.config.settings import Settings
+from bot.config.tables import find_web_url
 from bot.gateway.endpoints import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy
 from bot.gateway.packages import PackageProxy
@@ -26,7 +27,6 @@ from bot.github.session import open_session
 from bot.listener import HttpListener, raise_file_limit
 from bot.observability.metrics import Metrics
 from bot.observability.notify import Notifier
-from bot.operations.bases import find_web_url
 from bot.operations.context import build_context
 from bot.pace import Pace
 from bot.web.auth.auth_config import build_auth_config

@@ -118,6 +118,8 @@ class RepositoryRules:
     """The command in the brief for rebuilding after edits of compiled code."""
     tools: tuple[str, ...] = ()
     """Debugging tools that the brief mentions."""
+    companions: tuple[str, ...] = ()
+    """Other repositories whose files its agents can read."""
     skills: tuple[str, ...] = ()
     """The skills of all its jobs: names, and folders of the repository (`runner.agents.skills`)."""
     brief: str = ""

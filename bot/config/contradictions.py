@@ -50,6 +50,7 @@ def find_contradictions(values: Mapping[str, Any], profiles: Profiles) -> Iterat
             yield f"{key}: on GitHub this is the same as {twin}"
         seen[name.lower()] = name
         if isinstance(table, dict):
+            yield from _find_odd_companions(name, table)
             yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
             yield from _find_mute(key, table, agents if isinstance(agents, dict) else {}, profiles)
             yield from _find_unknown_presets(name, table, presets)
@@ -82,6 +83,15 @@ def _find_skill_problems(values: Mapping[str, Any], profiles: Profiles) -> Itera
             yield f"{name_key(('skills', name))}: there is no built-in skill of this name: set folder or in_repository"
         if not table.get("labels") and name not in named:
             yield f"{name_key(('skills', name))}: no job gets it: set labels, or name it in `skills` of a repository"
+
+
+def _find_odd_companions(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    """Companions that are named twice, or that are the repository itself."""
+    companions = [other.lower() for other in _list(table.get("with")) if isinstance(other, str)]
+    if name.lower() in companions:
+        yield f"{name_key(('repos', name, 'with'))}: this is the repository itself"
+    if len({*companions}) < len(companions):
+        yield f"{name_key(('repos', name, 'with'))}: names a repository twice"
 
 
 def _find_unknown_presets(name: str, table: Mapping[str, Any], presets: Collection[str]) -> Iterator[str]:

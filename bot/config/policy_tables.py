@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,7 +21,7 @@ from handlers.rules import Preset, RepositoryRules, Role
 from runner.agents.prices import Price
 from runner.agents.skills import Skill, is_skill_folder, read_skill
 from runner.model.caps import Caps, Scope
-from runner.model.environment import PROTECTED_PATHS, Limits, Profile, Verification
+from runner.model.environment import PROTECTED_PATHS, Companion, Limits, Profile, Verification
 
 SHIPPED_SKILLS = (
     # In a checkout, and in an installed wheel.
@@ -355,6 +355,9 @@ class RepositoryTable(Table):
     rebuild: tuple[Text, ...] = ()
     submodules: bool = True
     private_repositories: tuple[Annotated[str, AfterValidator(_check_repository)], ...] = ()
+    companions: Annotated[
+        tuple[Annotated[str, AfterValidator(_check_repository)], ...], Field(alias="with", max_length=5)
+    ] = ()
     network: Literal["host", "none"] = "host"
     package_hosts: tuple[Annotated[str, Field(pattern=HOST_ENTRY)], ...] = ()
     refresh_hours: Annotated[int, Field(ge=0)] = 24
@@ -414,12 +417,15 @@ class RepositoryTable(Table):
             caps=caps,
         )
 
-    def as_profile(self, name: str, limits: Limits, caps: Mapping[Scope, Caps]) -> Profile:
+    def as_profile(
+        self, name: str, limits: Limits, caps: Mapping[Scope, Caps], companions: Iterable[Companion] = ()
+    ) -> Profile:
         """What the runner needs of it."""
         return self.make(
             Profile,
             repository=name,
             by_gateway=self.clone_url is None,
+            companions=tuple(companions),
             base_branch=self.base_branch or "HEAD",
             verification=self.verify.make(Verification, rebuild=self.rebuild),
             imports=self.import_names if PYTHON.search(self.verify.script) else (),

@@ -43,7 +43,16 @@ from bot.config.policy_tables import (
     place_briefs,
     read_profiles,
 )
-from bot.config.tables import SQLITE, AgentTable, GitHubTable, MachineTable, ProxyTable, ServerTable, Table
+from bot.config.tables import (
+    SQLITE,
+    AgentTable,
+    GitHubTable,
+    MachineTable,
+    ProxyTable,
+    ServerTable,
+    Table,
+    find_web_url,
+)
 from bot.gateway.proxy import Upstream
 from bot.github.session import OutboundSettings
 from handlers.addresses import find_page
@@ -53,7 +62,7 @@ from runner.agents.prices import Price
 from runner.agents.skills import Skill
 from runner.db.sqlite import COMPANIONS
 from runner.model.caps import DEFAULT_CAPS
-from runner.model.environment import Limits, Profile
+from runner.model.environment import Companion, Limits, Profile
 from runner.model.job import Job
 from runner.model.machines import Machine
 
@@ -177,9 +186,18 @@ class Settings(Table):
         """The profile of each repository, for the runner."""
         limits, caps = self.limits.over(Limits()), self.caps.over(DEFAULT_CAPS)
         return tuple(
-            table.as_profile(name, table.limits.over(limits), table.caps.over(caps))
+            table.as_profile(
+                name, table.limits.over(limits), table.caps.over(caps), map(self._describe_companion, table.companions)
+            )
             for name, table in self.repos.items()
         )
+
+    def _describe_companion(self, name: str) -> Companion:
+        """Machines fetch it from GitHub, also if its own table has a `clone_url`: that may lead to a private one."""
+        tables = {known.lower(): table for known, table in self.repos.items()}
+        table = tables.get(name.lower())
+        branch = (table.environment_branch or table.base_branch) if table else None
+        return Companion(name, f"{find_web_url(self.github.api_url)}/{name}.git", branch or "HEAD")
 
     def price_list(self) -> Mapping[str, Price]:
         """Model -> the operator's price."""
@@ -384,7 +402,7 @@ def _known_keys(location: tuple[int | str, ...], model: type[Table]) -> list[str
         field = model.model_fields.get(str(part))
         found = _find_table(field.annotation) if field else None
         model = found or model
-    return list(model.model_fields)
+    return [field.alias or key for key, field in model.model_fields.items()]
 
 
 def _find_table(annotation: Any) -> type[Table] | None:

@@ -12,6 +12,7 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -36,6 +37,16 @@ SQLITE = "sqlite+aiosqlite:///"
 POSTGRESQL = re.compile(
     r"postgresql\+asyncpg://([^/?#@:\s]+(:[^/?#@\s]+)?@)?(\[[0-9A-Fa-f:]+\]|[^/?#@:\s]+)(:[0-9]+)?/[^/?#\s]+(\?ssl=[a-z-]+)?"
 )
+
+IN_THE_CLOUD = re.compile(r"api\.(github\.com|[a-z0-9-]+\.ghe\.com)")
+"""API hosts of GitHub's cloud. GitHub Enterprise Server has its API under a path of the web host instead."""
+
+
+def find_web_url(api_url: str) -> str:
+    """The root of clone URLs, derived from the API's address (docs.github.com, "Getting started with the REST API")."""
+    parts = urlsplit(api_url)
+    host = parts.netloc.removeprefix("api.") if IN_THE_CLOUD.fullmatch(parts.netloc) else parts.netloc
+    return f"{parts.scheme}://{host}"
 
 
 def _check_url(url: str) -> str:

@@ -94,7 +94,10 @@ class GitProxy:
             return ()
         if not fetcher.clone_url.startswith(f"{self._web_url}/"):
             return ()
-        return (fetcher.repository, *profile.private_repositories)
+        # The App is installed on those with a table. Others can only be public, and machines fetch them by themselves.
+        configured = {name.lower() for name in self._profiles}
+        companions = [other.name for other in profile.companions if other.name.lower() in configured]
+        return tuple(dict.fromkeys((fetcher.repository, *profile.private_repositories, *companions)))
 
     def build_route(self, fetcher: Fetcher, endpoint: JobEndpoint, url: str) -> GatewayRoute:
         """The settings for git on the machine. `url` is the gateway's own URL; empty if machines use a relay."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.needed_programs import Missing, find_missing, list_names
 from bot.config.policy_tables import RepositoryTable
 from bot.config.settings import Settings
+from bot.config.tables import find_web_url
 from bot.operations.machines import UnknownMachine, find_machine
 from handlers.text.log_redactor import LogRedactor
 from handlers.text.sanitize import redact
@@ -32,9 +31,6 @@ from runner.transport.hosts import open_host
 from runner.transport.jobd_client import JobdClient
 
 POLL_S = 1.0
-
-IN_THE_CLOUD = re.compile(r"api\.(github\.com|[a-z0-9-]+\.ghe\.com)")
-"""API hosts of GitHub's cloud. GitHub Enterprise Server has its API under a path of the web host instead."""
 
 NEWEST = "HEAD"
 """Git's name for the newest commit of the default branch."""
@@ -176,10 +172,3 @@ async def _clean(client: JobdClient, job_id: str) -> None:
 def find_clone_url(settings: Settings, repository: str) -> str:
     """The URL from which machines fetch a configured repository."""
     return settings.repos[repository].clone_url or f"{find_web_url(settings.github.api_url)}/{repository}.git"
-
-
-def find_web_url(api_url: str) -> str:
-    """The root of clone URLs, derived from the API's address (docs.github.com, "Getting started with the REST API")."""
-    parts = urlsplit(api_url)
-    host = parts.netloc.removeprefix("api.") if IN_THE_CLOUD.fullmatch(parts.netloc) else parts.netloc
-    return f"{parts.scheme}://{host}"

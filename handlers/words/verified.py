@@ -13,7 +13,7 @@ from handlers.text.voice import Headline, Label, Mark, show_words
 from runner.checks.environment_faults import FaultKind
 from runner.checks.new_names import find_new_names
 from runner.checks.verification import Check, CheckFinding, CheckKind, CheckVerdict, Side, judge
-from runner.model.facts import SHORT
+from runner.model.facts import SHORT, is_companion
 from runner.model.job import Job, JobState, Report
 
 MAX_ORIGIN = 120
@@ -107,8 +107,9 @@ def render_checks(
 
 def render_environment(job: Job, secrets: Collection[str]) -> str:
     """A line with the versions and devices that the job had; empty if they are unknown."""
-    facts = dict(job.facts)
-    shown = [f"{name} {show_words(facts[name], secrets, MAX_FACT)}" for name in SHORT if name in facts]
+    facts = {name: value[:10] if is_companion(name) else value for name, value in job.facts}
+    names = [*(name for name in SHORT if name in facts), *filter(is_companion, facts)]
+    shown = [f"{name} {show_words(facts[name], secrets, MAX_FACT)}" for name in names]
     return f"{Label.SEEN.bold}, in the environment: {', '.join(shown)}" if shown else ""
 
 

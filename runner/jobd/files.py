@@ -97,8 +97,8 @@ def respond(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
 class JobPaths:
     """The folder of one job, and the paths in it.
 
-    The job's commands see only `root`. `control` is beside it: a mount that hides a folder in `root` does not keep a
-    job from putting another folder in its place, in namespaces of its own that lack that mount.
+    The job's commands see `root`, and `companions` read-only. `control` is beside them: a mount that hides a folder in
+    `root` does not keep a job from putting another folder in its place, in namespaces of its own that lack that mount.
     """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
@@ -107,6 +107,7 @@ class JobPaths:
         self.trash = self.workspace / "trash"
         self.folder: Path = self.workspace / "jobs" / self.id
         self.root: Path = self.folder / "files"
+        self.companions: Path = self.folder / "companions"
         self.control: Path = self.folder / "control"
         self.output = self.root / "output"
         self.tmp = self.root / "tmp"
@@ -171,6 +172,7 @@ class JobPaths:
             "PTQ_NOTICE_FILE": str(self.notice),
             "PTQ_TOLD_FILE": str(self.told),
             "PTQ_ENVIRONMENT": str(prepared.get("way", "")),
+            **({"PTQ_COMPANIONS_DIR": str(self.companions)} if self.companions.is_dir() else {}),
             **name_gpus(read_gpus(prepared), sealed=prepared.get("sealed") is True),
         }
 

@@ -41,6 +41,13 @@ def is_change(value: object) -> bool:
     return fits_mode and (old_mode is None or is_text(old_mode))
 
 
+def is_companion(value: object) -> bool:
+    """Whether this describes a repository whose files an agent can read."""
+    if not isinstance(value, dict) or value.keys() != {"name", "url", "branch"}:
+        return False
+    return is_path(value["name"]) and is_text(value["url"]) and is_text(value["branch"])
+
+
 def is_base64(value: object) -> bool:
     """Whether this is Base64 text (RFC 4648, section 4)."""
     try:
@@ -76,6 +83,10 @@ COMMIT = FieldKind(
 CONTENTS = FieldKind("an object of paths with contents in Base64", lambda value: is_object(value, is_path, is_base64))
 SETTINGS = FieldKind("an object of paths with texts", lambda value: is_object(value, is_path, is_text))
 FOLDERS = FieldKind("an object of paths with paths", lambda value: is_object(value, is_path, is_path))
+COMPANIONS = FieldKind(
+    "a list of repositories, each with name, url and branch",
+    lambda value: isinstance(value, list) and all(map(is_companion, value)),
+)
 CHANGES = FieldKind(
     "a list of edits to files and links, with contents in Base64",
     lambda value: isinstance(value, list) and all(map(is_change, value)),
@@ -116,7 +127,12 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "jobs": {"workspace": TEXT},
     "programs": {"programs": TEXTS, "versions": TEXTS},
     # `changes_from` is the commit that `changes` were made on; empty: the environment's own base commit.
-    "prepare": {"changes": CHANGES, "held_back": CHANGES, "changes_from": COMMIT, **_RECIPE, **_LIMITS, **_JOB},
+    "prepare": {
+        **{"changes": CHANGES, "held_back": CHANGES, "changes_from": COMMIT, "companions": COMPANIONS},
+        **_RECIPE,
+        **_LIMITS,
+        **_JOB,
+    },
     "base": {"only_existing": SWITCH, **_RECIPE, **_LIMITS, **_JOB},
     "start": {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},

@@ -102,6 +102,15 @@ class Recipe:
     relay: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Companion:
+    """Another repository whose files agents can read, at the newest commit of a branch (`HEAD`: the default one)."""
+
+    name: str
+    url: str
+    branch: str
+
+
 def import_command(python: str, module: str) -> str:
     """The shell command that imports a module, as a script of a check does: the current folder does not count."""
     return f'{python} -c "import sys; sys.path[:1] = []; import {module}"'
@@ -139,6 +148,7 @@ class Profile:
     """Whether machines fetch a private repository through the gateway: its table has no `clone_url`."""
     private_repositories: tuple[str, ...] = ()
     """Other private repositories that its jobs may fetch through the gateway."""
+    companions: tuple[Companion, ...] = ()
     verification: Verification = Verification()
     limits: Limits = Limits()
     caps: Mapping[Scope, Caps] = field(default_factory=dict)

@@ -8,7 +8,7 @@ machine's own: names of its operating system, kernel, processor and GPUs.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from runner.model.inventory import describe_gpus
@@ -18,6 +18,7 @@ Facts = tuple[tuple[str, str], ...]
 """Names for people and values, in the order in which they are shown."""
 
 VERSION = re.compile(r"[0-9][\w.+!-]{0,63}", re.ASCII)
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 COMPILER = re.compile(r"([a-z+]{1,10} )?[0-9][0-9.]{0,30}", re.ASCII)
 MODEL = re.compile(r"[\w.,:/()@+× -]{1,100}")
 """The name of an operating system, a kernel or a processor."""
@@ -47,7 +48,7 @@ GPU = "GPU"
 NO_GPU = "none"
 
 SHORT = (GPU, "Python", "torch", "CUDA of torch", "ROCm of torch", "XPU of torch", "triton", "C++ compiler", "OS")
-"""The facts that a comment shows. The job's page shows all."""
+"""The facts that a comment shows, besides the commits of companions. The job's page shows all."""
 
 
 def read_facts(told: Any, gpus: Sequence[Gpu] | None) -> Facts:
@@ -56,6 +57,17 @@ def read_facts(told: Any, gpus: Sequence[Gpu] | None) -> Facts:
     seen = describe_gpus(gpus or ()).translate(BRACKETS)
     found = [(GPU, (seen or NO_GPU) if MODELS.fullmatch(seen or NO_GPU) else UNREADABLE)] if gpus is not None else []
     return (*found, *((label, answer[name]) for name, (label, form) in KINDS.items() if _fits(answer.get(name), form)))
+
+
+def read_companions(told: Any, names: Iterable[str]) -> Facts:
+    """The commits of a job's companions, from the machine's answer: the companion's name, and its commit."""
+    answer = told if isinstance(told, Mapping) else {}
+    return tuple((name, answer[name]) for name in names if _fits(answer.get(name), COMMIT))
+
+
+def is_companion(fact: str) -> bool:
+    """Whether the fact of this name is the commit of a companion."""
+    return "/" in fact
 
 
 def _fits(value: Any, form: re.Pattern[str]) -> bool:

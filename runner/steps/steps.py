@@ -19,7 +19,7 @@ from runner.changes.artifacts import BadArtifacts, find_max_answer, is_plain, re
 from runner.changes.rebase import find_unresolved, read_conflicts, refuse_unresolved, tell_rebased
 from runner.checks.verification import name_environment
 from runner.model.environment import Profile
-from runner.model.facts import Facts, read_facts
+from runner.model.facts import Facts, read_companions, read_facts
 from runner.model.history import HistoryError
 from runner.model.job import FileChange, Job, JobKind, JobState, Report
 from runner.model.jobd_answers import JobdError, StageState
@@ -145,6 +145,8 @@ async def _prepare(runtime: Runtime, client: JobdClient, job: Job) -> Job:
             changes=[change for change in changes if not configures_agents(change.path)],
             changes_from=begun_at if job.kind is JobKind.REBASE else "",
             held_back=[change for change in changes if configures_agents(change.path)],
+            # Scripts that the service runs see no companion, so that a repro needs none.
+            companions=() if job.kind is JobKind.VERIFY else profile.companions,
         )
         return await note_begun(runtime, job)
     if poll.state is StageState.RUNNING:
@@ -202,7 +204,9 @@ async def _read_facts(runtime: Runtime, job: Job, result: Mapping[str, Any]) -> 
         sighting = (await fetch_sightings(connection)).get(job.machine or "")
     # Without GPUs of its own, it sees all of the machine's.
     own = lease.gpus if lease else ()
-    return read_facts(result.get("facts"), own or (sighting.inventory.gpus if sighting else None))
+    companions = [companion.name for companion in runtime.profiles[job.repository].companions]
+    facts = read_facts(result.get("facts"), own or (sighting.inventory.gpus if sighting else None))
+    return (*facts, *read_companions(result.get("companions"), companions))
 
 
 async def _collect(runtime: Runtime, client: JobdClient, job: Job) -> Job:

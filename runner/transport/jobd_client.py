@@ -19,7 +19,7 @@ import structlog
 from runner.agents import Launch
 from runner.aside import run_aside
 from runner.model.completed import Completed
-from runner.model.environment import Limits, Profile, Recipe
+from runner.model.environment import Companion, Limits, Profile, Recipe
 from runner.model.inventory import Inventory, parse_inventory
 from runner.model.job import FileChange
 from runner.model.jobd_answers import (
@@ -179,13 +179,14 @@ class JobdClient:
         changes: Sequence[FileChange] = (),
         changes_from: str = "",
         held_back: Sequence[FileChange] = (),
+        companions: Sequence[Companion] = (),
         gpus: Sequence[Gpu] = (),
     ) -> bool:
         """Start to make the job's worktree and virtual environment. Returns False if it was started before.
 
         The job's commands see only these `gpus`, or all GPUs if none is given. `changes` are applied on top of the
         recipe's commit, and merged if they were made on the commit `changes_from`. `held_back` is applied when the
-        result is collected, to paths that are unchanged by then.
+        result is collected, to paths that are unchanged by then. The files of `companions` can be read.
         """
         answer = await self.call(
             "prepare",
@@ -194,6 +195,7 @@ class JobdClient:
             changes=[_encode_change(change) for change in changes],
             changes_from=changes_from,
             held_back=[_encode_change(change) for change in held_back],
+            companions=[asdict(companion) for companion in companions],
         )
         return answer.get("started") is True
 

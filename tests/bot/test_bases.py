@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from bot.cli.options import load
-from bot.operations.bases import find_web_url, prepare_bases
+from bot.config.tables import find_web_url
+from bot.operations.bases import prepare_bases
 from bot.operations.machines import UnknownMachine
 from runner.rows import job_rows
 from tests.bot.test_cli import configure

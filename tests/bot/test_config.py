@@ -27,7 +27,7 @@ from bot.config.policy_tables import (
 from bot.config.settings import ConfigError, Settings, load_settings
 from bot.config.tables import AgentGatewayTable, AgentTable, GitHubTable, MachineTable, ProxyTable, ServerTable, Table
 from runner.model.caps import Caps, Scope
-from runner.model.environment import Limits
+from runner.model.environment import Companion, Limits
 
 EXAMPLE = Path(__file__).parents[2] / "ptq.example.toml"
 KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
@@ -104,7 +104,7 @@ def test_the_example_shows_every_key_with_its_default() -> None:
     # Nobody needs them, or not beside others.
     instead = {"private_key", "ca_file", "webhook_url", "client_secret_file", "credentials_file", "brief"}
     for table, shown in tables.items():
-        assert set(shown) | instead >= set(table.model_fields), table
+        assert set(shown) | instead >= {field.alias or key for key, field in table.model_fields.items()}, table
     assert all(f"# {key} =" in text or f"or {key} =" in text for key in instead)
     assert Limits(**example["limits"]) == Limits()
     assert RecoveryTable(**example["recovery"]) == RecoveryTable()
@@ -455,6 +455,33 @@ def test_skills_are_ours_the_operators_or_the_repositorys(tmp_path: Path) -> Non
     assert sorted(skills["own"].files) == ["SKILL.md", "scripts/x.py"]
     assert skills["theirs"].in_repository == ".agents/x"
     assert "SKILL.md" in skills["graph-breaks"].files
+
+
+def test_a_companion_is_fetched_from_github_from_the_branch_of_its_own_table(tmp_path: Path) -> None:
+    def change(text: str) -> str:
+        other = '\n[repos."octo/parts"]\nagent = "mine"\nbase_branch = "next"\nclone_url = "ssh://git.example/parts"\n'
+        return swap("with = []", 'with = ["Octo/parts", "acme/tools"]')(text) + other
+
+    settings = load(tmp_path, change)
+    assert settings.repository_rules()[0].companions == ("Octo/parts", "acme/tools")
+    assert settings.profile_list()[0].companions == (
+        Companion("Octo/parts", "https://github.com/Octo/parts.git", "next"),
+        Companion("acme/tools", "https://github.com/acme/tools.git", "HEAD"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("companions", "problem"),
+    [
+        ('["octo/parts", "Octo/Parts"]', ".with: names a repository twice"),
+        ('["octo/Widgets"]', ".with: this is the repository itself"),
+        ('["parts"]', ".with[0]: a repository is named owner/name"),
+        (str([f"octo/parts{number}" for number in range(6)]), ".with: "),
+    ],
+)
+def test_companions_are_a_few_other_repositories(tmp_path: Path, companions: str, problem: str) -> None:
+    (found,) = problems(tmp_path, swap("with = []", f"with = {companions}"))
+    assert found.startswith(f'repos."octo/widgets"{problem}')
 
 
 def test_a_repository_has_skills_of_its_own_or_those_of_its_profile(tmp_path: Path) -> None:

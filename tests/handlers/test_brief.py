@@ -77,7 +77,11 @@ KNOWN = EarlierAttempt(
 )
 CASES: dict[str, dict[str, Any]] = {
     "repro": {"preset": "repro", "snapshot": BARE, "rules": replace(RULES, lint_command=None)},
-    "diagnose": {"preset": "diagnose", "snapshot": replace(SNAPSHOT, comments_left_out=3)},
+    "diagnose": {
+        "preset": "diagnose",
+        "snapshot": replace(SNAPSHOT, comments_left_out=3),
+        "rules": replace(RULES, companions=("octo/parts", "acme/tools")),
+    },
     "fix": {"steering": "Look at `chunks.py` first.\n\nKeep it a generator."},
     "simplify": {"preset": "simplify", "earlier": EARLIER},
     "rebase": {"preset": "rebase", "earlier": EARLIER},

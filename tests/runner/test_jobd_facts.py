@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.jobd.environment.facts import PACKAGES, PROGRAMS, find_version, read_machine, read_os_name, read_programs
-from runner.model.facts import GPU, KINDS, SHORT, read_facts
+from runner.model.facts import GPU, KINDS, SHORT, read_companions, read_facts
 from runner.model.machines import Gpu
 from tests.support.jobd import Jobd
 
@@ -119,3 +119,9 @@ def test_the_gpus_that_a_job_sees_are_facts() -> None:
 )
 def test_what_is_no_fact_is_left_out(told: object) -> None:
     assert read_facts(told, None) == ()
+
+
+def test_the_commits_of_companions_are_facts_and_nothing_else_in_their_place_is() -> None:
+    told = {"octo/parts": "a" * 40, "octo/late": "ignore all that", "octo/other": "b" * 40}
+    assert read_companions(told, ["octo/parts", "octo/late", "octo/gone"]) == (("octo/parts", "a" * 40),)
+    assert read_companions(["octo/parts"], ["octo/parts"]) == ()

@@ -9,6 +9,7 @@ import tempfile
 from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -47,12 +48,12 @@ while not (output / "go").exists():
 
 
 @asynccontextmanager
-async def open_private(folder: Path, agent: str, repository_toml: str = "") -> AsyncIterator[World]:
+async def open_private(
+    folder: Path, agent: str, repository_toml: str = "", more_toml: str = ""
+) -> AsyncIterator[World]:
     script = WRITE_REPORT + GIT + agent
-    async with (
-        open_sshd(folder) as ssh,
-        open_world(folder, agent=script, ssh=ssh, private=True, repository_toml=repository_toml) as world,
-    ):
+    world_of = partial(open_world, repository_toml=repository_toml, more_toml=more_toml)
+    async with open_sshd(folder) as ssh, world_of(folder, agent=script, ssh=ssh, private=True) as world:
         await world.open_issue()
         yield world
 
@@ -143,6 +144,43 @@ async def test_a_private_submodule_that_nobody_named_is_refused_with_words_that_
         report = await world.wait_for_report()
         assert "the submodules could not be fetched" in report
         assert "private_repositories" in report.replace("\\", "")
+
+
+SHOW_COMPANION = "print(*os.listdir(os.environ['PTQ_COMPANIONS_DIR'] + '/octo/parts'))\n"
+
+
+async def test_a_private_companion_that_has_a_table_comes_as_the_repository_does(tmp_path: Path) -> None:
+    companions, table = 'with = ["octo/parts", "octo/tools"]', '[repos."octo/parts"]\nagent = "script"\n'
+    async with open_private(tmp_path, SHOW_COMPANION + FIX, companions, table) as world:
+        parts = add_repository(world, "octo/parts", {"part.txt": "one part\n"})
+        tools = add_repository(world, "octo/tools", {"tool.txt": "one tool\n"}, private=False)
+        await world.label()
+        report = await world.wait_for_report()
+        assert f"octo/parts `{parts[:10]}`, octo/tools `{tools[:10]}`" in report
+        assert "part.txt\n" in await fetch_agent_log(world)
+        assert {pack.repository for pack in world.github.git_http.packs if pack.token} == {NAME, "octo/parts"}
+        assert world.find_secrets() == []
+
+
+async def test_jobs_of_a_public_repository_get_only_public_companions_and_without_any_login(tmp_path: Path) -> None:
+    script, companion = WRITE_REPORT + SHOW_COMPANION, 'with = ["octo/parts"]'
+    async with open_world(tmp_path, agent=script, repository_toml=companion, on_real_machine=True) as world:
+        parts = add_repository(world, "octo/parts", {"part.txt": "one part\n"}, private=False)
+        await world.open_issue()
+        await world.label()
+        report = await world.wait_for_report()
+        (job,) = await world.jobs()
+        assert f"octo/parts `{parts[:10]}`" in report
+        assert ("octo/parts", parts) in job.facts
+        assert "`octo/parts` in `$PTQ_COMPANIONS_DIR/octo/parts`" in job.prompt
+        assert "part.txt\n" in await fetch_agent_log(world)
+        world.github.set_private("octo/parts", True)
+        await world.comment("/ptq retry")
+        report = await world.wait_for_report(2)
+        assert "the companion octo/parts could not be fetched" in report
+        assert "Jobs of a public repository get public repositories only." in report
+        assert (await world.jobs())[0].started_at is None
+        assert [pack.token for pack in world.github.git_http.packs if pack.repository == "octo/parts"] == [None]
 
 
 ASKS = """

@@ -92,7 +92,8 @@ def _render_table(place: str, title: str, model: type[Table], words: Mapping[tup
         yield ""
     yield "| key | default | what it says |\n|---|---|---|"
     for key, field in fields.items():
-        yield f"| `{key}` | {_default(key, field, model)} | {_say(words, place, key)} |"
+        name = field.alias or key
+        yield f"| `{name}` | {_default(key, field, model)} | {_say(words, place, name)} |"
     yield ""
 
 

@@ -24,7 +24,8 @@ from tests.support.warm_program import Call, be_on_machine, unpack_program, warm
 PATIENCE_S = 60.0
 
 PREPARE: Mapping[str, Any] = {
-    **{"trunk": "main", "base_branch": "main", "base_commit": "", "changes": [], "changes_from": "", "held_back": []},
+    **{"trunk": "main", "base_branch": "main", "base_commit": "", "changes": [], "changes_from": ""},
+    **{"held_back": [], "companions": []},
     **{"create_venv": ["/bin/mkdir"], "setup": [], "update": [], "smoke_test": [], "imports": [], "submodules": False},
     **{"network": "host", "must_seal": False, "private": [], "writable": [], "gpus": [], "slot": 0, "ways": [*WAYS]},
     **{"base_timeout_s": 60, "git": {}, "relay": False},

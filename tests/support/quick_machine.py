@@ -60,7 +60,7 @@ SAID = "said"
 """The file of a job with what one run of a check has printed."""
 UNSUPPORTED = (
     *("setup", "update", "smoke_test", "relay", "lint", "tail_glob", "drop_lines", "base_skills", "skill_folders"),
-    "rebuild",
+    *("rebuild", "companions"),
 )
 """What of a request needs a real machine."""
 

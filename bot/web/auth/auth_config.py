@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import aiohttp
 
 from bot.config.settings import Settings
+from bot.config.tables import find_web_url
 from bot.github.limits import ListLeft
-from bot.operations.bases import find_web_url
 from bot.web.auth.oauth import GitHubOAuth, OAuthApp
 from bot.web.auth.visibility import LASTS_S, NONE_LASTS_S
 

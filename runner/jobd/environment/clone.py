@@ -28,9 +28,7 @@ COMMIT_IS_GONE = ("not our ref", "unadvertised object", "find remote ref")
 def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
     """Fetch a commit, or the newest one of a branch. Returns its full id. Raises `Failure`."""
     clone = find_clone(stage.job, stage.request["clone_url"])
-    # A hash as the name: `release` and `release/1.0` cannot both be files, and one may replace the other.
-    ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
-    source = branch if branch.startswith("refs/") or branch == HEAD else f"refs/heads/{branch}"
+    source, ref = name_refs(branch)
     base = commit or ref
     clone.mkdir(mode=0o700, parents=True, exist_ok=True)
     fetched, wanted_at = clone / "fetched.json", time.monotonic()
@@ -46,6 +44,13 @@ def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
         if not find_commit(clone, base):
             fetch_lost(stage, clone, base)
         return find_commit(clone, base)
+
+
+def name_refs(branch: str) -> tuple[str, str]:
+    """The ref of a branch in the repository, and in the clone."""
+    # A hash as the name: `release` and `release/1.0` cannot both be files, and one may replace the other.
+    ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
+    return branch if branch.startswith("refs/") or branch == HEAD else f"refs/heads/{branch}", ref
 
 
 def require_commit(stage: Stage, commit: str) -> None:

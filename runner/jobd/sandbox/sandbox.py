@@ -1,6 +1,6 @@
 """The sandbox: what a job's commands see of their machine. Each command runs in new namespaces and sees
 
-- the job's files, without its `control` folder; its environment at its place;
+- the job's files, without its `control` folder; its environment at its place; its companions, read-only;
 - its own /tmp and /var/tmp (one folder of the job), /dev/shm, /dev/pts and /proc; only the GPUs of its slot, if the
   slot has any; empty folders in place of the system's other world-writable ones (`/var/crash`);
 - no network except its own loopback, if its repository's table says so; no abstract Unix sockets except its own, if the
@@ -155,7 +155,8 @@ class Sandbox:
         theirs = [folder.resolve() for folder in (self._job.folder.parent, self._job.place)]
         tools = find_tools(choose_named(named, theirs), self._covers, frozenset(self._writable))
         clone = find_own_clone(self._job)
-        kept = {clone, clone.resolve(), Path("/etc/resolv.conf").resolve(), *tools}
+        shown = {path for place in (clone, self._job.companions) for path in (place, place.resolve())}
+        kept = {*shown, Path("/etc/resolv.conf").resolve(), *tools}
         return outermost(path for path in kept if is_inside(path, self._covers))
 
     def _arrange(self, shown: Sequence[Path]) -> None:

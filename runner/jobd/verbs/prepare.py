@@ -8,6 +8,7 @@ from typing import Any
 from ..environment.bases import refresh
 from ..environment.carry import carry_over
 from ..environment.clone import fetch_commit, require_commit
+from ..environment.companions import check_out_companions
 from ..environment.environment import create_environment, decide, isolate_mounts
 from ..environment.facts import read_facts
 from ..files import Failure, blame_job, require_folders
@@ -28,6 +29,7 @@ def prepare(stage: Stage) -> dict[str, Any]:
         commit = fetch_commit(stage, request["base_branch"], request["base_commit"])
         if begun_at := request["changes_from"]:
             require_commit(stage, begun_at)
+        companions = check_out_companions(stage)
     store = decide(stage)
     began = time.monotonic()
     with blame_job():
@@ -44,7 +46,8 @@ def prepare(stage: Stage) -> dict[str, Any]:
             write_safely(job.root, f"{job.output.name}/{CONFLICTS}", text.encode())
     about = {"commit": base.commit, "made_at": base.made_at}
     made = {"way": store.way, "sealed": is_sandboxed(job), "base": about, "facts": facts, "took": stage.took}
-    return {"base_commit": commit, "conflicts": [to_text(path) for path in conflicts], **made}
+    found = {"base_commit": commit, "conflicts": [to_text(path) for path in conflicts], "companions": companions}
+    return {**found, **made}
 
 
 def make_base(stage: Stage) -> dict[str, Any]:
