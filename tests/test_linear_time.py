@@ -17,6 +17,7 @@ from handlers.commands.table import Command, UnknownCommand, parse_commands
 from handlers.pulls.note import find_note_fault, parse_note
 from handlers.text.hidden_text import reveal
 from handlers.text.log_redactor import LogRedactor
+from handlers.text.markdown import find_headings
 from handlers.text.report import parse_report
 from handlers.text.repros import extract_repros
 from handlers.text.sanitize import (
@@ -158,6 +159,7 @@ WHOLE: dict[str, Function] = {
     "reveal": reveal,
     "extract_repros": _find_repros,
     "parse_report": parse_report,
+    "find_headings": find_headings,
     "names_concern": lambda text: names_concern(Report("0123456789", text, "", "", "", "", (), None)),
     "notes": _read_notes,
     "notes, against a report": lambda text: find_note_fault(NOTE, [text], "0" * 12),

@@ -18,7 +18,7 @@ from sqlalchemy import Row, Select, and_, delete, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.database import Database
-from runner.db.schema import cases, deliveries, job_logs, jobs, model_calls
+from runner.db.schema import cases, deliveries, job_logs, jobs, model_calls, worklogs
 from runner.rows import job_rows
 from runner.steps.spool import Spool
 
@@ -146,8 +146,8 @@ async def _clean_logs(db: Database, retention: Retention, now: datetime) -> int:
 
 
 async def delete_logs(connection: AsyncConnection, job_ids: Collection[str]) -> None:
-    """Delete the logs and model calls of jobs."""
-    for table in (job_logs, model_calls):
+    """Delete the logs and model calls of jobs, and the worklogs of those that have left no report."""
+    for table in (job_logs, model_calls, worklogs):
         await connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
 
 

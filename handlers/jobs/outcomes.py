@@ -42,6 +42,7 @@ from runner.rows.claims import ClaimLost
 from runner.rows.holds import refuse_hold
 from runner.rows.notifications import insert_notification
 from runner.rows.tellings import fetch_tellings
+from runner.rows.worklogs import fetch_worklog
 
 log = structlog.get_logger()
 
@@ -239,12 +240,22 @@ def _is_early(context: Context, status: Reply, body: str) -> bool:
     return context.now() - (status.changed_at or status.created_at) < MIN_PROGRESS
 
 
+async def describe_active(connection: AsyncConnection, context: Context, job: Job) -> str:
+    """How an active job stands, as everybody in its thread may read it."""
+    queued_before = await job_rows.count_queued_before(connection, job)
+    meter = worklog = None
+    if job.state is JobState.RUNNING:
+        meter = await job_rows.fetch_meter(connection, job.id)
+        worklog = await fetch_worklog(connection, job.id) if context.opens_log(job) else None
+    written = worklog.text if worklog else ""
+    pages = context.find_page_root(job)
+    return status_comment.render_status(job, pages, queued_before, meter, context.secrets, written)
+
+
 async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple[str, bool]:
     pages = context.find_page_root(job)
     if job.active:
-        queued_before = await job_rows.count_queued_before(connection, job)
-        meter = await job_rows.fetch_meter(connection, job.id) if job.state is JobState.RUNNING else None
-        return status_comment.render_status(job, pages, queued_before, meter, context.secrets), False
+        return await describe_active(connection, context, job), False
     report = await casebook.fetch_job_reply(connection, job.id, "report")
     again = await job_rows.fetch_successor(connection, job.id) if report is None else None
     if again:

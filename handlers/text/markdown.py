@@ -46,6 +46,24 @@ def _parser() -> MarkdownIt:
     return parser
 
 
+_HEADING_OR_FENCE = re.compile(r"^ {0,3}(?:#{1,6}[ \t]+(.*)|(`{3,}+|~{3,}+)(.*))$", re.MULTILINE)
+
+
+def find_headings(text: str) -> list[str]:
+    """The words of the headings that begin with `#`, in order. A comment in fenced code is not one."""
+    found: list[str] = []
+    fence = ""
+    for line in _HEADING_OR_FENCE.finditer(text):
+        heading, marks, rest = line.groups(default="")
+        if fence:
+            fence = "" if marks.startswith(fence) and not rest.strip() else fence
+        elif marks:
+            fence = marks if marks[0] == "~" or "`" not in rest else ""
+        elif words := heading.strip(" \t\r#"):
+            found.append(words)
+    return found
+
+
 MIN_WRAPPED = 40
 """The characters of a line that may have been wrapped. Its author ended a shorter one on purpose."""
 

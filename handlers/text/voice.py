@@ -42,7 +42,7 @@ class Label(StrEnum):
     CHECKOUT = "Apply locally:"
     FULL_REPORT = "Full report"
     FULL_WORKLOG = "Full worklog"
-    WORKLOG = "Worklog:"
+    WORKLOG = "From the agent's worklog:"
     TOLD = "What the agent was told"
     AGENTS_REPORT = "The agent's full report"
     REST_OF_REPORT = "The rest of the report"

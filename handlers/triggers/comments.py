@@ -31,14 +31,14 @@ from handlers.events import IssueCommentCreated, IssueCommentEdited, is_from_bot
 from handlers.holds.by_comment import describe_hold, release, take_over
 from handlers.inbox.inbox import TooEarly, has_earlier
 from handlers.jobs.cancel import cancel
-from handlers.jobs.outcomes import render_report
+from handlers.jobs.outcomes import describe_active, render_report
 from handlers.jobs.rebase import read_onto
 from handlers.jobs.start import StartRequest, start_job, was_requested_before
 from handlers.jobs.tell import NotTold, tell
 from handlers.ports import NotFound
 from handlers.pulls.pulls import ask_for_pull
 from handlers.rules import REBASE, RepositoryRules
-from handlers.words import replies, status_comment, tellings
+from handlers.words import replies, tellings
 from runner.model.job import Job
 from runner.rows import job_rows
 
@@ -259,11 +259,7 @@ async def _status(request: Request, command: Command) -> None:
         await request.reply(replies.render_idle(pages, job, confidential=confidential) + hold)
         return
     async with request.context.db.read() as connection:
-        queued_before = await job_rows.count_queued_before(connection, job)
-        meter = await job_rows.fetch_meter(connection, job.id)
-    body = status_comment.render_status(job, pages, queued_before, meter, request.context.secrets)
-    if meter and request.context.opens_log(job):
-        body += status_comment.render_heading(meter, request.context.secrets)
+        body = await describe_active(connection, request.context, job)
     await request.reply(body + hold)
 
 

@@ -5,23 +5,41 @@ Pure, and without live commands (`handlers.words.replies`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from handlers.addresses import link_job
 from handlers.rules import PRESETS
+from handlers.text.markdown import find_headings
 from handlers.text.sanitize import make_plain_line
 from handlers.text.voice import Label, show_words
 from handlers.words.costs import describe_meter
+from runner.changes.concerns import is_concern
 from runner.model.job import Job, JobState
 from runner.model.meter import Meter
 
 MAX_SHOWN_PLACE = 5
 
+MAX_HEADINGS = 3
+"""How many headings of a worklog are shown, the last ones."""
+
 MAX_HEADING = 200
-"""The most characters of a worklog's heading."""
+"""The most characters of such a heading."""
+
+MAX_HEADINGS_READ = 30
+"""How many of the last headings can keep all of them from being shown."""
+
+MAX_HEADING_READ = 2_000
+"""The most characters of a heading in which secrets are searched."""
+
+MAX_WORKLOGS = 64
+"""Of how many worklogs the headings are cached. They are asked for again all the time."""
 
 _PROGRESS = f"\n\n{Label.SO_FAR.bold} "
-"""Separates the changing numbers from the rest of a status comment."""
+"""Separates the changing numbers, and what follows them, from the rest of a status comment."""
+
+_WORKLOG = f"\n\n{Label.WORKLOG.bold}\n\n"
+"""Separates an agent's headings from the rest of a status comment."""
 
 _LAST_STEPS = {
     "ran a command": ("bash", "bashoutput", "killshell", "shell", "command_execution"),
@@ -49,9 +67,18 @@ def _join_page(text: str, public_url: str, job_id: str, words: str) -> str:
 
 
 def render_status(
-    job: Job, public_url: str, queued_before: int, meter: Meter | None = None, secrets: Collection[str] = ()
+    job: Job,
+    public_url: str,
+    queued_before: int,
+    meter: Meter | None = None,
+    secrets: Collection[str] = (),
+    worklog: str = "",
 ) -> str:
-    """The status comment of an active job; with a `meter`, also its usage and last step."""
+    """The status comment of an active job; with a `meter`, also its usage and last step.
+
+    The last headings of a `worklog` are shown, too. Until there is a report, a worklog belongs to the log: callers
+    pass it only if everybody may read that.
+    """
     head = f"{Label.PTQ.bold} · `{job.preset}` for {job.requester} · attempt {job.attempt}"
     if job.cancel_requested_at:
         phase = f"cancelling (requested by {job.canceller})"
@@ -70,8 +97,11 @@ def render_status(
         promise = preset.promise if preset and not preset.needs_advice else other
         lines.append(f"{promise} Stop it with `/ptq cancel`.")
     status = "\n\n".join(lines)
-    progress = _render_progress(meter) if meter and job.state is JobState.RUNNING else ""
-    return f"{status}{_PROGRESS}{progress}" if progress else status
+    if job.state is not JobState.RUNNING:
+        return status
+    progress = _render_progress(meter) if meter else ""
+    headings = _render_headings(worklog, secrets)
+    return status + (f"{_PROGRESS}{progress}" if progress else "") + (f"{_WORKLOG}{headings}" if headings else "")
 
 
 def _render_progress(meter: Meter) -> str:
@@ -81,19 +111,21 @@ def _render_progress(meter: Meter) -> str:
     return " · ".join([*counts, *([f"last step: {step}"] if meter.last_tool else [])])
 
 
-def render_heading(meter: Meter, secrets: Collection[str]) -> str:
-    """The last heading of the agent's worklog, as the last line of a status; or empty.
+def _render_headings(worklog: str, secrets: Collection[str]) -> str:
+    """The last headings of an agent's worklog, quoted, each as code on a line of its own."""
+    return "\n".join(f"> - {show_words(heading, secrets, MAX_HEADING)}" for heading in _choose_headings(worklog))
 
-    Until there is a report, the worklog belongs to the log, so this is only shown if everybody may read the log.
-    """
-    if not meter.heading:
-        return ""
-    return f"\n\n{Label.WORKLOG.bold} {show_words(meter.heading, secrets, MAX_HEADING)}"
+
+@lru_cache(MAX_WORKLOGS)
+def _choose_headings(worklog: str) -> Sequence[str]:
+    """The last headings; none of them if one names a security concern: what is in a comment's history stays there."""
+    headings = [heading[:MAX_HEADING_READ] for heading in find_headings(worklog)[-MAX_HEADINGS_READ:]]
+    return () if any(map(is_concern, headings)) else headings[-MAX_HEADINGS:]
 
 
 def drop_progress(status: str) -> str:
-    """A status comment without its numbers. If two comments differ only in them, nothing else has changed."""
-    return status.partition(_PROGRESS)[0]
+    """A status comment without numbers and headings. If two comments differ only in them, nothing else has changed."""
+    return status.partition(_PROGRESS)[0].partition(_WORKLOG)[0]
 
 
 def render_reporting(job: Job, public_url: str) -> str:

@@ -146,13 +146,11 @@ def is_withheld(job: Job, report: Report | None) -> bool:
 
 def names_concern(report: Report | None) -> bool:
     """Whether a report says itself that it is for the operator only. Its issue is confidential from then on."""
-    return report is not None and _is_confidential(report.body)
+    return report is not None and is_concern(report.body)
 
 
-def _is_confidential(text: str) -> bool:
-    """Whether a report is for the operator only, because strangers could abuse the finding.
-
-    Only `names_concern` calls this, because it also handles missing reports.
+def is_concern(text: str) -> bool:
+    """Whether a report, or a heading of a worklog, names a finding that strangers could abuse.
 
     When in doubt, it is confidential, because publishing cannot be undone: any of the first lines with that outcome is
     enough. Only the first lines are read, so that a long report does not take long.

@@ -238,7 +238,6 @@ meters = Table(
     Column("output_bytes", Integer, nullable=False),
     Column("run_s", Float, nullable=False),
     Column("last_tool", Text, nullable=False),
-    Column("heading", Text, nullable=False),
     Column("ending", String(20)),
 )
 
@@ -314,6 +313,15 @@ job_logs = Table(
     Column("job_id", ForeignKey("jobs.id"), primary_key=True),
     Column("stage", String(20), primary_key=True),
     Column("compressed", LargeBinary, nullable=False),
+)
+
+worklogs = Table(
+    "worklogs",  # of agents whose job has no report yet
+    metadata,
+    Column("job_id", ForeignKey("jobs.id"), primary_key=True),
+    Column("mark", Text, nullable=False),  # names the version on the machine
+    Column("is_cut", Boolean, nullable=False),  # `text` is only its end
+    Column("text", Text, nullable=False),
 )
 
 replies = Table(

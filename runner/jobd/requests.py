@@ -159,7 +159,11 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
         **_LIMITS,
         **_JOB,
     },
-    "poll": {"stage": TEXT, "log_offset": NUMBER, "log_limit": NUMBER, "wait_ms": NUMBER, **_JOB},
+    "poll": {
+        **{"stage": TEXT, "log_offset": NUMBER, "log_limit": NUMBER, "wait_ms": NUMBER},
+        **{"worklog_mark": TEXT, "worklog_limit": NUMBER},  # The version that is known, and 0 if none is wanted.
+        **_JOB,
+    },
     "result": _JOB,
     "relay": _JOB,
     "stop": _JOB,

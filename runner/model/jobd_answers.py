@@ -24,8 +24,8 @@ MAX_MESSAGE = 8_000
 """The most characters of a failure's message. The longest contains the last lines of a log."""
 MAX_WORD = 100
 """The most characters of a name in the protocol, and of a boot id."""
-MAX_HEADING = 200
-"""The most characters of a worklog's heading."""
+MAX_WORKLOG = 100_000
+"""The most bytes of a running agent's worklog that are read, from its end."""
 MAX_NUMBER = 2**62
 """The largest number that is accepted, because a database cannot store larger ones."""
 
@@ -54,6 +54,17 @@ class JobdError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Worklog:
+    """The worklog of an agent, or its end, as it was at one moment. Untrusted text."""
+
+    mark: str
+    """Names this version of the file. The machine chooses it."""
+    text: str
+    is_cut: bool
+    """Whether its beginning is missing."""
+
+
+@dataclass(frozen=True, slots=True)
 class Poll:
     """The state of a stage, and a part of its log."""
 
@@ -67,10 +78,10 @@ class Poll:
     log_size: int
     phase: str
     """The slow part that the stage is in, as a name of the protocol (`base`); usually empty."""
-    heading: str
-    """The last heading of an agent's worklog. Untrusted text."""
     boot_id: str
     """Identifies the machine's current boot. If it changes, no earlier process is alive."""
+    worklog: Worklog | None = None
+    """The agent's worklog, if it was asked for and has changed."""
     told: int = 0
     """The number of the last message that the agent has got (`runner.model.telling`)."""
 
@@ -100,7 +111,7 @@ def read_number(told: Any) -> int:
 
 def parse_poll(answer: Mapping[str, Any]) -> Poll:
     """Parse an answer to `poll`. Raises `JobdError` if it is not valid."""
-    heading, message = read_text(answer.get("heading"), 2 * MAX_HEADING), read_text(answer.get("message"))
+    message = read_text(answer.get("message"))
     try:
         return Poll(
             state=StageState(answer["state"]),
@@ -110,12 +121,19 @@ def parse_poll(answer: Mapping[str, Any]) -> Poll:
             log=base64.b64decode(answer["log"], validate=True),
             log_size=read_number(answer["log_size"]),
             phase=read_text(answer["phase"], MAX_WORD),
-            heading=" ".join(heading.split())[:MAX_HEADING],
+            worklog=_read_worklog(answer.get("worklog")),
             told=read_number(answer.get("told", 0)),
             boot_id=read_text(answer["boot_id"], MAX_WORD),
         )
     except (KeyError, TypeError, ValueError, OverflowError) as fault:
         raise JobdError("internal", "unexpected answer from the machine about a stage") from fault
+
+
+def _read_worklog(told: Any) -> Worklog | None:
+    if not isinstance(told, dict):
+        return None
+    mark, text = read_text(told.get("mark"), MAX_WORD), read_text(told.get("text"), MAX_WORKLOG)
+    return Worklog(mark, text, is_cut=told.get("is_cut") is True)
 
 
 def _last_object(stdout: bytes) -> dict[str, Any] | None:

@@ -28,7 +28,5 @@ class Meter:
     """Whether turns, tokens and money are the agent's own words: nobody else has counted them."""
     last_tool: str = ""
     """Which tool it used last: a stranger's text. What it did with it may be what only the operator should know."""
-    heading: str = ""
-    """The last one of its worklog: a stranger's text, which may tell what only the operator should know."""
     ending: str | None = None
     """One of `runner.model.ending.Ending` once the run has ended."""

@@ -39,6 +39,7 @@ from runner.model.machines import Holder, Lease, restore_gpus
 from runner.model.meter import Meter
 from runner.model.usage import NOTHING, Usage
 from runner.rows.usage_columns import COLUMNS, cut_self_reported, read_usage, sum_usage, write_usage
+from runner.rows.worklogs import delete_worklog
 
 BEGINNING = 1000
 """Characters of a report that say whether it has words."""
@@ -319,6 +320,7 @@ async def insert_report(connection: AsyncConnection, report: Report, *, withheld
     }
     lists = {"refusals": list(report.refusals), "warnings": list(report.warnings)}
     await connection.execute(insert(reports).values(**values, **lists, withheld=withheld))
+    await delete_worklog(connection, report.job_id)
     if report.changes:
         rows: Sequence[Mapping[str, Any]] = [
             {"job_id": report.job_id, "number": number, **asdict(change)}

@@ -20,7 +20,7 @@ from runner.model.caps import Caps, Scope
 from runner.model.ending import Ending, RunVerdict
 from runner.model.facts import tell_facts
 from runner.model.job import Job, JobState
-from runner.model.jobd_answers import MAX_NUMBER, JobdError, StageState, read_text
+from runner.model.jobd_answers import MAX_NUMBER, JobdError, Poll, StageState, read_text
 from runner.model.meter import Meter
 from runner.model.stop_policy import (
     KILL_PATIENCE,
@@ -36,6 +36,7 @@ from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account
 from runner.rows.tellings import fetch_tellings, note_given
+from runner.rows.worklogs import fetch_worklog_mark, save_worklog
 from runner.steps.gateway import Fetcher
 from runner.steps.runtime import (
     Runtime,
@@ -148,11 +149,11 @@ def _describe_run(runtime: Runtime, job: Job, token: str, tally: Tally = NEW) ->
 
 async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     """Watch a running agent. When it has ended, judge its run."""
-    poll = await follow(runtime, client, job, "agent")
+    poll = await _follow_with_worklog(runtime, client, job)
     agent = runtime.agents[job.agent]
     waiting = await _note_told(runtime, job, poll.told)
     if poll.state is StageState.RUNNING:
-        return await _watch(runtime, client, job, poll.heading, waiting)
+        return await _watch(runtime, client, job, waiting)
     account = await _open_account(runtime, job, await _fetch_taken(runtime, job))
     await runtime.gateway.close(job.id)
     if poll.state is StageState.FAILED:
@@ -181,6 +182,18 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         # A new version of a command line may print events that the backend should read.
         log.warning("agent.unknown_events", **job.log_context(), agent=job.agent, count=meter.unknown_events)
     return log_move(moved)
+
+
+async def _follow_with_worklog(runtime: Runtime, client: JobdClient, job: Job) -> Poll:
+    """Follow the agent, and store its worklog if that has changed. So nobody who reads it has to ask the machine."""
+    async with runtime.db.read() as connection:
+        known = await fetch_worklog_mark(connection, job.id)
+    poll = await follow(runtime, client, job, "agent", worklog_mark=known)
+    if poll.worklog and poll.worklog.mark != known:
+        # If this write is lost in a power failure, the worklog is read again.
+        async with runtime.db.relaxed_commit.write() as connection:
+            await save_worklog(connection, job.id, poll.worklog)
+    return poll
 
 
 def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
@@ -229,7 +242,7 @@ async def _note_told(runtime: Runtime, job: Job, given: int) -> list[Telling]:
     return [telling for telling in told if telling.number > given]
 
 
-async def _watch(runtime: Runtime, client: JobdClient, job: Job, heading: str, waiting: Sequence[Telling]) -> Job:
+async def _watch(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequence[Telling]) -> Job:
     """Count the usage of a running agent. Warn it before a cap, and stop it at a cap or after a cancel.
 
     Otherwise, tell it what is `waiting`.
@@ -237,7 +250,6 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, heading: str, w
     profile = runtime.profiles[job.repository]
     await keep_routes(runtime, client, job)
     tally, meter, idle_s = await runtime.usage_reader.read_aside(job, runtime.agents[job.agent])
-    meter = replace(meter, heading=heading)
     taken = await _fetch_taken(runtime, job)
     if account := await _open_account(runtime, job, taken):
         try:

@@ -97,7 +97,13 @@ async def _close_account(runtime: Runtime, job: Job) -> Account | None:
 
 
 async def follow(
-    runtime: Runtime, client: JobdClient, job: Job, stage: str, environment: str | None = None, wait_s: float = 0.0
+    runtime: Runtime,
+    client: JobdClient,
+    job: Job,
+    stage: str,
+    environment: str | None = None,
+    wait_s: float = 0.0,
+    worklog_mark: str | None = None,
 ) -> Poll:
     """Poll a stage, and copy the new part of its log.
 
@@ -105,14 +111,18 @@ async def follow(
     once for up to `READ_ON`; after that the next step continues, which first checks for a cancel.
 
     The machine may wait up to `wait_s` seconds for new output. It limits the size of the log, and so does this
-    function, because the machine is not trusted. The stage may be in another `environment` than the job's.
+    function, because the machine is not trusted. The stage may be in another `environment` than the job's. The result
+    has the agent's worklog as in `JobdClient.poll`.
     """
     limit = runtime.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
     until = runtime.now() + READ_ON
     while True:
         offset = runtime.spool.offset(job.id, stage)
         room = max(min(LOG_CHUNK, limit - offset), 0)
-        poll = await client.poll(environment or job.id, stage, log_offset=offset, log_limit=room, wait_s=wait_s)
+        where = environment or job.id
+        poll = await client.poll(
+            where, stage, log_offset=offset, log_limit=room, wait_s=wait_s, worklog_mark=worklog_mark
+        )
         runtime.spool.append(job.id, stage, poll.log[:room])
         is_full = 0 < room <= len(poll.log)
         if poll.state in (StageState.ABSENT, StageState.RUNNING) or not is_full:

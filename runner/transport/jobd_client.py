@@ -23,6 +23,7 @@ from runner.model.environment import Companion, Limits, Profile, Recipe
 from runner.model.inventory import Inventory, parse_inventory
 from runner.model.job import FileChange
 from runner.model.jobd_answers import (
+    MAX_WORKLOG,
     SAYS,
     JobdError,
     Poll,
@@ -319,14 +320,24 @@ class JobdClient:
         return answer.get("started") is True
 
     async def poll(
-        self, job_id: str, stage: str, *, log_offset: int = 0, log_limit: int = 65_536, wait_s: float = 0.0
+        self,
+        job_id: str,
+        stage: str,
+        *,
+        log_offset: int = 0,
+        log_limit: int = 65_536,
+        wait_s: float = 0.0,
+        worklog_mark: str | None = None,
     ) -> Poll:
         """The state of a stage, with at most `log_limit` bytes of its log from `log_offset` on.
 
-        While the stage runs and there is nothing new, the machine waits up to `wait_s` seconds.
+        While the stage runs and there is nothing new, the machine waits up to `wait_s` seconds. With `worklog_mark`,
+        the answer also has the agent's worklog, unless that is the version that has this mark.
         """
-        what = {"log_offset": log_offset, "log_limit": log_limit, "wait_ms": int(wait_s * 1000)}
-        return parse_poll(await self._ask({"job_id": job_id, "stage": stage, **what}, wait_s))
+        piece = {"log_offset": log_offset, "log_limit": log_limit, "wait_ms": int(wait_s * 1000)}
+        limit = 0 if worklog_mark is None else MAX_WORKLOG
+        worklog = {"worklog_mark": worklog_mark or "", "worklog_limit": limit}
+        return parse_poll(await self._ask({"job_id": job_id, "stage": stage, **piece, **worklog}, wait_s))
 
     async def result(self, job_id: str, max_bytes: int = MAX_RESULT_BYTES) -> dict[str, Any]:
         """The collected result. An agent may have written any of it, so each field must be checked."""

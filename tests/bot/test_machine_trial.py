@@ -81,5 +81,5 @@ def test_a_git_that_is_too_old_or_none_is_named(said: str | None, verdict: Docto
 
 
 def test_a_machine_that_is_slow_is_no_broken_one() -> None:
-    poll = Poll(StageState.FAILED, "timed_out", "it was stopped after 60 seconds", {}, b"", 0, "", "", "boot")
+    poll = Poll(StageState.FAILED, "timed_out", "it was stopped after 60 seconds", {}, b"", 0, "", "boot")
     assert judge_job(PART, poll).verdict is DoctorVerdict.WARNING

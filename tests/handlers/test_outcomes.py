@@ -22,9 +22,10 @@ from handlers.rules import VERIFY
 from handlers.words import replies
 from runner.db.database import Database
 from runner.model.job import FileChange, Job, JobState, Posts, Report
-from runner.model.meter import Meter
+from runner.model.jobd_answers import Worklog
 from runner.rows import job_rows
 from runner.rows.notifications import Notification, fetch_waiting
+from runner.rows.worklogs import save_worklog
 from tests.support.clock import Clock
 from tests.support.jobs import NOON, make_job, open_database, store_report
 from tests.support.meters import make_meter
@@ -41,25 +42,30 @@ class Desk:
     clock: Clock
     context: Context
 
-    async def add(
-        self, job: Job, report: Report | None = None, standing: str | None = None, meter: Meter | None = None
-    ) -> None:
+    async def add(self, job: Job, report: Report | None = None, standing: str | None = None, worklog: str = "") -> None:
         case = Case(job.case_key, job.repository, job.issue_number, "It breaks", CaseState.ACTIVE, NOON, NOON)
         status = casebook.draft_reply(job.id, "status", job, "", self.clock())
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
             await casebook.save_case(connection, replace(case, active_job_id=job.id, standing_job_id=standing))
             await casebook.insert_reply(connection, status)
+            if worklog:
+                await save_worklog(connection, job.id, Worklog("1", worklog, is_cut=False))
             if report:
                 await store_report(connection, report)
-            if meter:
-                await job_rows.save_meter(connection, meter)
         await report_jobs(self.context)
 
     async def count(self, turns: int, **changes: Any) -> str:
         """The status comment after the agent has taken so many turns."""
         async with self.db.write() as connection:
             await job_rows.save_meter(connection, make_meter("0123456789", turns=turns, **changes))
+        await report_jobs(self.context)
+        return (await self.reply("status")).body
+
+    async def note(self, worklog: str) -> str:
+        """The status comment after the agent has written this worklog."""
+        async with self.db.write() as connection:
+            await save_worklog(connection, "0123456789", Worklog("2", worklog, is_cut=False))
         await report_jobs(self.context)
         return (await self.reply("status")).body
 
@@ -88,11 +94,11 @@ class Desk:
 
 
 @asynccontextmanager
-async def open_desk(url: str) -> AsyncIterator[Desk]:
+async def open_desk(url: str, *, public_logs: bool = False) -> AsyncIterator[Desk]:
     async with open_database(url) as database:
         clock = Clock()
         github = cast("Any", None)  # Only `handlers.effects.outbox` asks GitHub.
-        context = Context(github, database, {}, {}, URL, (SECRET,), clock, lambda: None)
+        context = Context(github, database, {}, {}, URL, (SECRET,), clock, lambda: None, public_logs=public_logs)
         yield Desk(database, clock, context)
 
 
@@ -111,6 +117,31 @@ async def test_the_numbers_of_a_status_change_at_most_every_other_minute(databas
         assert "2 turns" in await desk.count(3)
         desk.clock.forward(1)
         assert "4 turns" in await desk.count(4)
+
+
+async def test_the_headings_of_a_worklog_come_with_the_numbers_where_everybody_may_read_the_log(
+    database_url: str,
+) -> None:
+    async with open_desk(database_url, public_logs=True) as desk:
+        await desk.add(running(), worklog="## Look\n")
+        assert "`Look`" in (await desk.reply("status")).body
+        desk.clock.forward(119)
+        assert "`Bisect`" not in await desk.note("## Look\n\n## Bisect\n")
+        desk.clock.forward(1)
+        assert "`Bisect`" in await desk.count(2)
+
+
+@pytest.mark.parametrize(
+    ("public_logs", "job"),
+    [(False, running()), (True, running(private=True)), (True, running(confidential=True))],
+    ids=["closed", "private", "confidential"],
+)
+async def test_no_heading_is_in_a_thread_whose_readers_may_not_all_read_the_log(
+    database_url: str, public_logs: bool, job: Job
+) -> None:
+    async with open_desk(database_url, public_logs=public_logs) as desk:
+        await desk.add(job, worklog="## Look\n")
+        assert "Look" not in (await desk.reply("status")).body
 
 
 async def test_a_pass_without_news_takes_no_turn_to_write(database_url: str) -> None:
@@ -221,7 +252,7 @@ async def test_no_word_of_a_log_or_of_a_run_without_a_report_is_in_a_thread(
 ) -> None:
     async with open_desk(database_url) as desk:
         job = ended(state=state, failure=f"the agent exited with status 1:\n{FINDING}")
-        await desk.add(job, report, meter=Meter(job.id, heading=FINDING))
+        await desk.add(job, report, worklog=f"# {FINDING}\n")
         posted = (await desk.reply("report")).body
         assert f"the agent exited with status 1. See [the log]({URL}/jobs/{job.id}#log) for details." in posted
         assert ("There is no report, so diff and worklog are not shown here." in posted) is (report is not None)

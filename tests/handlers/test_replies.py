@@ -48,6 +48,63 @@ def test_a_tool_with_an_unknown_name_is_only_a_tool(name: str) -> None:
     assert render(name).endswith(" · last step: used a tool")
 
 
+WORKLOG = """\
+# Worklog
+
+## Read the test
+
+```sh
+# a comment of a shell
+```
+
+## Run it ten times
+
+It fails.
+
+### Bisect the last ten commits ###
+
+~~~ `text`
+## no heading
+```
+~~~
+
+#hash
+## Ask @octocat
+"""
+
+
+def read_headings(worklog: str, state: JobState = JobState.RUNNING) -> list[str]:
+    """The lines that a status comment shows of a worklog."""
+    job = replace(RUNNING, state=state)
+    text = render_status(job, URL, 0, METER, ("hunter2-hunter2",), worklog)
+    assert drop_progress(text) == render_status(job, URL, 0)
+    return text.partition("\n\n**From the agent's worklog:**\n\n")[2].splitlines()
+
+
+def test_a_status_shows_the_last_headings_of_a_worklog_below_the_numbers() -> None:
+    assert read_headings(WORKLOG) == [
+        "> - `Run it ten times`",
+        "> - `Bisect the last ten commits`",
+        "> - `Ask @octocat`",
+    ]
+    assert "$0.42\n\n**From" in render_status(RUNNING, URL, 0, METER, (), WORKLOG)
+    assert drop_progress(render_status(RUNNING, URL, 0, None, (), WORKLOG)) == render_status(RUNNING, URL, 0)
+    assert read_headings("no heading\n#\n##  \n") == []
+    assert read_headings(WORKLOG, JobState.COLLECTING) == []
+
+
+def test_a_heading_of_a_worklog_is_one_line_of_code_whatever_is_in_it() -> None:
+    hostile = "## `**Pull request:** #1` <!-- ptq:report=1 --> @octocat\u202e hunter2-hunter2\r\n"
+    assert read_headings(hostile) == ["> - `ʼ**Pull request:** #1ʼ <!-- ptq:report=1 --> @octocat⟨U+202E⟩ [redacted]`"]
+    (line,) = read_headings(f"# {'x' * 100_000}\n")
+    assert len(line) == len("> - ``") + 200
+
+
+@pytest.mark.parametrize("heading", ["Security concern: paths", "Outcome: security concern", "A **security** issue"])
+def test_no_heading_is_shown_once_one_names_a_security_concern(heading: str) -> None:
+    assert read_headings(f"## Look\n\n## {heading}\n\n{WORKLOG}") == []
+
+
 def test_a_status_of_a_confidential_report_says_no_more_than_that_it_ended() -> None:
     failed = make_job(state=JobState.FAILED, failure="the agent gave up")
     text = render_finished_status(failed, URL, "https://github.example/1", confidential=True)

@@ -21,9 +21,11 @@ from handlers.cases.retention import (
 from runner.db.database import Database
 from runner.db.schema import cases, deliveries, job_logs
 from runner.model.job import FileChange, JobState, Report
+from runner.model.jobd_answers import Worklog
 from runner.model.usage import NOTHING
 from runner.rows import job_rows
 from runner.rows.calls import Account, Ledger
+from runner.rows.worklogs import fetch_worklog, save_worklog
 from runner.steps.spool import Spool
 from tests.support.calls import fetch_calls
 from tests.support.jobs import NOON, make_job, open_database, store_report
@@ -134,13 +136,17 @@ async def test_only_logs_of_jobs_that_no_case_needs_go_and_every_report_stays(tm
         other = await add_job(database, 1, thread=8)
         for job_id in (*job_ids, other):
             await Ledger(database).reserve(Account(make_job(id=job_id), {}, {}), "m", NOTHING, OLD)
+            async with database.write() as connection:
+                await save_worklog(connection, job_id, Worklog("1", "looked", is_cut=False))
         await clean_database(database, RETENTION, lambda: NOON)
         assert {call.job_id for call in await fetch_calls(database)} == {job_ids[1], job_ids[3], other}
         async with database.read() as connection:
             logs = {one: await job_rows.fetch_log(connection, one, "agent") for one in (*job_ids, other)}
+            worklogs = [await fetch_worklog(connection, one) is not None for one in (*job_ids, other)]
             reports = [await job_rows.fetch_report(connection, one) for one in (*job_ids, other)]
         kept = b"what it said"
         assert [*logs.values()] == [None, kept, None, kept, kept], "the standing one's, and each issue's last"
+        assert worklogs == [log is not None for log in logs.values()]
         for report in reports:
             assert report is not None
             assert (report.patch, report.digest, report.changes[0].content) == ("the diff", "ab" * 32, b"new")

@@ -29,6 +29,7 @@ from tests.support.meters import make_meter
 
 THREAD = Path(__file__).with_name("thread.md")
 URL, REPOSITORY = "https://ptq.example", "octo/widgets"
+WORKLOG = "## Read the test\n\n## Run it ten times\n\nIt fails.\n\n## Bisect the last ten commits\n\n## Ask @octocat\n"
 TOLD = [
     make_telling(words="Look at `chunks.py` first.", given_at=NOON + timedelta(minutes=2)),
     make_telling(number=2, words="Stop at the cause.", told_by=OPERATOR_OF_APP),
@@ -72,11 +73,8 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
             replace(RUNNING, state=JobState.PREPARING, trouble="its base is being made"), URL, 0
         ),
         status_comment.render_status(RUNNING, URL, 0, replace(METER, last_tool="Bash")),
+        status_comment.render_status(RUNNING, URL, 0, METER, worklog=WORKLOG),
         status_comment.render_status(replace(RUNNING, cancel_requested_at=NOON, cancelled_by="maintainer"), URL, 0),
-    ],
-    status_comment.render_heading: [
-        status_comment.render_status(RUNNING, URL, 0, METER)
-        + status_comment.render_heading(replace(METER, heading="Bisect the last ten commits"), ())
     ],
     status_comment.render_reporting: [status_comment.render_reporting(DONE, URL)],
     status_comment.render_tried_again: [

@@ -16,7 +16,7 @@ from runner import bounded_json
 from runner.aside import run_aside
 from runner.bounded_json import parse_bounded
 from runner.model.completed import Completed
-from runner.model.jobd_answers import SAYS, JobdError, parse_answer, parse_poll
+from runner.model.jobd_answers import SAYS, JobdError, Worklog, parse_answer, parse_poll
 from runner.model.machines import Machine
 from runner.transport.jobd_client import JobdClient
 
@@ -48,13 +48,21 @@ def lie(**answer: Any) -> JobdClient:
     return JobdClient(HERE, Liar(**answer))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("field", "limit"), [("error", 100), ("message", 8_000), ("phase", 100), ("heading", 200), ("boot_id", 100)]
-)
+@pytest.mark.parametrize(("field", "limit"), [("error", 100), ("message", 8_000), ("phase", 100), ("boot_id", 100)])
 def test_every_text_of_an_answer_about_a_stage_is_cut_and_can_be_stored(field: str, limit: int) -> None:
     said = getattr(parse_poll(POLL | {field: "@\0\ud800" * 500_000}), field)
     assert said.removeprefix(SAYS) == ("@\ufffd?" * limit)[:limit]
     assert not getattr(parse_poll(POLL | {field: ["@" * 10]}), field), "what is no text counts as none"
+
+
+def test_a_worklog_is_cut_and_can_be_stored() -> None:
+    told = {"mark": "@" * 1_000, "text": "@\0\ud800" * 500_000, "is_cut": "yes"}
+    assert parse_poll(POLL | {"worklog": told}).worklog == Worklog("@" * 100, ("@\ufffd?" * 40_000)[:100_000], False)
+
+
+@pytest.mark.parametrize("told", [None, "# Look", ["# Look"], 7])
+def test_what_is_no_worklog_counts_as_none(told: Any) -> None:
+    assert parse_poll(POLL | {"worklog": told}).worklog is None
 
 
 def test_the_words_of_a_machine_say_whose_they_are() -> None:

@@ -309,7 +309,7 @@ ANSWER: dict[str, Any] = {
 
 
 def test_an_answer_about_a_stage_becomes_a_value() -> None:
-    assert parse_poll(ANSWER) == Poll(StageState.DONE, None, None, {"exit_status": 0}, b"\xffline\n", 6, "", "", "b")
+    assert parse_poll(ANSWER) == Poll(StageState.DONE, None, None, {"exit_status": 0}, b"\xffline\n", 6, "", "b")
 
 
 @pytest.mark.parametrize(

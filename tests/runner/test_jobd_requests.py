@@ -9,14 +9,14 @@ import pytest
 
 from runner.jobd.files import Failure
 from runner.jobd.requests import read_request
-from tests.support.jobd import COLLECT, LIMITS, PREPARE, START, Jobd
+from tests.support.jobd import COLLECT, LIMITS, POLL, PREPARE, START, Jobd
 
 ANYBODY: dict[str, Any] = {"workspace": "/srv/ptq", "job_id": "0123456789"}
 GOOD: dict[str, dict[str, Any]] = {
     "prepare": {**PREPARE, "clone_url": "file:///x", **LIMITS, **ANYBODY},
     "start": {"argv": ["true"], "env": {"A": "b"}, "prompt": "", **START, **LIMITS, **ANYBODY},
     "collect": {"base_commit": "0" * 40, **COLLECT, **ANYBODY},
-    "poll": {"stage": "agent", "log_offset": 0, "log_limit": 0, "wait_ms": 0, **ANYBODY},
+    "poll": {"stage": "agent", **POLL, **ANYBODY},
     "notify": {"text": "", **ANYBODY},
     "admit": {"public_key": "", "lasts_s": 0, "context": "", **ANYBODY},
     "adopt": {"earlier": "a123456789", **ANYBODY},
@@ -159,7 +159,7 @@ def test_a_refusal_is_one_line_of_answer_like_any_other(jobd: Jobd) -> None:
     for verb in ("", "nonsense", "stage", "kill"):
         answer = jobd.send(verb, b"nonsense")
         assert (answer["ok"], answer["error"]) == (False, "bad_request")
-    assert jobd.ask("poll", stage="a\nb", log_offset=0, log_limit=0, wait_ms=0)["error"] == "bad_request"
+    assert jobd.ask("poll", stage="a\nb", **POLL)["error"] == "bad_request"
     assert not jobd.root.exists()
 
 

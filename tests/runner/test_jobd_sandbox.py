@@ -372,14 +372,14 @@ def test_control_files_are_hidden_at_both_paths_if_a_folder_on_the_way_to_them_i
 
 
 @needs_cells
-def test_a_link_in_place_of_the_output_shows_no_other_jobs_heading(victim: Jobd) -> None:
+def test_a_link_in_place_of_the_output_shows_no_other_jobs_worklog(victim: Jobd) -> None:
     jobd = victim.beside()
     jobd.prepare()
     (victim.root / "output" / "worklog.md").write_text("# What the victim found\n")
     swap = 'cd "$PTQ_OUTPUT_DIR/.."; rmdir output; ln -s "../../$1/files/output" output; echo done; exec sleep 60'
     jobd.start(f"sh -c {shlex.quote(swap)} x {victim.job_id}", timeout_s=60)
     wait_until(lambda: jobd.poll("agent")["log"] == b"done\n")
-    assert jobd.poll("agent")["heading"] == ""
+    assert jobd.poll("agent", worklog_limit=1_000)["worklog"] is None
     jobd.call("kill")
 
 

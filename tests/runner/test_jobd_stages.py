@@ -8,6 +8,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from runner.jobd.sandbox import namespaces
 from runner.jobd.stages.log import LineFilter
-from tests.support.jobd import LIMITS, START, Jobd, Repository, make_repository
+from tests.support.jobd import LIMITS, START, Jobd, Repository, make_repository, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -49,6 +50,34 @@ def test_a_job_runs_from_a_clone_to_a_change(jobd: Jobd, repository: Repository)
     assert [change["path"] for change in result["changes"]] == ["a.txt"]
     assert "+bee\n" in result["patch"]
     assert result["problems"] == []
+
+
+def test_a_growing_worklog_is_sent_to_its_end_and_only_when_it_has_changed(jobd: Jobd) -> None:
+    jobd.prepare()
+    steps = 'cd "$PTQ_OUTPUT_DIR"; {}; echo done; while [ ! -e go ]; do sleep 0.05; done; '.format
+    write = 'echo "## Look" > worklog.md', 'printf "at \\377 it\n" >> worklog.md', "rm worklog.md go; mkfifo worklog.md"
+    jobd.start(f"{steps(write[0])} rm go; {steps(write[1])} {write[2]}; {steps(':')}", timeout_s=60)
+
+    def read(mark: str, limit: int = 1_000) -> Any:
+        return jobd.poll("agent", worklog_mark=mark, worklog_limit=limit)["worklog"]
+
+    def wait_for(count: int) -> None:
+        wait_until(lambda: jobd.poll("agent")["log"].count(b"done") == count)
+
+    wait_for(1)
+    first = read("")
+    assert (first["text"], first["is_cut"]) == ("## Look\n", False)
+    assert read(first["mark"]) is None
+    assert read("", 0) is None, "nobody wants any of it"
+    (jobd.root / "output" / "go").touch()
+    wait_for(2)
+    second = read(first["mark"])
+    assert (second["text"], second["is_cut"]) == ("## Look\nat \ufffd it\n", False)
+    assert read("", 5) == {"mark": second["mark"], "text": "\ufffd it\n", "is_cut": True}
+    (jobd.root / "output" / "go").touch()
+    wait_for(3)
+    assert read(second["mark"]) is None, "a pipe is never opened"
+    jobd.call("kill")
 
 
 def test_a_command_cannot_print_a_line_of_jobds(jobd: Jobd) -> None:

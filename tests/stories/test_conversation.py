@@ -9,7 +9,6 @@ import pytest
 
 from bot.demo.repository import NAME
 from handlers.commands.table import parse_commands
-from runner.rows import job_rows
 from tests.support import program
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
@@ -23,18 +22,6 @@ async def operate(world: World, *words: str, status: int = 0) -> str:
     done = await asyncio.to_thread(program.run, *words, "--config", world.playground.config)
     assert done.returncode == status, done.stderr
     return done.stdout or done.stderr
-
-
-async def wait_for_heading(world: World, heading: str) -> None:
-    """Return once the service knows of it."""
-    async with asyncio.timeout(world.patience_s):
-        while True:
-            (job,) = await world.jobs()
-            async with world.playground.service.context.db.read() as connection:
-                meter = await job_rows.fetch_meter(connection, job.id)
-            if meter and meter.heading == heading:
-                return
-            await asyncio.sleep(0.05)
 
 
 async def wait_in_line(world: World, label: str) -> None:
@@ -337,20 +324,6 @@ async def test_a_pause_of_a_repository_that_is_not_configured_is_refused(tmp_pat
     async with open_world(tmp_path) as world:
         said = await operate(world, "pause", "--repository", "octo/gadgets", status=2)
         assert "there is no repository 'octo/gadgets'; configured: octo/widgets" in said
-
-
-async def test_status_says_what_the_agent_tries_where_logs_are_open(tmp_path: Path) -> None:
-    log = "# Worklog\\n## Look\\n\\nat it\\n\\n## Ask @octocat why\\n"
-    says = f"(output / 'worklog.md').write_text('{log}')\ntime.sleep(30)\n"
-    async with open_world(tmp_path, agent=WRITE_REPORT + says) as world:
-        await world.open_issue()
-        await world.label("ptq:fix")
-        await world.wait_for_job("running")
-        await wait_for_heading(world, "Ask @octocat why")
-        await world.comment("/ptq status")
-        assert "**Worklog:** `Ask @octocat why`" in await world.wait_for_reply("<!-- ptq:reply=")
-        await world.comment("/ptq cancel")
-        await world.wait_for_report()
 
 
 async def test_a_quota_of_a_repositorys_day_is_kept(tmp_path: Path) -> None:

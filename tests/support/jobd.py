@@ -37,6 +37,10 @@ START: Mapping[str, Any] = {
     **{"tail_glob": "", "tail_word": "", "stop_grace_s": 1},
     **WATCHED,
 }
+POLL: Mapping[str, Any] = {
+    **{"log_offset": 0, "log_limit": 1_000_000, "wait_ms": 0},
+    **{"worklog_mark": "", "worklog_limit": 0},
+}
 LIMITS: Mapping[str, Any] = {"timeout_s": 20, "max_log_bytes": 100_000}
 COLLECT: Mapping[str, Any] = {
     **{"hidden": [], "lint": []},
@@ -202,14 +206,14 @@ class Jobd:
         assert answer["ok"], answer
         return answer
 
-    def poll(self, stage: str, log_offset: int = 0, log_limit: int = 1_000_000, wait_ms: int = 0) -> dict[str, Any]:
+    def poll(self, stage: str, **asked: Any) -> dict[str, Any]:
         """How a stage stands, with its log as bytes."""
-        answer = self.call("poll", stage=stage, log_offset=log_offset, log_limit=log_limit, wait_ms=wait_ms)
+        answer = self.call("poll", stage=stage, **{**POLL, **asked})
         return {**answer, "log": base64.b64decode(answer["log"])}
 
     def wait(self, stage: str, patience_s: float = PATIENCE_S) -> dict[str, Any]:
         """How a stage stands once it has ended."""
-        request = json.loads(self.body(stage=stage, log_offset=0, log_limit=1_000_000, wait_ms=0))
+        request = json.loads(self.body(stage=stage, **POLL))
         deadline = time.monotonic() + patience_s
         while (answer := poll(request))["state"] == "running":
             assert time.monotonic() < deadline, answer

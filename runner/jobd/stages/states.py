@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import fcntl
 import os
-import re
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,9 +19,6 @@ STAGES = ("prepare", "base", "agent", "collect", "check")
 
 MAX_WAIT_S, LOOK_S = 10.0, 0.02
 """How long a request may wait for something new, and how often jobd looks for it, in seconds."""
-
-MAX_TAIL, MAX_HEADING = 20_000, 400
-"""Bytes at the end of a worklog in which its last heading is searched, and the limit of that heading."""
 
 
 def poll(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,6 +55,7 @@ class PollRequest:
         note_asked(self._job)
         self._log, self._final = (self._job.of_stage(self._stage, kind) for kind in ("log", "json"))
         self._offset, self._limit = request["log_offset"], request["log_limit"]
+        self._worklog_mark, self._worklog_limit = request["worklog_mark"], request["worklog_limit"]
         waits = request["wait_ms"] and read_state(self._job, self._stage)["state"] == "running"
         self._until = time.monotonic() + min(request["wait_ms"] / 1000, MAX_WAIT_S) if waits else 0.0
 
@@ -78,7 +75,7 @@ class PollRequest:
             "result": final.get("result", {}),
             "log": base64.b64encode(piece.data).decode(),
             "log_size": piece.size,
-            "heading": find_heading(self._job) if self._stage == "agent" else "",
+            "worklog": read_worklog(self._job, self._worklog_mark, self._worklog_limit),
             "told": count_given(self._job) if self._stage == "agent" else 0,
             "phase": (read_piece(self._job.phase, 0, 100) or Piece(b"", 0)).data.decode(errors="replace"),
             "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
@@ -92,15 +89,23 @@ def find_size(path: Path) -> int:
     return 0
 
 
-def find_heading(job: JobPaths) -> str:
-    """The last heading of the worklog: what the agent says that it is doing."""
-    end = b""
+def read_worklog(job: JobPaths, mark: str, limit: int) -> dict[str, Any] | None:
+    """The last `limit` bytes of the agent's worklog, with the mark of its version.
+
+    None if that is the version with this `mark`, if there is no worklog, or if nobody wants to read any of it.
+    """
+    if not limit:
+        return None
     # The agent can put a link in place of `output`, and this code runs outside the sandbox.
     with suppress(OSError), open_safely(job.root, f"{job.output.name}/worklog.md") as file:
-        file.seek(max(os.fstat(file.fileno()).st_size - MAX_TAIL, 0))
-        end = file.read(MAX_TAIL)
-    found = re.findall(rb"^#{1,6}[ \t]+([^\r\n]+)", end, re.MULTILINE)
-    return found[-1][:MAX_HEADING].decode(errors="replace").strip(" \t#") if found else ""
+        about = os.fstat(file.fileno())  # Before it is read: a later version has another mark.
+        found = f"{about.st_ino}.{about.st_size}.{about.st_ctime_ns}"
+        if found == mark:
+            return None
+        start = max(about.st_size - limit, 0)
+        file.seek(start)
+        return {"mark": found, "text": file.read(limit).decode(errors="replace"), "is_cut": start > 0}
+    return None
 
 
 def note_asked(job: JobPaths) -> None:

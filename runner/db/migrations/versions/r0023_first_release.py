@@ -386,7 +386,6 @@ def upgrade() -> None:
         sa.Column("output_bytes", INTEGER, nullable=False),
         sa.Column("run_s", sa.Float(), nullable=False),
         sa.Column("last_tool", sa.Text(), nullable=False),
-        sa.Column("heading", sa.Text(), nullable=False),
         sa.Column("ending", sa.String(20)),
         sa.ForeignKeyConstraint(
             ["job_id"],
@@ -414,6 +413,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", "ended"),
     )
     op.create_index(op.f("ix_model_calls_job_id"), "model_calls", ["job_id"])
+    op.create_table(
+        "worklogs",
+        sa.Column("job_id", sa.String(20), nullable=False),
+        sa.Column("mark", sa.Text(), nullable=False),
+        sa.Column("is_cut", sa.Boolean(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"],
+            ["jobs.id"],
+        ),
+        sa.PrimaryKeyConstraint("job_id"),
+    )
     op.create_table(
         "tellings",
         sa.Column("job_id", sa.String(20), nullable=False),
