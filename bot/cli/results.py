@@ -16,7 +16,9 @@ from runner.changes.concerns import is_withheld
 from runner.characters import encode_exactly, show_for_terminal
 from runner.db.database import open_existing_database
 from runner.model.job import Report
+from runner.model.jobd_answers import Worklog
 from runner.rows import job_rows
+from runner.rows.worklogs import fetch_worklog
 from runner.steps.spool import STAGES
 
 CONFIDENTIAL = "Confidential: this names a security concern, or may. Do not share it.\n"
@@ -31,9 +33,10 @@ async def write_results(settings: Settings, job_id: str, folder: Path) -> str:
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await job_rows.fetch_job(connection, job_id)
         report = await job_rows.fetch_report(connection, job_id)
+        worklog = await fetch_worklog(connection, job_id)
     if job is None:
         raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
-    files = {**_list_files(settings, report), "summary.txt": (await read_report(settings, job.id)).encode()}
+    files = {**_list_files(settings, report, worklog), "summary.txt": (await read_report(settings, job.id)).encode()}
     for stage in STAGES:
         log = await read_log(settings, job.id, stage)
         if log != NO_LOG:
@@ -51,12 +54,13 @@ async def write_results(settings: Settings, job_id: str, folder: Path) -> str:
     return f"Wrote to {folder}:\n{listed}{warning}An agent wrote most of it: read it before you run any of it.\n"
 
 
-def _list_files(settings: Settings, report: Report | None) -> Mapping[str, bytes]:
-    if report is None:
-        return {}
+def _list_files(settings: Settings, report: Report | None, worklog: Worklog | None) -> Mapping[str, bytes]:
+    """The files of a report. Without one, `worklog` is what the agent has written so far."""
     secrets = settings.secret_values()
-    read = {"report.md": report.body, "worklog.md": report.worklog}
-    exact = {"changes.diff": report.patch, "repro.py": report.repro}
+    read, exact = {"worklog.md": worklog.text if worklog else ""}, dict[str, str]()
+    if report:
+        read = {"report.md": report.body, "worklog.md": report.worklog}
+        exact = {"changes.diff": report.patch, "repro.py": report.repro}
     shown = {name: show_for_terminal(redact(text, secrets, shapes=())).encode() for name, text in read.items()}
     files = {**shown, **{name: encode_exactly(text) for name, text in exact.items()}}
     return {name: content for name, content in files.items() if content.strip()}

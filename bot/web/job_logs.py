@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from bot.web.auth.page_queue import run_for_page
+from bot.web.dashboard.prose import MAX_PROSE
 from handlers.text.live_transcript import LiveTranscript, join_plain
 from handlers.text.log_redactor import MAX_HELD, LogRedactor
 from handlers.text.stage_log import drop_marks, fold_runs
@@ -23,7 +24,8 @@ from handlers.text.transcript import Entry, EntryKind
 from runner.agents import Agent
 from runner.characters import show_invisible
 from runner.db.database import Database
-from runner.model.job import Job
+from runner.model.job import Job, JobState
+from runner.model.jobd_answers import Worklog
 from runner.rows import job_rows
 from runner.steps.spool import AGENT, GROWING, Spool
 
@@ -45,6 +47,9 @@ MAX_DRAWN = 32
 MAX_WAITING = 4
 """The most requests that wait for a log to be redacted. Each holds that log in memory."""
 
+SHOWN_WORKLOG = MAX_PROSE
+"""The most characters that are shown of a running agent's worklog, from its end."""
+
 LEFT_OUT = "[the beginning is left out]\n"
 
 
@@ -65,6 +70,15 @@ class RenderedLog:
     """The offset from which the live stream continues; None for a log that will not grow."""
 
 
+@dataclass(frozen=True, slots=True)
+class ShownWorklog:
+    """A worklog as a page shows it, redacted."""
+
+    text: str
+    is_cut: bool = False
+    """Whether its beginning is left out."""
+
+
 class JobLogs:
     """Reads and renders logs. `secrets` are the exact texts to remove."""
 
@@ -75,6 +89,7 @@ class JobLogs:
         self._secrets = secrets
         self._unpacking = asyncio.Lock()
         self._draw = lru_cache(MAX_DRAWN)(self._render)
+        self._draw_worklog = lru_cache(MAX_DRAWN)(self._render_worklog)
 
     async def read(self, job: Job, stage: str, last: int) -> LogTail:
         """The end of a stage's log: from the database if the job has ended, otherwise from the spool."""
@@ -107,6 +122,22 @@ class JobLogs:
     def clean(self, log: LogTail) -> str:
         """The raw log without secrets, colours and invisible characters."""
         return self._clean(log, LogRedactor(self._secrets), grows=False)
+
+    def draw_worklog(self, job: Job, worklog: Worklog) -> ShownWorklog:
+        """The end of a worklog, redacted. A growing one is shown up to the point where a secret could begin."""
+        return self._draw_worklog(worklog, job.state is JobState.RUNNING)
+
+    def _render_worklog(self, worklog: Worklog, grows: bool) -> ShownWorklog:
+        redactor = LogRedactor(self._secrets)
+        found = redactor.feed(worklog.text.encode(errors="replace")) + ([] if grows else redactor.finish())
+        text = "".join(one.text for one in found)
+        if worklog.is_cut:
+            # A secret is found only if it is complete, and one may begin in the part that is missing.
+            text = text.encode()[MARGIN:].decode(errors="ignore")
+        elif len(text) <= SHOWN_WORKLOG:
+            return ShownWorklog(text)
+        end = text[-SHOWN_WORKLOG:]
+        return ShownWorklog(end.partition("\n")[2] or end, is_cut=True)
 
     def _clean(self, log: LogTail, redactor: LogRedactor, *, grows: bool) -> str:
         found = redactor.feed(log.data) + ([] if grows else redactor.finish())

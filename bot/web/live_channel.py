@@ -83,6 +83,8 @@ class JobView:
     """Whether nothing of the job may be shown."""
     parts: Mapping[str, str]
     """Event -> HTML of a changing part of the page; only `gone` if the job is withheld."""
+    log_parts: Mapping[str, str] = field(default_factory=dict)
+    """The parts for those who may read the log."""
 
 
 @dataclass(slots=True)
@@ -223,7 +225,8 @@ class Channel:
         if view.is_withheld:
             self._told.clear()
             self._parts.clear()
-        self._parts |= {name: encode(name, html) for name, html in view.parts.items()}
+        parts = {**view.parts, **view.log_parts} if self._reads_log else view.parts
+        self._parts |= {name: encode(name, html) for name, html in parts.items()}
         self._tell_all()
 
     async def _render_news(self, job: Job, *, is_over: bool) -> bool:

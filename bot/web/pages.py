@@ -32,7 +32,7 @@ from bot.web.dashboard.notes import NotePages
 from bot.web.dashboard.operator_actions import OperatorActions
 from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.sign_in import SignIn
-from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, JobLogs, LogTail, TooMany
+from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, JobLogs, LogTail, ShownWorklog, TooMany
 from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
 from bot.web.live_channel import JobView, may_read
 from bot.web.live_log import MAX_STREAMS, LiveLogCallbacks, LiveLogs
@@ -50,6 +50,7 @@ from runner.agents import Agent
 from runner.changes.concerns import is_withheld
 from runner.checks.verification import Check
 from runner.model.job import DIGEST_SHOWN, Job, Report
+from runner.model.jobd_answers import Worklog
 from runner.model.meter import Meter
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
@@ -57,6 +58,7 @@ from runner.rows.claims import fetch_claimed
 from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.rows.pauses import fetch_pauses
 from runner.rows.tellings import fetch_tellings
+from runner.rows.worklogs import fetch_worklog
 from runner.scheduler.supervisor import name_claim
 from runner.steps.spool import GROWING, STAGES, Spool
 
@@ -70,6 +72,9 @@ REFRESH_S = 5
 
 LIVE_PARTS = ("state", "facts", "steps", "history")
 """The parts of the page that are the same for all readers, and are sent when they change."""
+
+LOG_PART = "worklog"
+"""The same, for those who may read the log."""
 
 MAX_LOOKS = 20
 """How often a page asks whether the pull request of a note is there."""
@@ -175,6 +180,7 @@ class Pages:
         async with self._context.db.read() as connection:
             values = await self._fetch_standing(connection, job)
             values["checks"] = await fetch_checks(connection, job.id)
+            values["worklog"] = await fetch_worklog(connection, job.id) if reads_log else None
             # After everything else, because a confidential report may have arrived meanwhile.
             values["report"] = await job_rows.fetch_report(connection, job.id)
         values |= {"details": details, "posted": read_posted(request, visitor, job), "reads_log": reads_log}
@@ -224,6 +230,7 @@ class Pages:
         logs: Mapping[str, LogTail],
         moves: Moves,
         reads_log: bool,
+        worklog: Worklog | None,
         **values: Any,
     ) -> web.Response:
         if withheld := self._withhold(visitor, job, report):
@@ -245,6 +252,7 @@ class Pages:
             # The stream of the log also carries the state, for people who may not read the log, too.
             follows=GROWING[job.state] if job.active and GROWING[job.state] not in drawn else None,
             reads_log=reads_log,
+            worklog=ShownWorklog(report.worklog) if report else self._show_worklog(job, worklog),
             no_log="" if reads_log else self._deps.visibility.explain_no_log(visitor, job),
             refresh_s=REFRESH_S,
             digest_shown=DIGEST_SHOWN,
@@ -255,6 +263,9 @@ class Pages:
             **self._describe_standing(job, meter, moves),
             **values,
         )
+
+    def _show_worklog(self, job: Job, worklog: Worklog | None) -> ShownWorklog | None:
+        return self._logs.draw_worklog(job, worklog) if worklog else None
 
     def _describe_standing(self, job: Job, meter: Meter | None, moves: Moves) -> dict[str, Any]:
         now = self._context.now()
@@ -269,18 +280,29 @@ class Pages:
             assert job is not None, "jobs are never deleted"
             standing = await self._fetch_standing(connection, job)
             mark = await fetch_standing_mark(connection, job, self._context.db.secret)
+            standing["worklog"] = await fetch_worklog(connection, job_id)
             report = await job_rows.fetch_report(connection, job_id)
         return await run_for_page(partial(self._draw_view, job, report, mark, **standing))
 
     def _draw_view(
-        self, job: Job, report: Report | None, mark: str, *, meter: Meter | None, moves: Moves, **values: Any
+        self,
+        job: Job,
+        report: Report | None,
+        mark: str,
+        *,
+        meter: Meter | None,
+        moves: Moves,
+        worklog: Worklog | None,
+        **values: Any,
     ) -> JobView:
         draw = self._deps.renderer.render_html
         if is_withheld(job, report):
             return JobView(job, True, {"gone": draw("confidential.html", "main", **describe_withheld(job))})
         values = {**values, **self._describe_standing(job, meter, moves), "is_live": True}
         parts = {part: draw("job.html", part, **values) for part in LIVE_PARTS}
-        return JobView(job, False, {"standing": mark, **parts})
+        shown = self._show_worklog(job, worklog)
+        log_parts = {LOG_PART: draw("job.html", LOG_PART, job=job, worklog=shown, no_log="")} if shown else {}
+        return JobView(job, False, {"standing": mark, **parts}, log_parts)
 
     async def show_patch(self, request: web.Request) -> web.Response:
         """The patch as pages show it. It works with `git apply` unless invisible characters were made visible."""

@@ -8,10 +8,12 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from bot.web.job_logs import CleanLogs, JobLogs, LogTail, TooMany
-from runner.model.job import JobState
+from bot.web.dashboard.prose import MAX_PROSE
+from bot.web.job_logs import CleanLogs, JobLogs, LogTail, ShownWorklog, TooMany
+from runner.model.job import Job, JobState
+from runner.model.jobd_answers import Worklog
 from tests.support.jobs import make_job
-from tests.support.site import AGENTS, make_report, open_site
+from tests.support.site import AGENTS, SECRET, make_report, open_site
 
 
 class Cleaner:
@@ -97,6 +99,28 @@ async def test_a_page_draws_a_log_once(tmp_path: Path) -> None:
         assert cpu_s() - before < cost / 2, "what may be shown of a growing log is found once"
         for other in (LogTail(0, b"another\n"), LogTail(20_000, b"a line\nmore\n")):
             assert logs.draw(ended, "agent", other).entries != drawn[0]
+
+
+KEY = "-----BEGIN RSA PRIVATE KEY-----\n" + f"{'A' * 64}\n" * 20 + "-----END RSA PRIVATE KEY-----\n"
+
+
+async def test_a_long_worklog_is_shown_from_its_end_without_any_part_of_a_secret(tmp_path: Path) -> None:
+    async with open_site(tmp_path) as site:
+        logs = JobLogs(site.database, site.spool, AGENTS, frozenset({SECRET}))
+        running, lost = make_job(state=JobState.RUNNING), make_job(state=JobState.LOST)
+
+        def draw(job: Job, text: str, *, is_cut: bool = False) -> ShownWorklog:
+            return logs.draw_worklog(job, Worklog("1", text, is_cut))
+
+        assert draw(running, f"## Look\n\n{SECRET}\n") == ShownWorklog("## Look\n\n[redacted]\n")
+        assert draw(running, f"## Look\n{KEY[:200]}").text == "## Look\n", "what comes may be the rest of a key"
+        assert "AAAA" not in draw(lost, f"## Look\n{KEY[:200]}").text
+        rest_of_key = f"{'A' * 64}\n" * 460 + "-----END RSA PRIVATE KEY-----\n"
+        cut = draw(running, f"{rest_of_key}{'🙂' * 17_000}\n## Done\n", is_cut=True)
+        assert cut == ShownWorklog("## Done\n", is_cut=True)
+        long = draw(running, "one\n" + "two\n" * 10_000)
+        assert (long.is_cut, set(long.text.split("\n")), len(long.text) <= MAX_PROSE) == (True, {"two", ""}, True)
+        assert len(draw(running, "x" * 30_000 + "\n").text) == MAX_PROSE
 
 
 def cpu_s() -> float:

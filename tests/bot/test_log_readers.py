@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from runner.model.job import Job, JobState
+from runner.model.jobd_answers import Worklog
 from runner.rows import job_rows
+from runner.rows.worklogs import save_worklog
 from tests.bot.test_live_log import Follower
 from tests.support.dashboard import HIDDEN, Browser, Dashboard, open_dashboard
 from tests.support.jobs import NOON
@@ -34,6 +36,7 @@ async def fill(dashboard: Dashboard, state: JobState, repository: str = "octo/wi
     job = await dashboard.add(report, state=state, failure=failure, started_at=NOON, **where)
     async with dashboard.database.write() as connection:
         await job_rows.add_event(connection, job.id, NOON, f"{state}: {failure}")
+        await save_worklog(connection, job.id, Worklog("1", f"## {FOUND}\n", is_cut=False))
         for stage in (*LOGS, "check"):
             log = f"{CHECKED if stage == 'check' else FOUND}\n".encode()
             if is_active:
@@ -146,6 +149,24 @@ async def test_a_live_page_without_its_log_still_shows_how_the_job_stands(tmp_pa
         assert not closed.log
         async with follow(stranger, job, "check") as checks:
             await checks.until_log(CHECKED)
+
+
+@pytest.mark.slow
+async def test_a_worklog_grows_only_on_the_pages_of_people_who_may_read_the_log(tmp_path: Path) -> None:
+    async with (
+        open_dashboard(tmp_path) as dashboard,
+        dashboard.browser() as stranger,
+        dashboard.browser("alice") as alice,
+    ):
+        job = await fill(dashboard, JobState.RUNNING)
+        async with follow(stranger, job, "agent") as closed, follow(alice, job, "agent") as opened:
+            assert (await opened.until("worklog")).text.split() == ["Worklog", *FOUND.split()]
+            async with dashboard.database.write() as connection:
+                await save_worklog(connection, job.id, Worklog("2", f"## {FOUND}\n\nTwice.\n", is_cut=False))
+            assert "Twice." in (await opened.until("worklog")).text
+            async with dashboard.database.write() as connection:
+                await job_rows.move_job(connection, job, JobState.FAILED, NOON)
+            assert "worklog" not in await closed.drain()
 
 
 @pytest.mark.slow

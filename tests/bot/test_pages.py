@@ -147,7 +147,7 @@ async def test_the_page_of_a_finished_job_has_report_diff_and_logs_with_links_to
     ):
         assert part in page.text
     sections = [attrs["id"] for tag, attrs in page.tags if tag == "section"]
-    parts = {"summary": ["report"], "diff": [], "checks": [], "log": ["log-agent"], "files": ["repro", "worklog"]}
+    parts = {"summary": ["report"], "diff": [], "checks": [], "worklog": [], "log": ["log-agent"], "files": ["repro"]}
     assert sections == [section for part, inner in parts.items() for section in (part, *inner)]
     links = [link for link in page.links() if link.startswith("#")]
     assert links == [*(f"#{part}" for part in parts), "#end-of-agent"]

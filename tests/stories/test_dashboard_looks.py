@@ -15,10 +15,12 @@ from runner.checks.verification import CheckKind, CheckRun, Side
 from runner.db.schema import deliveries
 from runner.model.inventory import Inventory
 from runner.model.job import JobState
+from runner.model.jobd_answers import Worklog
 from runner.model.machines import Gpu, Lease, Outage
 from runner.rows import job_rows
 from runner.rows.check_rows import add_checks, fetch_checks, save_runs
 from runner.rows.machine_states import save_inventory, save_outage
+from runner.rows.worklogs import save_worklog
 from tests.support.browser import find_faults, open_page, unfold
 from tests.support.dashboard import Dashboard, open_dashboard
 from tests.support.meters import make_meter
@@ -100,6 +102,9 @@ async def fill(dashboard: Dashboard) -> None:
             values = {"id": f"{number}2345678-9abc-11f0-8def-0123456789ab", "state": state, "attempts": number}
             error = REASON if state == "failed" else None
             await connection.execute(deliveries.insert().values(event="issue_comment", error=error, **values, **row))
+        await save_worklog(
+            connection, RUNNING, Worklog("1", f"## Look\n\n```\n{'long ' * 60}\n```\n" * 500, is_cut=True)
+        )
         for job_id, steps in ((RUNNING, ("preparing", "running")), (ENDED, ("preparing", "running", "succeeded"))):
             for minutes, what in enumerate(steps, 1):
                 await job_rows.add_event(connection, job_id, now + timedelta(minutes=minutes), what, JobState(what))
@@ -134,6 +139,7 @@ async def test_every_page_can_be_read_and_used(tmp_path: Path, browser: Browser)
         "overview": "/",
         "jobs": "/jobs",
         "running": f"/jobs/{RUNNING}",
+        "running-worklog": f"/jobs/{RUNNING}#worklog",
         **{f"ended-{part}": f"/jobs/{ENDED}#{part}" for part in ("summary", "diff", "checks", "log", "files")},
         "ended-sides": f"/jobs/{ENDED}?view=split#diff",
         "failed": "/jobs/failed0001",

@@ -10,11 +10,28 @@ from playwright.async_api import Browser, expect
 from bot.web.live_channel import BEHIND
 from runner.model.job import JobState
 from runner.rows import job_rows
-from tests.support.browser import PATIENCE_S, open_page
+from tests.support.browser import PATIENCE_S, PHONE, measure_overhang, open_page
 from tests.support.jobs import NOON
 from tests.support.site import open_site
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+async def test_a_worklog_grows_where_its_reader_is_and_fits_on_a_phone(tmp_path: Path, browser: Browser) -> None:
+    expect.set_options(timeout=PATIENCE_S * 1000)
+    lines = "## Look\n\n" + "".join(f"Line {number}.\n\n" for number in range(100))
+    wide = f"## Done\n\n```\n{'wide ' * 100}\n```\n\n| {'cell | ' * 40}\n|{'---|' * 40}\n\n{'x' * 300}\n"
+    async with open_site(tmp_path, public_url="") as site, open_page(browser, width=PHONE) as page:
+        job = await site.add(state=JobState.RUNNING)
+        await site.write_worklog(job, "1", lines)
+        await page.goto(f"{site.url}/jobs/{job.id}#worklog")
+        await expect(page.get_by_text("Line 99.")).to_be_visible()
+        await page.get_by_text("Line 50.").scroll_into_view_if_needed()
+        before = await page.get_by_text("Line 50.").bounding_box()
+        await site.write_worklog(job, "2", lines + wide)
+        await expect(page.get_by_role("heading", name="Done")).to_be_visible()
+        assert await page.get_by_text("Line 50.").bounding_box() == before
+        assert await measure_overhang(page) == 0
 
 
 async def test_a_page_that_has_missed_the_end_of_a_log_takes_the_stored_one(tmp_path: Path, browser: Browser) -> None:

@@ -21,9 +21,11 @@ from handlers.context import Context
 from runner.agents import AgentSpec, build_agent
 from runner.db.database import Database
 from runner.model.job import Job, Report
+from runner.model.jobd_answers import Worklog
 from runner.model.machines import Outage
 from runner.rows import job_rows
 from runner.rows.machine_states import drain, save_outage
+from runner.rows.worklogs import save_worklog
 from runner.steps.spool import Spool
 from tests.support.jobs import NOON, make_job, open_database, store_report
 from tests.support.meters import make_meter
@@ -128,6 +130,11 @@ class Site:
         """Note what a job has taken."""
         async with self.database.write() as connection:
             await job_rows.save_meter(connection, make_meter(job.id, **reading))
+
+    async def write_worklog(self, job: Job, mark: str, text: str) -> None:
+        """Note what a running agent has written."""
+        async with self.database.write() as connection:
+            await save_worklog(connection, job.id, Worklog(mark, text, is_cut=False))
 
     async def keep_log(self, job: Job, stage: str, log: bytes) -> None:
         async with self.database.write() as connection:
