@@ -44,7 +44,7 @@ class Preset:
     needs_advice: bool = False
     """Whether the advice is the whole task."""
     instructions: str | None = None
-    """The operator's instructions in Markdown. None: ptq-bot has a template."""
+    """How the operator wants agents to work, in Markdown. None: as ptq-bot's template says."""
 
     @property
     def kind(self) -> JobKind:
@@ -55,6 +55,11 @@ class Preset:
     def has_agent(self) -> bool:
         """Whether an agent works, or only the service itself."""
         return KINDS[self.kind].has_agent
+
+    @property
+    def is_replaceable(self) -> bool:
+        """Whether an operator can replace its instructions. The service has a part in the work of the others."""
+        return self.kind is JobKind.AGENT
 
     @property
     def promise(self) -> str:

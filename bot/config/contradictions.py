@@ -39,8 +39,9 @@ def find_contradictions(values: Mapping[str, Any], profiles: Profiles) -> Iterat
     repos, agents = values.get("repos"), values.get("agents")
     own = values.get("presets")
     presets = [*PRESETS, *(own if isinstance(own, dict) else ())]
-    for name in sorted({name for name in presets if presets.count(name) > 1}):
-        yield f"{name_key(('presets', name))}: this is a built-in preset: choose another name"
+    for name, table in own.items() if isinstance(own, dict) else ():
+        if isinstance(table, dict):
+            yield from _find_preset_problems(name, table)
     seen: dict[str, str] = {}
     for name, table in repos.items() if isinstance(repos, dict) else ():
         key = name_key(("repos", name))
@@ -92,6 +93,20 @@ def _find_odd_companions(name: str, table: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name_key(('repos', name, 'with'))}: this is the repository itself"
     if len({*companions}) < len(companions):
         yield f"{name_key(('repos', name, 'with'))}: names a repository twice"
+
+
+def _find_preset_problems(name: str, table: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with an own preset, or with the replacement of a built-in one."""
+    key, builtin = name_key(("presets", name)), PRESETS.get(name)
+    if builtin is None:
+        if "goal" not in table:
+            yield f"{key}.goal: is missing"
+    elif not builtin.is_replaceable:
+        others = ", ".join(preset.name for preset in PRESETS.values() if preset.is_replaceable)
+        yield f"{key}: this built-in preset cannot be replaced; these can: {others}"
+    else:
+        for other in sorted(table.keys() - {"file"}):
+            yield f"{key}.{other}: only the instructions of a built-in preset can be replaced: remove this key"
 
 
 def _find_unknown_presets(name: str, table: Mapping[str, Any], presets: Collection[str]) -> Iterator[str]:

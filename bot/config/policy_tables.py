@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, Validati
 
 from bot.config.tables import Command, Secret, SecretFile, Table, Text, Url
 from handlers.cases.retention import REDELIVERED_DAYS
-from handlers.rules import Preset, RepositoryRules, Role
+from handlers.rules import PRESETS, Preset, RepositoryRules, Role
 from runner.agents.prices import Price
 from runner.agents.skills import Skill, is_skill_folder, read_skill
 from runner.model.caps import Caps, Scope
@@ -249,15 +249,26 @@ class SkillTable(Table):
 
 
 class PresetTable(Table):
-    """`[presets.NAME]`: the operator's own kind of work, for `/ptq run NAME` and for labels."""
+    """`[presets.NAME]`: the operator's own kind of work, for `/ptq run NAME` and for labels.
+
+    With the name of a built-in preset, it replaces that one's instructions, and has no other keys.
+    """
 
     file: Annotated[Path, AfterValidator(_read_instructions)]
-    goal: Text
+    goal: Text | None = None
     may_change: bool = False
+    carries_on: bool = False
+
+    @model_validator(mode="after")
+    def _may_keep_edits(self) -> PresetTable:
+        if self.carries_on and not self.may_change:
+            raise ValueError("carries_on needs may_change = true, because the last attempt's edits are in the worktree")
+        return self
 
     def as_preset(self, name: str) -> Preset:
         """The plain value, with what is in the file."""
-        return Preset(name, self.may_change, self.goal, instructions=self.file.read_text())
+        usual = PRESETS.get(name) or self.make(Preset, name=name, goal=self.goal or "")
+        return replace(usual, instructions=self.file.read_text())
 
 
 class GatewayTable(Table):

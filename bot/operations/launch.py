@@ -18,6 +18,7 @@ from handlers.events import Repository
 from handlers.jobs.start import StartRequest, start_unheard
 from handlers.jobs.tasks import Refused, TaskRequest, start_off_thread
 from handlers.ports import NotFound
+from handlers.rules import PRESETS
 from handlers.text.sanitize import redact
 from runner.characters import show_for_terminal
 from runner.db.database import open_existing_database
@@ -86,10 +87,12 @@ async def go_on(settings: Settings, job_id: str, order: IssueOrder) -> Job:
 
 def list_presets(settings: Settings) -> str:
     """The presets, as a table for a terminal. Pure."""
-    rows = [("preset", "may change code", "needs", "what it does")]
+    rows = [("preset", "may change code", "needs", "instructions", "what it does")]
     for preset in settings.preset_table().values():
         needs = "advice" if preset.needs_advice else "an earlier attempt" if preset.carries_on else ""
-        rows.append((preset.name, "yes" if preset.may_change else "no", needs, preset.goal))
+        own = settings.presets.get(preset.name)
+        instructions = f"{'replaced by ' * (preset.name in PRESETS)}{own.file.name}" if own else "built-in"
+        rows.append((preset.name, "yes" if preset.may_change else "no", needs, instructions, preset.goal))
     return show_for_terminal(render_table(rows))
 
 

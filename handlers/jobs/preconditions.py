@@ -213,14 +213,10 @@ async def find_earlier(connection: AsyncConnection, context: Context, repository
     return recall(job, report, context.secrets)
 
 
-async def find_simplifiable(
-    connection: AsyncConnection, context: Context, repository: str, number: int
-) -> EarlierAttempt:
-    """The last attempt with edits. Raises `NotStarted`."""
-    earlier = await find_earlier(connection, context, repository, number)
-    if not earlier.edited:
-        raise NotStarted(replies.render_nothing_to_simplify(), form_errors.NOTHING_TO_SIMPLIFY)
-    return earlier
+def check_edited(preset: Preset, earlier: EarlierAttempt) -> None:
+    """Raise `NotStarted` if the preset needs edits, and the earlier attempt has none."""
+    if preset.carries_on and not earlier.edited:
+        raise NotStarted(replies.render_nothing_to_carry_on(preset.command), form_errors.NOTHING_TO_CARRY_ON)
 
 
 async def find_proven_repro(

@@ -28,6 +28,7 @@ from handlers.jobs.preconditions import (
     NotStarted,
     Script,
     check_caps,
+    check_edited,
     check_free,
     check_may_replace,
     check_not_paused,
@@ -36,7 +37,6 @@ from handlers.jobs.preconditions import (
     find_known,
     find_preset,
     find_proven_repro,
-    find_simplifiable,
 )
 from handlers.jobs.previous_attempts import EarlierAttempt
 from handlers.jobs.rebase import Target, find_rebasable, find_target, find_task
@@ -307,7 +307,8 @@ async def _plan(connection: AsyncConnection, context: Context, request: StartReq
     if earlier:
         usual = Choice(earlier.job.agent, earlier.job.model)
     elif preset.carries_on:
-        earlier = await find_simplifiable(connection, context, rules.name, number)
+        earlier = await find_earlier(connection, context, rules.name, number)
+        check_edited(preset, earlier)
     elif preset.has_agent and not request.options.fresh:
         earlier = await find_known(connection, context, rules.name, number, private=private)
     if request.options.fresh and earlier:
@@ -332,8 +333,7 @@ def _check_goes_on(preset: Preset, earlier: EarlierAttempt) -> None:
     """Raise `NotStarted` if this preset cannot continue an attempt that had another one."""
     if preset.kind is not JobKind.AGENT:
         raise NotStarted(replies.render_not_a_retry(preset.command), form_errors.NOT_A_RETRY)
-    if preset.carries_on and not earlier.edited:
-        raise NotStarted(replies.render_nothing_to_simplify(), form_errors.NOTHING_TO_SIMPLIFY)
+    check_edited(preset, earlier)
 
 
 async def start_again(connection: AsyncConnection, context: Context, lost: Job) -> Job:

@@ -25,7 +25,7 @@ NO_ADVICE = FormError("This preset needs instructions.", "advice")
 NOTHING_TO_RETRY = FormError(
     "No attempt on this issue has finished, so there is nothing to continue. Choose another preset.", "preset"
 )
-NOTHING_TO_SIMPLIFY = FormError("The last attempt on this issue has no change to simplify.", "preset")
+NOTHING_TO_CARRY_ON = FormError("The last attempt on this issue has no change, and this preset needs one.", "preset")
 NOT_FRESH = FormError("This continues an earlier attempt, so it cannot start without it.", "fresh")
 NOT_A_RETRY = FormError("This preset continues no attempt. Start it by itself.", "preset")
 NOTHING_TO_REBASE = FormError(

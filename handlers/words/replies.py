@@ -179,9 +179,9 @@ def render_presets(presets: Iterable[Preset]) -> str:
     return "\n".join(["Not started. Usage: `/ptq run PRESET`. Available presets:", "", *rows])
 
 
-def render_nothing_to_simplify() -> str:
-    """`/ptq simplify` after an attempt without edits."""
-    return "The last attempt on this issue has no change to simplify. `/ptq fix` makes one."
+def render_nothing_to_carry_on(command: str) -> str:
+    """A preset that continues with the edits of the last attempt, after one without edits."""
+    return f"The last attempt on this issue has no change, and `{command}` needs one. `/ptq fix` makes one."
 
 
 def render_nothing_to_rebase() -> str:

@@ -4,6 +4,7 @@ import base64
 import tomllib
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from bot.config.policy_tables import (
 )
 from bot.config.settings import ConfigError, Settings, load_settings
 from bot.config.tables import AgentGatewayTable, AgentTable, GitHubTable, MachineTable, ProxyTable, ServerTable, Table
+from handlers.rules import PRESETS
 from runner.model.caps import Caps, Scope
 from runner.model.environment import Companion, Limits
 
@@ -278,6 +280,32 @@ def test_a_label_that_we_put_on_ourselves_can_command_nothing(tmp_path: Path) ->
         (problem,) = problems(tmp_path, swap(given, ours))
         assert problem.startswith(f'repos."octo/widgets".{key}')
         assert problem.endswith(": with case_labels, ptq-bot adds this label: choose another")
+
+
+def add_preset(name: str, more: str) -> Callable[[str], str]:
+    return lambda text: f'{text}\n[presets.{name}]\nfile = "steps.md"\n{more}\n'
+
+
+def test_the_instructions_of_a_built_in_preset_can_be_replaced_and_nothing_else_of_it(tmp_path: Path) -> None:
+    (tmp_path / "steps.md").write_text("1. Profile it.\n")
+    presets = load(tmp_path, add_preset("fix", "")).preset_table()
+    assert presets["fix"] == replace(PRESETS["fix"], instructions="1. Profile it.\n")
+    assert list(presets) == list(PRESETS)
+    for more, key in (('goal = "do it"', "goal"), ("may_change = true", "may_change")):
+        (problem,) = problems(tmp_path, add_preset("fix", more))
+        assert problem.startswith(f"presets.fix.{key}: only the instructions of a built-in preset can be replaced")
+    (problem,) = problems(tmp_path, add_preset("rebase", ""))
+    assert problem.startswith("presets.rebase: this built-in preset cannot be replaced; these can: repro, diagnose,")
+
+
+def test_a_preset_of_ones_own_has_a_goal_and_may_carry_on_if_it_may_change_something(tmp_path: Path) -> None:
+    (tmp_path / "steps.md").write_text("1. Profile it.\n")
+    own = 'goal = "polish"\ncarries_on = true\n'
+    preset = load(tmp_path, add_preset("own", f"{own}may_change = true")).preset_table()["own"]
+    assert (preset.goal, preset.carries_on, preset.may_change) == ("polish", True, True)
+    assert problems(tmp_path, add_preset("own", "")) == ("presets.own.goal: is missing",)
+    (problem,) = problems(tmp_path, add_preset("own", own))
+    assert problem.startswith("presets.own: carries_on needs may_change = true")
 
 
 def test_a_local_machine_needs_no_keys(tmp_path: Path) -> None:

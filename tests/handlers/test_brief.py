@@ -146,6 +146,14 @@ def test_words_in_place_of_an_issue_stand_between_markers_that_they_cannot_forge
     assert ("Profile it." in prompt) is (preset is OWN)
 
 
+@pytest.mark.parametrize("preset", [preset for preset in PRESETS.values() if preset.is_replaceable])
+def test_instructions_in_place_of_built_in_ones_leave_limits_and_report_as_they_are(preset: Preset) -> None:
+    usual = render_off_thread(preset, RULES, "Look.", NONCE)
+    replaced = render_off_thread(replace(preset, instructions="1. Profile it.\n"), RULES, "Look.", NONCE)
+    before, _, after = usual.partition("## How to work\n")
+    assert replaced == f"{before}## How to work\n\n1. Profile it.\n\n## Limits{after.partition('## Limits')[2]}"
+
+
 def test_every_preset_has_a_reviewed_prompt() -> None:
     assert {case.get("preset", "fix") for case in CASES.values()} == {*WITH_AGENT, "own"}
 

@@ -155,7 +155,11 @@ async def test_the_last_report_comes_again_when_it_is_asked_for(tmp_path: Path) 
 
 async def test_simplify_goes_on_from_the_change_of_the_last_attempt(tmp_path: Path) -> None:
     agent = WRITE_REPORT + "if os.environ['PTQ_PRESET'] == 'simplify':\n    " + SAY_MORE + "else:\n    " + FIX
-    async with open_world(tmp_path, agent=agent) as world:
+    (tmp_path / "polish.md").write_text("1. Polish it.\n")
+    toml = (
+        f'[presets.polish]\nfile = "{tmp_path}/polish.md"\ngoal = "polish it"\nmay_change = true\ncarries_on = true\n'
+    )
+    async with open_world(tmp_path, agent=agent, more_toml=toml) as world:
         await world.open_issue()
         await world.comment("/ptq simplify")
         await world.wait_for_reply("no finished attempt to continue")
@@ -171,6 +175,12 @@ async def test_simplify_goes_on_from_the_change_of_the_last_attempt(tmp_path: Pa
         assert "# more" in second
         assert "- size + 1" in second, "what was there before is in the diff, too"
         assert "# more" not in first
+        await world.comment("/ptq run polish")
+        third = await world.wait_for_report(3)
+        assert "# more" in third, "a preset of the operator's can go on in the same way"
+        polished = (await world.jobs())[0]
+        assert (polished.preset, polished.follows) == ("polish", job.id)
+        assert "1. Polish it." in polished.prompt
 
 
 async def test_after_an_attempt_without_a_change_there_is_nothing_to_simplify(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ async def test_a_retry_may_have_another_preset_and_then_continues_the_attempt_wi
                 ("/ptq fix --preset diagnose", "`--preset` is an option of `/ptq retry`, and `/ptq fix` has its own"),
                 ("/ptq retry --preset verify", "this preset cannot continue an attempt. Use `/ptq verify`."),
                 ("/ptq retry --preset rebase", "this preset cannot continue an attempt. Use `/ptq rebase`."),
-                ("/ptq retry --preset simplify", "has no change to simplify"),
+                ("/ptq retry --preset simplify", "has no change, and `/ptq simplify` needs one"),
                 ("/ptq retry --preset <b>x", "Not started. Usage: `/ptq run PRESET`"),
             ),
             1,
