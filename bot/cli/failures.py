@@ -9,7 +9,7 @@ from bot.operations.deliveries import NotReplayed
 from bot.operations.jobs import NotDone
 from bot.operations.machine_edits import NotChanged
 from bot.operations.machines import UnknownMachine
-from bot.operations.reports import UnknownJob
+from bot.operations.reports import NoNotePage, UnknownJob
 from handlers.holds.manual_jobs import HoldRefused
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.tasks import Refused
@@ -23,6 +23,7 @@ FAILURES = (
     *(
         DatabaseError,
         UnknownJob,
+        NoNotePage,
         NotReplayed,
         NotBundled,
         HoldRefused,

@@ -121,6 +121,17 @@ def apply(
 
 
 @app.command()
+def pr(job_id: Job, config: Config) -> None:
+    """Print the address of the page on which you write a note, so that a job's diff becomes a draft pull request.
+
+    A note is a signed-in person's own: no command, file or program can give one.
+    """
+    from bot.operations.reports import find_note_page
+
+    _print(find_note_page(load(config), job_id))
+
+
+@app.command()
 def costs(config: Config, since: Day = None, until: Day = None, as_json: AsJson = False) -> None:
     """Print the costs of each job, as CSV unless you ask for JSON."""
     from bot.operations.reports import read_costs

@@ -15,6 +15,8 @@ from pathlib import PurePath
 from typing import Any
 
 from bot.config.settings import Settings
+from handlers.addresses import note_url
+from handlers.cases import casebook
 from handlers.text.sanitize import redact
 from handlers.text.shown_patch import show_patch
 from handlers.words.verified import render_checks
@@ -28,6 +30,34 @@ from runner.rows.check_rows import fetch_checks
 
 class UnknownJob(Exception):  # noqa: N818
     """There is no such job, or no such stage of a job; the message says which."""
+
+
+class NoNotePage(Exception):  # noqa: N818
+    """There is no page on which a note on this job's diff could be written; the message says why."""
+
+
+async def find_note_page(settings: Settings, job_id: str) -> str:
+    """The address of the page on which a person writes a note on a job's diff, as a line for a terminal.
+
+    Raises `UnknownJob`, `NoNotePage` and `DatabaseError`.
+    """
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+        job = await job_rows.fetch_job(connection, job_id)
+        report = await casebook.fetch_awaiting_note(connection, job) if job else None
+        pull = await casebook.fetch_pull(connection, job_id)
+    if job is None:
+        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
+    if pull and not pull.abandoned:
+        where = f"is in pull request #{pull.number} already" if pull.number else "has its note, and is being opened"
+        raise NoNotePage(f"the diff of job {job.id} {where}")
+    if report is None:
+        raise NoNotePage(f"no diff of job {job.id} waits for a note: see ptq-bot report {job.id}")
+    if settings.dashboard.client_id is None:
+        raise NoNotePage(
+            "nobody can sign in to the pages, so there is no page for a note ([dashboard] client_id in ptq.toml). "
+            "Comment it on the issue: the report there says how"
+        )
+    return f"{note_url(settings.server.public_url, job.id)}\n"
 
 
 async def read_report(settings: Settings, job_id: str, *, as_json: bool = False) -> str:

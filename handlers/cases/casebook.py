@@ -30,7 +30,7 @@ from runner.db.schema import (
     replies,
 )
 from runner.db.sql import insert_new, upsert
-from runner.model.job import FINAL, Job, JobKind, JobState, Posts
+from runner.model.job import FINAL, Job, JobKind, JobState, Posts, Report
 from runner.rows import job_rows
 
 
@@ -168,6 +168,15 @@ async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
     """The case of an issue, `owner/name#number`."""
     row = (await connection.execute(select(cases).where(cases.c.key == key))).one_or_none()
     return _case(row) if row else None
+
+
+async def fetch_awaiting_note(connection: AsyncConnection, job: Job) -> Report | None:
+    """The report of a job whose diff a note would approve; None if there is no such diff."""
+    case = await fetch_case(connection, job.case_key) if job.thread is not None else None
+    if case is None or case.standing_job_id != job.id or await fetch_withheld(connection, job.id):
+        return None
+    report = await job_rows.fetch_report(connection, job.id)
+    return report if report and report.digest else None
 
 
 async def fetch_confidential(connection: AsyncConnection, repository: str, issue_number: int) -> list[Case]:

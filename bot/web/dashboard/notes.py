@@ -24,7 +24,6 @@ from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import ActionRefused, Fields, FormRefusal, admit, handle_form
 from bot.web.dashboard.sign_in import NOTE_COOKIE, NOTE_COOKIE_LASTS, SignIn
 from handlers.cases import casebook
-from handlers.cases.withheld import fetch_withheld
 from handlers.commands.rights import Operation
 from handlers.commands.table import Command, find_command_with_mail, parse_commands
 from handlers.pulls.note import DOUBLE_QUOTES, MAX_NOTE, MIN_LETTERS, NOTE_EXAMPLE, parse_note
@@ -32,7 +31,6 @@ from handlers.pulls.pulls import find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
 from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
-from runner.rows import job_rows
 from runner.rows.claims import Claims
 
 log = structlog.get_logger()
@@ -187,13 +185,9 @@ class NotePages:
     async def _find_standing(self, job: Job) -> tuple[Report | None, int | None]:
         """The report of a job whose diff a note would approve, and the pull request that it updates while open."""
         async with self._deps.context.db.read() as connection:
-            case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
-            report = await job_rows.fetch_report(connection, job.id)
-            withheld = await fetch_withheld(connection, job.id)
+            report = await casebook.fetch_awaiting_note(connection, job)
             updatable = await casebook.fetch_updatable(connection, job) if job.thread is not None else None
-        stands = case is not None and case.standing_job_id == job.id and report is not None and report.digest
-        updates = updatable[0].number if updatable else None
-        return (report, updates) if report and stands and not withheld else (None, None)
+        return report, updatable[0].number if updatable else None
 
 
 def render_note(digest: str, title: str, note: str) -> str:
