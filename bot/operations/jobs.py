@@ -35,7 +35,7 @@ from handlers.text.transcript import Entry, EntryKind
 from handlers.words.costs import describe_cost, describe_meter
 from handlers.words.form_errors import strip_marks
 from handlers.words.tellings import say_told
-from handlers.words.verified import find_outcome
+from handlers.words.verified import find_outcome, mark_confidential
 from runner.agents import Agent, build_agent
 from runner.changes.concerns import OUTCOME_READ, read_outcome
 from runner.characters import show_for_terminal
@@ -91,6 +91,8 @@ class JobResult:
 
     outcome: str | None = None
     """What its report or its checks say; None if they say nothing."""
+    is_confidential: bool = False
+    """Whether only operators may know it."""
     pull_number: int | None = None
     pull_url: str | None = None
     meter: Meter | None = None
@@ -118,10 +120,12 @@ async def _fetch_results(connection: AsyncConnection, found: Sequence[Job]) -> M
     )
     rows = {row.id: row for row in await connection.execute(query)}
     meters = {job_id: await job_rows.fetch_meter(connection, job_id) for job_id in ids}
+    confidential = await job_rows.fetch_withheld_among(connection, ids)
     checks = await fetch_checks_of(connection, [job.id for job in found if job.kind is JobKind.VERIFY])
     return {
         job.id: JobResult(
             _find_outcome(job, rows[job.id].body, checks.get(job.id, ())),
+            job.id in confidential,
             rows[job.id].number,
             rows[job.id].url,
             meters[job.id],
@@ -139,7 +143,12 @@ def _find_outcome(job: Job, report: str | None, checks: Sequence[Check]) -> str 
 def _describe(job: Job, result: JobResult) -> dict[str, Any]:
     names = ("id", "case_key", "attempt", "preset", "agent", "model", "machine", "requested_by", "trouble", "failure")
     times = ("created_at", "started_at", "ended_at")
-    told = {"outcome": result.outcome, "pull_request": result.pull_url, **_describe_cost(result.meter)}
+    told = {
+        "outcome": result.outcome,
+        "confidential": result.is_confidential,
+        "pull_request": result.pull_url,
+        **_describe_cost(result.meter),
+    }
     agent = job.agent if job.has_agent else None
     return {**_pick(job, names), "agent": agent, "state": job.state, **told, **_pick(job, times)}
 
@@ -168,7 +177,8 @@ def _cells(job: Job, result: JobResult, now: datetime) -> tuple[str, ...]:
     pull = f"#{result.pull_number}" if result.pull_number else ""
     # A job without an agent costs nothing, and has no meter.
     cost = describe_cost(result.meter) if result.meter else ""
-    first = (job.id, job.case_key, job.preset, str(job.state), result.outcome or "", pull)
+    outcome = mark_confidential(result.outcome, is_confidential=result.is_confidential)
+    first = (job.id, job.case_key, job.preset, str(job.state), outcome, pull)
     trouble = one_line(job.trouble or "", MAX_TROUBLE)
     return *first, age, render_span(seconds), cost, job.machine or "", job.requested_by, trouble
 

@@ -133,6 +133,11 @@ def name_outcome(job: Job, checks: Sequence[Check]) -> str:
     return f"{_HEADLINES[outcome]}{more}"
 
 
+def mark_confidential(outcome: str | None, *, is_confidential: bool) -> str:
+    """An outcome in a list for operators, with a mark if other people may not know it; empty if there is nothing."""
+    return ", ".join([*([outcome] if outcome else []), *(["confidential"] if is_confidential else [])])
+
+
 def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str]) -> str:
     """Why it is unknown whether an issue still reproduces, as a clause; empty if it is known."""
     outcome = find_outcome(job.state, checks)

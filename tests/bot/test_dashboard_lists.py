@@ -119,6 +119,7 @@ async def test_what_is_confidential_stays_with_operators(dashboard: Dashboard) -
                 page = await browser.visit(f"/jobs/{job.id}{path}")
                 assert ("words of others" in page.html or "size < 3" in page.html) == sees, (login, path)
             assert ("failed</span>" in (await browser.visit("/jobs")).html) == sees
+            assert ("security concern, confidential" in browser.page.text) == sees
             assert (job.id in (await browser.visit("/jobs?state=failed")).html) == sees
 
 

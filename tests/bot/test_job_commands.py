@@ -31,8 +31,9 @@ from runner.rows import job_rows
 from runner.steps.spool import Spool
 from tests.bot.test_cli import AGENT_VALUE, configure
 from tests.support import program
-from tests.support.jobs import NOON, make_job, open_database
+from tests.support.jobs import NOON, make_job, open_database, store_report
 from tests.support.meters import make_meter
+from tests.support.site import make_report
 
 EVENT = {"type": "assistant", "message": {"content": [{"type": "text", "text": f"I see {AGENT_VALUE}."}]}}
 
@@ -91,6 +92,17 @@ async def test_jobs_are_listed_newest_first_and_by_what_is_asked_for(tmp_path: P
         assert [row["id"] for row in rows] == expected
         assert AGENT_VALUE not in str(rows)
     assert await list_jobs(settings, JobFilter(repository="octo/none")) == "There are none.\n"
+
+
+async def test_the_operator_sees_which_outcomes_are_confidential(tmp_path: Path) -> None:
+    settings = load_settings(configure(tmp_path, 0))
+    async with open_database(tmp_path) as database, database.write() as connection:
+        job = make_job(state=JobState.SUCCEEDED)
+        await job_rows.insert_job(connection, job)
+        await store_report(connection, make_report(body="security concern\n", job_id=job.id))
+    assert "security concern, confidential" in await list_jobs(settings, JobFilter())
+    (row,) = json.loads(await list_jobs(settings, JobFilter(), as_json=True))
+    assert (row["outcome"], row["confidential"]) == ("security concern", True)
 
 
 async def test_a_job_is_shown_with_its_steps_and_how_long_each_took(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.web.auth.visibility import VisibleJobs
 from handlers.words.costs import describe_cost
 from handlers.words.report_comment import render_duration
-from handlers.words.verified import find_outcome
+from handlers.words.verified import find_outcome, mark_confidential
 from runner.changes.concerns import OUTCOME_READ, read_outcome
 from runner.characters import make_storable
 from runner.checks.verification import Check
@@ -195,10 +195,13 @@ async def fetch_page(
     rows = [dict(row._mapping) for row in await connection.execute(query)]
     hidden = await job_rows.fetch_withheld_among(connection, ids[:size])
     cursor = f"{rows[-1]['created_at'].isoformat()}~{rows[-1]['id']}" if len(ids) > size else ""
-    hidden = set() if scope.everything else hidden
+    marked, hidden = (hidden, set[str]()) if scope.everything else (set[str](), hidden)
     verified = [row["id"] for row in rows if row["kind"] == JobKind.VERIFY and row["state"] in FINAL]
     checks = await fetch_checks_of(connection, [job_id for job_id in verified if job_id not in hidden])
-    listed = [_list(row, now, checks.get(row["id"]), is_hidden=row["id"] in hidden) for row in rows]
+    listed = [
+        _list(row, now, checks.get(row["id"]), is_hidden=row["id"] in hidden, is_marked=row["id"] in marked)
+        for row in rows
+    ]
     return JobPage(tuple(listed), cursor)
 
 
@@ -218,10 +221,12 @@ def name_worker(kind: JobKind, agent: str) -> str:
     return agent if KINDS[kind].has_agent else "a person" if KINDS[kind].by_hand else "ptq-bot itself"
 
 
-def _list(row: Mapping[str, Any], now: datetime, checks: Sequence[Check] | None, *, is_hidden: bool) -> ListedJob:
+def _list(
+    row: Mapping[str, Any], now: datetime, checks: Sequence[Check] | None, *, is_hidden: bool, is_marked: bool
+) -> ListedJob:
     """A job as the reader may see it: of a withheld job, people learn only that it has ended.
 
-    `checks` are those of an ended job without an agent.
+    `checks` are those of an ended job without an agent. `is_marked` says to an operator that others may not see it.
     """
     values = dict(row)
     report, started_at, ended_at = values.pop("report"), values.pop("started_at"), values.pop("ended_at")
@@ -238,7 +243,8 @@ def _list(row: Mapping[str, Any], now: datetime, checks: Sequence[Check] | None,
     cost = describe_cost(meter) if meter and shows_cost else ""
     key = f"{repository}~{name}" if thread is None else f"{repository}#{thread}"
     title = values.pop("title") or ""
-    return ListedJob(case_key=key, title=str(title), cost=cost, outcome=outcome or "", took=took, **values)
+    outcome = mark_confidential(outcome, is_confidential=is_marked)
+    return ListedJob(case_key=key, title=str(title), cost=cost, outcome=outcome, took=took, **values)
 
 
 def list_states() -> list[str]:
