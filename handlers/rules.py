@@ -101,6 +101,18 @@ def find_command(preset: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Offer:
+    """What people may request of an agent."""
+
+    models: tuple[str, ...] = ()
+    """The configured model first."""
+    thinking: tuple[str, ...] = ()
+    """The levels of thinking; empty if it has no such option."""
+    is_counted: bool = True
+    """Whether somebody counts its turns and its cost, so that a run can have limits of its own."""
+
+
+@dataclass(frozen=True, slots=True)
 class RepositoryRules:
     """One `[repos."owner/name"]` table of the configuration."""
 
@@ -167,6 +179,11 @@ class RepositoryRules:
         for label in labels:
             wanted |= dict.fromkeys(routes.get(label.casefold(), ()))
         return tuple(wanted)
+
+    @property
+    def run_caps(self) -> Caps:
+        """The operator's caps of one run."""
+        return self.caps.get(Scope.JOB, Caps())
 
     @property
     def own_caps(self) -> Mapping[Scope, Caps]:

@@ -15,7 +15,10 @@ from bot.cli.options import (
     Config,
     Fresh,
     Machine,
+    MaxCost,
+    MaxTurns,
     Model,
+    Thinking,
     give_up,
     load,
     read_words,
@@ -126,6 +129,9 @@ def retry_job_(
     preset: Annotated[str | None, typer.Option(help="Another preset than the attempt had.")] = None,
     agent: Agent = None,
     model: Model = None,
+    thinking: Thinking = None,
+    max_turns: MaxTurns = None,
+    max_cost: MaxCost = None,
     machine: Machine = None,
     anyway: Anyway = False,
     fresh: Fresh = False,
@@ -135,7 +141,17 @@ def retry_job_(
     from handlers.commands.options import Options
     from handlers.jobs.start import RETRY
 
-    options = Options(agent, model, machine, preset, anyway=anyway, fresh=fresh)
+    options = Options(
+        agent=agent,
+        model=model,
+        thinking=thinking,
+        max_turns=max_turns,
+        max_cost=max_cost,
+        machine=machine,
+        preset=preset,
+        anyway=anyway,
+        fresh=fresh,
+    )
     order = IssueOrder(RETRY, options, advice=read_words(advice))
     settings = load(config)
     write(describe_task(settings, wait_for(go_on(settings, job_id, order), "It may have been started.")))
@@ -148,6 +164,9 @@ def rebase_job_(
     onto: Annotated[str | None, typer.Option(help="A branch or commit. Default: the base branch.")] = None,
     agent: Agent = None,
     model: Model = None,
+    thinking: Thinking = None,
+    max_turns: MaxTurns = None,
+    max_cost: MaxCost = None,
     machine: Machine = None,
     anyway: Anyway = False,
 ) -> None:
@@ -156,7 +175,16 @@ def rebase_job_(
     from handlers.commands.options import Options
     from handlers.rules import REBASE
 
-    order = IssueOrder(REBASE, Options(agent, model, machine, anyway=anyway), onto=onto)
+    options = Options(
+        agent=agent,
+        model=model,
+        thinking=thinking,
+        max_turns=max_turns,
+        max_cost=max_cost,
+        machine=machine,
+        anyway=anyway,
+    )
+    order = IssueOrder(REBASE, options, onto=onto)
     settings = load(config)
     write(describe_task(settings, wait_for(go_on(settings, job_id, order), "It may have been started.")))
 

@@ -20,7 +20,22 @@ import typer
 from rich.console import Console
 
 from bot.cli import db, jobs, machines, repositories
-from bot.cli.options import Agent, Anyway, AsJson, By, Config, Fresh, Machine, Model, give_up, load, read_words
+from bot.cli.options import (
+    Agent,
+    Anyway,
+    AsJson,
+    By,
+    Config,
+    Fresh,
+    Machine,
+    MaxCost,
+    MaxTurns,
+    Model,
+    Thinking,
+    give_up,
+    load,
+    read_words,
+)
 from bot.cli.options import write as _write
 from bot.cli.run import print_answer as _print
 from bot.cli.run import wait_for as _wait_for
@@ -192,6 +207,9 @@ def run(
     ] = None,
     agent: Agent = None,
     model: Model = None,
+    thinking: Thinking = None,
+    max_turns: MaxTurns = None,
+    max_cost: MaxCost = None,
     machine: Machine = None,
     ref: Ref = None,
     anyway: Anyway = False,
@@ -215,7 +233,16 @@ def run(
     if preset == RETRY:
         give_up("ptq-bot: to continue an attempt: ptq-bot jobs retry JOB", status=2)
     settings, words = load(config), read_words(task)
-    options = Options(agent=agent, model=model, machine=machine, anyway=anyway, fresh=fresh)
+    options = Options(
+        agent=agent,
+        model=model,
+        thinking=thinking,
+        max_turns=max_turns,
+        max_cost=max_cost,
+        machine=machine,
+        anyway=anyway,
+        fresh=fresh,
+    )
     if issue is None:
         starting = start_task(settings, repo, TaskRequest(words, preset or "ad-hoc", ref, options), by)
     else:
@@ -267,11 +294,16 @@ def assign(
     config: Config,
     agent: Agent = None,
     model: Model = None,
+    thinking: Thinking = None,
+    max_turns: MaxTurns = None,
+    max_cost: MaxCost = None,
 ) -> None:
     """Hand a worktree over to an agent."""
     from bot.operations.worktrees import give_task
+    from handlers.commands.options import Options
 
-    _print(give_task(load(config), name, task, agent=agent, model=model))
+    options = Options(agent=agent, model=model, thinking=thinking, max_turns=max_turns, max_cost=max_cost)
+    _print(give_task(load(config), name, task, options))
 
 
 @app.command(name="release")

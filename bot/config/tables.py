@@ -23,7 +23,7 @@ from bot.gateway.proxy import Upstream
 from bot.gateway.requests import RequestRule
 from bot.github.session import Proxy, check_authorities
 from handlers.inbox.receiving import MAX_PENDING
-from runner.agents import BACKENDS, AgentSpec
+from runner.agents import BACKENDS, AgentSpec, build_agent
 from runner.model.inventory import MAX_GPUS
 from runner.model.machines import Machine
 from runner.transport.ssh import HOST, USER, check_ssh_config, parse_hop
@@ -311,7 +311,7 @@ class AgentTable(Table):
     def _complete(self) -> AgentTable:
         if self.kind == "command" and not self.command:
             raise ValueError("an agent of kind command also needs: command")
-        if self.thinking and self.kind in ("command", "cursor"):
+        if self.thinking and not build_agent(AgentSpec("", self.kind)).levels:
             raise ValueError(f"an agent of kind {self.kind} has no key: thinking")
         return self
 

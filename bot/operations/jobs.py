@@ -32,7 +32,7 @@ from handlers.text.log_redactor import Clean, LogRedactor
 from handlers.text.sanitize import one_line, redact
 from handlers.text.stage_log import drop_marks, fold_runs
 from handlers.text.transcript import Entry, EntryKind
-from handlers.words.costs import describe_cost, describe_meter
+from handlers.words.costs import describe_cost, describe_limits, describe_meter
 from handlers.words.form_errors import strip_marks
 from handlers.words.tellings import say_told
 from handlers.words.verified import find_outcome, mark_confidential
@@ -368,7 +368,7 @@ def _describe_more(
 ) -> dict[str, Any]:
     held = {"person": hold.person, "expires_at": hold.expires_at} if hold else None
     history = [{"at": at, "what": what} for at, what in events]
-    names = ("base_branch", "base_commit", "follows")
+    names = ("base_branch", "base_commit", "follows", "thinking", "max_turns", "max_cost_usd")
     return {
         **_pick(job, names),
         "environment": dict(job.facts),
@@ -402,6 +402,8 @@ def render_job(
         "state": f"{job.state}{f': {one_line(job.failure, 500)}' if job.failure else ''}",
         "held up": one_line(job.trouble or "", 500),
         "agent": f"{job.agent}{f' ({job.model})' if job.model else ''}" if job.has_agent else "",
+        "thinking": job.thinking or "",
+        "limits": describe_limits(job),
         "machine": job.machine or "",
         "base": f"{job.base_branch} at {job.base_commit}" if job.base_commit else job.base_branch,
         "ran in": one_line("; ".join(f"{name} {value}" for name, value in job.facts), 1_000),

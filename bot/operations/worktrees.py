@@ -113,9 +113,9 @@ async def _require_unused(connection: AsyncConnection, name: str) -> None:
             raise HoldRefused(f"there is a worktree {name} already: enter it by ptq-bot takeover, or release it")
 
 
-async def give_task(settings: Settings, name: str, task: str, *, agent: str | None, model: str | None) -> str:
+async def give_task(settings: Settings, name: str, task: str, options: Options) -> str:
     """Hand a worktree over from its person to an agent. Raises `HoldRefused`, `UnknownJob` and `DatabaseError`."""
-    options, agents = Options(agent=agent, model=model), {spec.name: spec for spec in settings.agent_specs()}
+    agents = {spec.name: spec for spec in settings.agent_specs()}
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         held, now = await find_job(connection, name), datetime.now(UTC)
         rules = _find_repository(settings, held.repository)
@@ -145,9 +145,10 @@ async def assign(
     await _require_assignable(connection, held)
     offers = list_offers(rules, agents)
     try:
-        choice = choose(options, offers, Choice(rules.agent))
+        choice = choose(options, offers, Choice(rules.agent), caps=rules.run_caps)
     except OptionRefused as refused:
-        raise HoldRefused(f"{refused}; available: {', '.join(offers)}") from None
+        available = f"; available: {', '.join(offers)}" if refused.has_choices else ""
+        raise HoldRefused(f"{refused}{available}") from None
     return await start_task(connection, held, hold, rules, task, choice, secret=secret, now=now)
 
 

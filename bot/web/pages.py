@@ -44,7 +44,7 @@ from handlers.inbox.inbox import count_deliveries
 from handlers.inbox.receiving import MAX_PENDING
 from handlers.text.report import has_words
 from handlers.text.transcript import find_last_lines
-from handlers.words.costs import describe_meter
+from handlers.words.costs import describe_limits, describe_meter
 from handlers.words.report_comment import render_duration
 from runner.agents import Agent
 from runner.changes.concerns import is_withheld
@@ -271,7 +271,14 @@ class Pages:
         now = self._context.now()
         took, model = describe_run(job, meter, now), (meter and meter.model) or job.model
         phases = list_phases(moves, job.ended_at or now, active=job.active)
-        return {"job": job, "meter": meter, "took": took, "model": model, "phases": phases}
+        return {
+            "job": job,
+            "meter": meter,
+            "took": took,
+            "model": model,
+            "limits": describe_limits(job),
+            "phases": phases,
+        }
 
     async def _look(self, job_id: str) -> JobView:
         """The current state of a followed job."""

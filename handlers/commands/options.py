@@ -1,4 +1,4 @@
-"""The options of a command: agent, model, machine, preset, `--anyway` and `--fresh`. Pure.
+"""The options of a command: agent, model, thinking, machine, limits of the run, preset, `--anyway`, `--fresh`. Pure.
 
 They come before the advice: `--agent codex --model gpt-5.5 look at the loop`. Typed text is never repeated unchanged.
 """
@@ -10,17 +10,29 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from handlers.rules import RepositoryRules
-from runner.agents import AgentSpec
+from handlers.rules import Offer, RepositoryRules
+from runner.agents import AgentSpec, build_agent
+from runner.model.caps import Caps, CapUse, Scope, find_tightest, say_who_raises
+from runner.model.job import JobRequest
+from runner.model.usage import Usage
 
-GENERAL_NAMES = ("agent", "model", "machine")
-"""The options with a name that every command takes which starts a job."""
+NAME = "NAME", "a name"
 
-NAMES = (*GENERAL_NAMES, "preset")
-"""All options with a name. Only a retry has a choice of presets."""
+GENERAL: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("agent", "model", "machine"), NAME),
+    "thinking": ("LEVEL", "a level"),
+    "max-turns": ("N", "a whole number"),
+    "max-cost": ("DOLLARS", "an amount in dollars"),
+}
+"""The options with a value that every command takes which starts a job -> how the value is shown, and what it is."""
+
+VALUED = {**GENERAL, "preset": NAME}
+"""All options with a value. Only a retry has a choice of presets."""
 
 ANYWAY, FRESH = "anyway", "fresh"
-"""The options without a name: start even if something speaks against it, and without what earlier attempts found."""
+"""The options without a value: start even if something speaks against it, and without what earlier attempts found."""
+
+NO_CAPS = Caps()
 
 MAX_NAME = 30
 """The most characters of an unknown option that we repeat."""
@@ -28,14 +40,17 @@ MAX_NAME = 30
 _OPTION = re.compile(r"(?:--|[–—]+)(?=[^\W\d_])([^\s=]+)(?:=(\S*)|\s+(?!--|[–—])(\S+))?\s*")
 """An option with its value. Phones replace two hyphens with a dash."""
 
+_TURNS = re.compile(r"([0-9]{1,7})")
+_DOLLARS = re.compile(r"\$?([0-9]{1,6}(?:\.[0-9]{1,2})?)")
+
 
 class OptionRefused(Exception):  # noqa: N818
     """The options are not valid. The message is a clause that is safe to post."""
 
-    def __init__(self, why: str, option: str = "agent") -> None:
-        """`option` is the one that is not available."""
+    def __init__(self, why: str, option: str = "agent", *, has_choices: bool = True) -> None:
+        """`option` is the wrong one, as forms name it. `has_choices` says whether a list of what is available helps."""
         super().__init__(why)
-        self.option = option
+        self.option, self.has_choices = option, has_choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +63,35 @@ class Options:
     preset: str | None = None
     anyway: bool = False
     fresh: bool = False
+    thinking: str | None = None
+    max_turns: str | None = None
+    max_cost: str | None = None
     problem: str | None = None
     """Why they are not valid, as a clause that is safe to post; None if they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An agent, the requested model, and the requested machine; None leaves the choice open."""
+    """An agent, and what was requested of it and of its run; None leaves the choice open."""
 
     agent: str
     model: str | None = None
     machine: str | None = None
+    thinking: str | None = None
+    max_turns: int | None = None
+    max_cost_usd: float | None = None
+
+    @classmethod
+    def of(cls, job: JobRequest) -> Choice:
+        """What another attempt keeps of a job, which may run on any machine."""
+        return cls(job.agent, **{name: getattr(job, name) for name in _KEPT})
+
+    def wanted(self) -> dict[str, Any]:
+        """The fields of a job request, except for the machine."""
+        return {name: getattr(self, name) for name in ("agent", *_KEPT)}
+
+
+_KEPT = ("model", "thinking", "max_turns", "max_cost_usd")
 
 
 def read_options(argument: str) -> tuple[Options, str]:
@@ -71,29 +104,43 @@ def read_options(argument: str) -> tuple[Options, str]:
             given[name] = True
             rest = rest[option.end(1) :].lstrip()
             continue
-        if name not in NAMES:
+        if name not in VALUED:
             shown = re.sub(r"[^a-z0-9-]", "", name)[:MAX_NAME] or "?"
             return Options(problem=f"unknown option `--{shown}`"), ""
         if not value:
-            return Options(problem=f"`--{name}` needs a name"), ""
-        given[name] = value
+            return Options(problem=f"`--{name}` needs {VALUED[name][1]}"), ""
+        given[name.replace("-", "_")] = value
         rest = rest[option.end() :]
     return Options(**given), rest
 
 
-def list_offers(rules: RepositoryRules, agents: Mapping[str, AgentSpec]) -> dict[str, tuple[str, ...]]:
-    """The allowed agents of a repository, the default first, each with its allowed models."""
-    names = dict.fromkeys((rules.agent, *rules.agents))
-    return {name: tuple(dict.fromkeys(filter(None, (agents[name].model, *agents[name].models)))) for name in names}
+def list_offers(rules: RepositoryRules, agents: Mapping[str, AgentSpec]) -> dict[str, Offer]:
+    """What the allowed agents of a repository offer, by name, the default agent first."""
+    return {name: describe_offer(agents[name]) for name in dict.fromkeys((rules.agent, *rules.agents))}
+
+
+def describe_offer(spec: AgentSpec) -> Offer:
+    """What an agent offers."""
+    levels = build_agent(spec).levels
+    return Offer(
+        models=tuple(dict.fromkeys(filter(None, (spec.model, *spec.models)))),
+        # The operator may know a level that is newer than our list.
+        thinking=tuple(dict.fromkeys(filter(None, (*levels, spec.thinking)))),
+        is_counted=spec.kind != "command" or spec.behind_gateway,
+    )
 
 
 def choose(
-    options: Options, offers: Mapping[str, tuple[str, ...]], usual: Choice, machines: Collection[str] = ()
+    options: Options,
+    offers: Mapping[str, Offer],
+    usual: Choice,
+    machines: Collection[str] = (),
+    caps: Caps = NO_CAPS,
 ) -> Choice:
-    """The agent, model and machine: from the options, or else `usual`, or else, if that is no longer available, the
-    first offer. `machines` are the allowed machines.
+    """What was requested: by the options, or else as `usual`, or else, if that is no longer available, the first offer.
 
-    Raises `OptionRefused` for options that are not valid or not available.
+    `machines` are the allowed machines, and `caps` those of one run. Raises `OptionRefused` for options that are not
+    valid or not available.
     """
     if options.problem:
         raise OptionRefused(options.problem)
@@ -101,11 +148,66 @@ def choose(
     if options.agent is not None:
         agent = _find(options.agent, offers) or _refuse("unknown agent", "agent")
     machine = options.machine and (_find(options.machine, machines) or _refuse("unknown machine", "machine"))
+    offer, keeps = offers[agent], agent == usual.agent
+    model = usual.model if keeps and usual.model in offer.models else None
     if options.model is not None:
-        model = _find(options.model, offers[agent]) or _refuse(f"unknown model for `{agent}`", "model")
-        return Choice(agent, model, machine)
-    keeps_model = agent == usual.agent and usual.model in offers[agent]
-    return Choice(agent, usual.model if keeps_model else None, machine)
+        model = _find(options.model, offer.models) or _refuse(f"unknown model for `{agent}`", "model")
+    thinking = usual.thinking if keeps and usual.thinking in offer.thinking else None
+    if options.thinking is not None:
+        thinking = _find(options.thinking, offer.thinking) or _refuse_thinking(agent, offers)
+    turns, cost_usd = _choose_limits(options, agent, offer, usual, caps)
+    return Choice(agent, model, machine, thinking, turns, cost_usd)
+
+
+def _refuse_thinking(agent: str, offers: Mapping[str, Offer]) -> str:
+    if offers[agent].thinking:
+        return _refuse(f"unknown level of thinking for `{agent}`", "thinking")
+    others = ", ".join(f"`{name}`" for name, offer in offers.items() if offer.thinking)
+    which = f"agents that have it: {others}" if others else "no agent here has it"
+    raise OptionRefused(f"the agent `{agent}` has no `--thinking`; {which}", "thinking", has_choices=False)
+
+
+def _choose_limits(
+    options: Options, agent: str, offer: Offer, usual: Choice, caps: Caps
+) -> tuple[int | None, float | None]:
+    """The limits of a run in turns and money. Usual ones that a cap undercuts by now are dropped, because it holds."""
+    turns = usual.max_turns if _find_exceeded(caps, turns=usual.max_turns) is None else None
+    cost_usd = usual.max_cost_usd if _find_exceeded(caps, cost_usd=usual.max_cost_usd) is None else None
+    if options.max_turns is not None:
+        turns = int(_read_number(_TURNS, options.max_turns, "max-turns", "20"))
+        _check_limit("max-turns", agent, offer, _find_exceeded(caps, turns=turns))
+    if options.max_cost is not None:
+        cost_usd = float(_read_number(_DOLLARS, options.max_cost, "max-cost", "2.50"))
+        _check_limit("max-cost", agent, offer, _find_exceeded(caps, cost_usd=cost_usd))
+    return (turns, cost_usd) if offer.is_counted else (None, None)
+
+
+def _read_number(form: re.Pattern[str], typed: str, name: str, example: str) -> str:
+    found = form.fullmatch(typed)
+    if found is None or not float(found[1]):
+        raise _make_refusal(name, f"needs {VALUED[name][1]}, such as `{example}`")
+    return found[1]
+
+
+def _find_exceeded(caps: Caps, *, turns: int | None = None, cost_usd: float | None = None) -> CapUse | None:
+    """The cap of a run that is lower than a limit."""
+    wanted = Usage(turns=turns or 0, known_usd=cost_usd or 0.0)
+    use = find_tightest({Scope.JOB: caps}, {Scope.JOB: wanted})
+    return use if use and use.share > 1 else None
+
+
+def _check_limit(name: str, agent: str, offer: Offer, exceeded: CapUse | None) -> None:
+    """Raise `OptionRefused` for a limit that would not hold, or that a cap undercuts."""
+    if not offer.is_counted:
+        why = "nobody counts its turns and its cost, because it does not use the gateway"
+        raise _make_refusal(name, f"cannot limit the agent `{agent}`: {why}")
+    if exceeded:
+        cap = exceeded.describe("", whose="the")
+        raise _make_refusal(name, f"is more than {cap} ({say_who_raises(exceeded.key)})")
+
+
+def _make_refusal(name: str, why: str) -> OptionRefused:
+    return OptionRefused(f"`--{name}` {why}", name.replace("-", "_"), has_choices=False)
 
 
 def _find(typed: str, names: Collection[str]) -> str | None:

@@ -19,7 +19,7 @@ from itertools import accumulate, pairwise
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from handlers.commands.options import ANYWAY, FRESH, GENERAL_NAMES
+from handlers.commands.options import ANYWAY, FRESH, GENERAL
 from handlers.commands.rights import RIGHTS, Operation, Right
 from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules
 from handlers.text.hidden_parts import RAW_TEXT
@@ -121,7 +121,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "/ptq retry [options] [advice]",
             "Continue the last attempt, with its edits, its worklog and your advice.",
             Operation.START,
-            "It uses the last attempt's agent, model and preset unless the options say otherwise: "
+            "It uses the last attempt's agent, model, thinking, limits and preset unless the options say otherwise: "
             "`/ptq retry --preset fix` turns a diagnosis into a fix.",
         ),
         CommandSpec(
@@ -577,7 +577,7 @@ def render_help(rules: RepositoryRules | None = None) -> str:
     """
     rows = [f"| `{spec.usage}` | {spec.summary} | {_name_right(spec.right, rules)} |" for spec in COMMANDS.values()]
     head = ["| Command | What it does | Who can use it |", "| --- | --- | --- |"]
-    options = ", ".join(f"`--{name} NAME`" for name in GENERAL_NAMES)
+    options = ", ".join(f"`--{name} {value}`" for name, (value, _) in GENERAL.items())
     foot = (
         f"Options are {options}, `--{ANYWAY}` and `--{FRESH}`; put them before the advice. "
         f"Put each command on its own line, in the first {MAX_READ:,} characters of a comment (up to {MAX_COMMANDS} "

@@ -305,7 +305,7 @@ async def _plan(connection: AsyncConnection, context: Context, request: StartReq
         if request.target.objection:
             raise request.target.objection
     if earlier:
-        usual = Choice(earlier.job.agent, earlier.job.model)
+        usual = Choice.of(earlier.job)
     elif preset.carries_on:
         earlier = await find_earlier(connection, context, rules.name, number)
         check_edited(preset, earlier)
@@ -317,14 +317,13 @@ async def _plan(connection: AsyncConnection, context: Context, request: StartReq
         raise NotStarted(replies.render_private_before())
     offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=private)
     try:
-        choice = choose(request.options, offers, usual, machines)
+        choice = choose(request.options, offers, usual, machines, rules.run_caps)
     except OptionRefused as refused:
-        reply, agent = (
-            replies.render_option_refused(str(refused), offers, machines),
-            request.options.agent or usual.agent,
-        )
-        on_page = form_errors.say_unknown_option(str(refused), refused.option, offers, machines, agent)
-        raise NotStarted(reply, on_page) from None
+        why, option, agent = str(refused), refused.option, request.options.agent or usual.agent
+        if not refused.has_choices:
+            raise NotStarted(replies.render_unfit_option(why), form_errors.say_unfit_option(why, option)) from None
+        on_page = form_errors.say_unknown_option(why, option, offers, machines, agent)
+        raise NotStarted(replies.render_option_refused(why, offers, machines), on_page) from None
     await check_caps(connection, context, rules, number, request.requested_by)
     return _Plan(preset, choice, earlier, gives_way)
 
@@ -422,8 +421,7 @@ def _draft(context: Context, request: StartRequest, snapshot: Snapshot, plan: _P
         issue_title=request.issue.title,
         preset=plan.preset.name,
         may_change=plan.preset.may_change,
-        agent=plan.choice.agent,
-        model=plan.choice.model,
+        **plan.choice.wanted(),
         requested_by=request.requested_by,
         requested_at=request.requested_at,
         clone_url=rules.clone_url or request.repository.clone_url,

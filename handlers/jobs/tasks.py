@@ -78,10 +78,12 @@ def check_rules(rules: RepositoryRules) -> None:
 def _choose(context: Context, rules: RepositoryRules, repository: Repository, options: Options) -> Choice:
     offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=repository.private)
     try:
-        return choose(options, offers, Choice(rules.agent), machines)
+        return choose(options, offers, Choice(rules.agent), machines, rules.run_caps)
     except OptionRefused as refused:
-        known = f"agents {', '.join(offers)}; machines {', '.join(machines) or 'none'}"
-        raise Refused(f"{str(refused).replace('`', '')}; available: {known}", refused.option) from None
+        why = str(refused).replace("`", "")
+        if refused.has_choices:
+            why += f"; available: agents {', '.join(offers)}; machines {', '.join(machines) or 'none'}"
+        raise Refused(why, refused.option) from None
 
 
 def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Preset]) -> Preset:
@@ -139,8 +141,7 @@ async def _create(
         name=f"task{series}",
         preset=preset.name,
         may_change=preset.may_change,
-        agent=choice.agent,
-        model=choice.model,
+        **choice.wanted(),
         requested_by=person.name,
         requested_at=now,
         clone_url=rules.clone_url or repository.clone_url,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runner.model.job import KINDS, JobRequest
 from runner.model.meter import Meter
 
 
@@ -24,6 +25,16 @@ def _describe_money(meter: Meter) -> str:
     if 0 < cost_usd < 0.01:
         return "less than $0.01"
     return f"{'about ' * meter.cost_is_estimate}${cost_usd:,.2f}"
+
+
+def describe_limits(request: JobRequest) -> str:
+    """The limits that were requested for a run: `at most 20 turns and $2.00`; empty if there are none."""
+    turns, cost_usd = request.max_turns, request.max_cost_usd
+    limits = [
+        *([f"{turns:,} turn{'s' * (turns != 1)}"] if turns else []),
+        *([f"${cost_usd:,.2f}"] if cost_usd else []),
+    ]
+    return f"at most {' and '.join(limits)}" if limits and KINDS[request.kind].has_agent else ""
 
 
 def describe_tokens(count: int) -> str:

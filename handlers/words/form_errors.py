@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from handlers.rules import Preset
+from handlers.rules import Offer, Preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,19 @@ def say_unknown_preset(presets: Iterable[Preset]) -> FormError:
 
 
 def say_unknown_option(
-    why: str, option: str, offers: Mapping[str, Sequence[str]], machines: Sequence[str], agent: str
+    why: str, option: str, offers: Mapping[str, Offer], machines: Sequence[str], agent: str
 ) -> FormError:
-    """An agent, model or machine that is not available. `offers` are the models of each agent."""
-    known = {"agent": list(offers), "model": list(offers.get(agent, ())), "machine": list(machines)}
+    """An agent, or something of this agent, or a machine, that is not available."""
+    offer = offers.get(agent, Offer())
+    known = {"agent": list(offers), "model": offer.models, "thinking": offer.thinking, "machine": machines}
     clause = strip_marks(why)
     return FormError(f"{clause[:1].upper()}{clause[1:]}. Available: {', '.join(known[option]) or 'none'}.", option)
+
+
+def say_unfit_option(why: str, option: str) -> FormError:
+    """An option that this agent does not have, or a limit of the run that does not fit."""
+    clause = strip_marks(why)
+    return FormError(f"{clause[:1].upper()}{clause[1:]}.", option)
 
 
 def say_onto_refused(base_branch: str) -> FormError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from handlers.addresses import link_job
-from handlers.rules import Preset, Role
+from handlers.rules import Offer, Preset, Role
 from handlers.text.sanitize import make_plain_line, show_code
 from runner.model.caps import CapUse, Scope
 from runner.model.job import Job, Posts
@@ -74,12 +74,18 @@ def render_busy(public_url: str, job_id: str, *, ending: bool = False) -> str:
     return f"Only one job at a time can run on an issue: {job} is still running. `/ptq cancel` stops it."
 
 
-def render_option_refused(why: str, offers: Mapping[str, Sequence[str]], machines: Sequence[str]) -> str:
-    """Invalid options, with a list of valid ones. `offers` are the models of each agent."""
+def render_unfit_option(why: str) -> str:
+    """An option that this agent does not have, or a limit of the run that does not fit."""
+    return f"Not started: {why}."
+
+
+def render_option_refused(why: str, offers: Mapping[str, Offer], machines: Sequence[str]) -> str:
+    """Invalid options, with a list of valid ones."""
     lines = [f"Not started: {why}. Available options:", ""]
-    for agent, models in offers.items():
-        asked = " or ".join(f"`--model {model}`" for model in models)
-        lines.append(f"- `--agent {agent}`{f', with {asked}' if asked else ''}")
+    for agent, offer in offers.items():
+        asked = " or ".join(f"`--model {model}`" for model in offer.models)
+        levels = f"; `--thinking` takes {', '.join(f'`{level}`' for level in offer.thinking)}" if offer.thinking else ""
+        lines.append(f"- `--agent {agent}`{f', with {asked}' if asked else ''}{levels}")
     lines += [f"- `--machine {machine}`" for machine in machines]
     return "\n".join(lines)
 

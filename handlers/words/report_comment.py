@@ -17,7 +17,7 @@ from handlers.text.report import ParsedReport, has_words, leave_out, parse_repor
 from handlers.text.sanitize import collapse, cut, fence, make_plain_line, make_safe_title, redact, show_code
 from handlers.text.shown_patch import show_patch
 from handlers.text.voice import NOTE_PLACEHOLDER, Headline, Label, Mark, quote, show_words
-from handlers.words.costs import describe_meter
+from handlers.words.costs import describe_limits, describe_meter
 from handlers.words.replies import render_confidential
 from handlers.words.verified import Outcome, find_outcome, name_outcome, render_checks, render_environment
 from runner.changes.concerns import is_withheld
@@ -452,12 +452,15 @@ def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: C
 
 def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, cautions: Sequence[str]) -> str:
     facts = [f"machine `{job.machine}`"] if job.machine else []
-    agent = f"agent `{job.agent}`" + (f" ({model})" if model else "")
+    how = [*([model] if model else []), *([f"thinking `{job.thinking}`"] if job.thinking else [])]
+    agent = f"agent `{job.agent}`" + (f" ({', '.join(how)})" if how else "")
     facts.append(agent if job.has_agent else "by hand" if job.by_hand else "no agent")
     if job.started_at and job.ended_at:
         facts.append(render_duration(job.ended_at - job.started_at))
     if meter:
         facts.append(describe_meter(meter))
+    if limits := describe_limits(job):
+        facts.append(f"{limits}, as requested")
     facts += cautions
     if job.base_commit:
         facts.append(f"base `{job.base_commit[:10]}`")

@@ -13,7 +13,7 @@ from handlers.rules import PRESETS
 from handlers.text.markdown import find_headings
 from handlers.text.sanitize import make_plain_line
 from handlers.text.voice import Label, show_words
-from handlers.words.costs import describe_meter
+from handlers.words.costs import describe_limits, describe_meter
 from runner.changes.concerns import is_concern
 from runner.model.job import Job, JobState
 from runner.model.meter import Meter
@@ -80,6 +80,8 @@ def render_status(
     pass it only if everybody may read that.
     """
     head = f"{Label.PTQ.bold} · `{job.preset}` for {job.requester} · attempt {job.attempt}"
+    wishes = [*([f"thinking `{job.thinking}`"] if job.thinking else []), describe_limits(job)]
+    head = " · ".join([head, *filter(None, wishes)])
     if job.cancel_requested_at:
         phase = f"cancelling (requested by {job.canceller})"
     elif job.state is JobState.QUEUED:

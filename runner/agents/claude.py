@@ -38,6 +38,8 @@ class ClaudeAgent:
     """Runs in print mode with every permission; the machine's sandbox limits it."""
 
     speaks = True
+    # As `claude --help` lists them.
+    levels: tuple[str, ...] = ("low", "medium", "high", "xhigh", "max")
     resumes = True
 
     def __init__(self, spec: AgentSpec) -> None:
@@ -45,14 +47,14 @@ class ClaudeAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
-        model = run.model or self.spec.model
+        model, thinking = run.model or self.spec.model, run.thinking or self.spec.thinking
         options = [
             *("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"),
             # No servers and settings from the checkout.
             *("--strict-mcp-config", "--setting-sources", "user", "--settings", json.dumps(SETTINGS)),
             *(("--resume", run.resumes) if run.resumes else ("--session-id", run.session_id)),
             *(["--model", model] if model else []),
-            *(["--effort", self.spec.thinking] if self.spec.thinking else []),
+            *(["--effort", thinking] if thinking else []),
             *(["--max-turns", str(run.max_turns)] if run.max_turns else []),
             *(["--max-budget-usd", f"{max(run.max_cost_usd, 0.01):.2f}"] if run.max_cost_usd else []),
         ]

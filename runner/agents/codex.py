@@ -40,6 +40,8 @@ class CodexAgent:
     """Runs `codex exec` without approvals and without its own sandbox; the machine's sandbox limits it."""
 
     speaks = True
+    # As its configuration reference lists them for `model_reasoning_effort`. It passes on any other word, too.
+    levels: tuple[str, ...] = ("minimal", "low", "medium", "high", "xhigh")
     resumes = True
 
     def __init__(self, spec: AgentSpec) -> None:
@@ -47,7 +49,7 @@ class CodexAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
-        model = run.model or self.spec.model
+        model, thinking = run.model or self.spec.model, run.thinking or self.spec.thinking
         own = {TOKEN_VARIABLE: run.token} if run.token else {}
         options = [
             *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
@@ -55,7 +57,7 @@ class CodexAgent:
             *("-c", 'shell_environment_policy.inherit="all"'),
             *("-c", f"shell_environment_policy.exclude={json.dumps(sorted({*self.spec.secret_names, *own}))}"),
             *(GATEWAY if run.token else ()),
-            *(["-c", f'model_reasoning_effort="{self.spec.thinking}"'] if self.spec.thinking else []),
+            *(["-c", f'model_reasoning_effort="{thinking}"'] if thinking else []),
             *(["--model", model] if model else []),
         ]
         session = ("resume", run.resumes) if run.resumes else ()

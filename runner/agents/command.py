@@ -10,6 +10,7 @@ class CommandAgent:
     """Runs `command` unchanged. Exit status 0 means that it did its work."""
 
     speaks = False
+    levels: tuple[str, ...] = ()
     resumes = False
 
     def __init__(self, spec: AgentSpec) -> None:

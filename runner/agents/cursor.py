@@ -25,6 +25,7 @@ class CursorAgent:
     """Runs in print mode with every permission and without its own sandbox; the machine's sandbox limits it."""
 
     speaks = True
+    levels: tuple[str, ...] = ()
     resumes = True
 
     def __init__(self, spec: AgentSpec) -> None:

@@ -36,6 +36,8 @@ class PiAgent:
     """Runs in print mode, without extensions, skills, prompts and settings from the checkout."""
 
     speaks = True
+    # As `pi --help` lists them.
+    levels: tuple[str, ...] = ("off", "minimal", "low", "medium", "high", "xhigh")
     resumes = True
 
     def __init__(self, spec: AgentSpec) -> None:
@@ -43,14 +45,14 @@ class PiAgent:
 
     def launch(self, run: Run) -> Launch:
         """The command line, with the prompt on standard input."""
-        model = run.model or self.spec.model
+        model, thinking = run.model or self.spec.model, run.thinking or self.spec.thinking
         options = [
             *("-p", "--mode", "json", "--no-extensions", "--no-skills", "--no-prompt-templates", "--no-themes"),
             *("--session-dir", f"{{home}}/{SESSIONS}"),
             *(["--skill", f"{{home}}/{SKILLS}"] if run.has_skills else []),
             *(["--session", run.resumes] if run.resumes else []),
             *(["--model", model] if model else []),
-            *(["--thinking", self.spec.thinking] if self.spec.thinking else []),
+            *(["--thinking", thinking] if thinking else []),
         ]
         argv = (*(self.spec.command or ("pi",)), *options, *self.spec.args)
         return Launch(

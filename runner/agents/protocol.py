@@ -94,6 +94,9 @@ class Run:
     model: str | None = None
     """Overrides the configured model."""
 
+    thinking: str | None = None
+    """Overrides the configured level of thinking."""
+
     has_skills: bool = False
     """Whether there are skills in `Launch.skills_folder`."""
 
@@ -143,6 +146,8 @@ class Agent(Protocol):
     spec: AgentSpec
     speaks: bool
     """Whether an event reports the end of a run. If not, only the exit status does."""
+    levels: tuple[str, ...]
+    """The levels of thinking that `--thinking` can request, the lowest first. Empty: it has no such option."""
     resumes: bool
     """Whether it can resume a session with a message on its standard input. If not, it reads messages in a file."""
 

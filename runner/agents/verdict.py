@@ -10,12 +10,23 @@ KILLED_FROM = 128
 """Exit statuses from here on mean a signal, as in a shell."""
 
 
-def judge(tally: Tally, exit_status: int | None, *, speaks: bool, told: RunVerdict | None = None) -> RunVerdict:
+OPERATOR_RAISES = say_who_raises("caps.job")
+
+
+def judge(
+    tally: Tally,
+    exit_status: int | None,
+    *,
+    speaks: bool,
+    told: RunVerdict | None = None,
+    raising: str = OPERATOR_RAISES,
+) -> RunVerdict:
     """The verdict on an ended run.
 
     `exit_status` is None if nobody saw the end. `speaks` says whether its backend reports the end with an event, so
     that a missing event means something. `told` is why the service stopped the agent, if it did: a run that had
-    finished before counts as finished, unless it was cancelled.
+    finished before counts as finished, unless it was cancelled. `raising` says who can raise the cap at which an agent
+    ends itself.
     """
     finished = speaks and tally.ending is Ending.FINISHED
     if told and (told.ending is Ending.CANCELLED or not finished):
@@ -23,7 +34,7 @@ def judge(tally: Tally, exit_status: int | None, *, speaks: bool, told: RunVerdi
     if tally.ending is Ending.FINISHED and tally.denials and tally.denials >= tally.tool_calls:
         return RunVerdict(Ending.DENIED, f"the agent was not permitted any of its {tally.tool_calls} tool calls")
     if tally.ending is not None:
-        return RunVerdict(tally.ending, _explain(tally.ending, tally))
+        return RunVerdict(tally.ending, _explain(tally.ending, tally, raising))
     if exit_status is None:
         return RunVerdict(Ending.KILLED, "the agent was killed from outside, or its machine was restarted")
     if exit_status > KILLED_FROM:
@@ -35,13 +46,13 @@ def judge(tally: Tally, exit_status: int | None, *, speaks: bool, told: RunVerdi
     return RunVerdict(Ending.FINISHED)
 
 
-def _explain(ending: Ending, tally: Tally) -> str:
+def _explain(ending: Ending, tally: Tally, raising: str) -> str:
     told = _quote(tally.last_error)
     return {
         Ending.FINISHED: "",
         Ending.GAVE_UP: f"the agent gave up{told}",
         Ending.MODEL_FAILED: f"the agent's model failed{told}",
-        Ending.CAPPED: f"the agent reached its own cap ({say_who_raises('caps.job')}){told}",
+        Ending.CAPPED: f"the agent reached its own cap ({raising}){told}",
         Ending.STUCK: "the agent was stuck",
         Ending.CANCELLED: "the agent was cancelled",
         Ending.DENIED: "the agent was not permitted what it tried",

@@ -106,6 +106,9 @@ jobs = Table(
     Column("cancel_requested_at", UtcDateTime),
     Column("cancelled_by", String(100)),
     Column("model", Text),
+    Column("thinking", Text),
+    Column("max_turns", Integer),
+    Column("max_cost_usd", Float),
     Column("skills", JSON, nullable=False),
     Column("requires", JSON, nullable=False),  # labels of machines
     Column("follows", ForeignKey("jobs.id")),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from runner.model.job import OPERATOR
+from runner.model.job import OPERATOR, JobRequest
 from runner.model.usage import NOTHING, Usage
 
 Number = TypeVar("Number", int, float)
@@ -98,6 +98,36 @@ class CapUse:
 def say_who_raises(key: str) -> str:
     """Who can raise a limit of `ptq.toml`, as a clause."""
     return f"the operator can raise it: {key} in ptq.toml"
+
+
+_OPTIONS = {"turns": "--max-turns", "cost_usd": "--max-cost", "unpriced_turns": "--max-cost"}
+"""The option of a request that sets a cap of this kind for its own run."""
+
+
+def explain_raise(use: CapUse, request: JobRequest) -> str:
+    """Who can raise a cap of a run, as a clause: the operator, or who requested the run with a lower limit."""
+    if use.scope is Scope.JOB and use.limit == getattr(lower(Caps(), request), use.kind):
+        return f"requested with {_OPTIONS[use.kind]}"
+    return say_who_raises(use.key)
+
+
+def lower(caps: Caps, request: JobRequest) -> Caps:
+    """The caps of a run, lowered to what its request allows.
+
+    At unknown cost, turns stand for the money of the request, in the relation of the defaults.
+    """
+    lowered = replace(caps, turns=_find_least(caps.turns, request.max_turns))
+    if request.max_cost_usd is None:
+        return lowered
+    usual = DEFAULT_CAPS[Scope.JOB]
+    assert usual.cost_usd
+    assert usual.unpriced_turns
+    instead = math.ceil(request.max_cost_usd / usual.cost_usd * usual.unpriced_turns)
+    return replace(
+        lowered,
+        cost_usd=_find_least(caps.cost_usd, request.max_cost_usd),
+        unpriced_turns=None if caps.needs_prices else _find_least(caps.unpriced_turns, instead),
+    )
 
 
 def bound_self_reported(caps: Mapping[Scope, Caps], scope: Scope) -> Caps:

@@ -140,6 +140,12 @@ class JobRequest:
     agent: str
     model: str | None = None
     """The requested model; None leaves the choice to the agent."""
+    thinking: str | None = None
+    """The requested level of thinking; None leaves the choice to the agent."""
+    max_turns: int | None = None
+    """The most turns of its agent, if the request allows fewer than the caps."""
+    max_cost_usd: float | None = None
+    """The most money, likewise."""
     requested_by: str
     requested_at: datetime
     """The time of the request, by GitHub's clock: an earlier cancel does not apply to this job. A replacement of a lost

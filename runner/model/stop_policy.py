@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from runner.model.caps import WARN_FROM, Caps, CapUse, Scope, find_tightest, say_who_raises
+from runner.model.caps import WARN_FROM, Caps, CapUse, Scope, explain_raise, find_tightest, lower, say_who_raises
 from runner.model.ending import Ending, RunVerdict
 from runner.model.environment import Limits
-from runner.model.job import Job, JobState
+from runner.model.job import Job, JobRequest, JobState
 from runner.model.meter import Meter
 from runner.model.usage import Usage
 
@@ -35,9 +35,9 @@ class Watched:
     """The usage in each scope, including this run."""
 
 
-def bound(caps: Mapping[Scope, Caps], limits: Limits) -> dict[Scope, Caps]:
-    """A repository's caps, with the limits of every run: time and size of output."""
-    job = caps.get(Scope.JOB, Caps())
+def bound(caps: Mapping[Scope, Caps], limits: Limits, request: JobRequest) -> dict[Scope, Caps]:
+    """A repository's caps, with the limits of every run (time and size of output) and those of this request."""
+    job = lower(caps.get(Scope.JOB, Caps()), request)
     run_s = min(limits.timeout_s, job.run_s or limits.timeout_s)
     output_bytes = min(limits.max_log_bytes, job.output_bytes or limits.max_log_bytes)
     return {**caps, Scope.JOB: replace(job, run_s=run_s, output_bytes=output_bytes)}
@@ -64,20 +64,29 @@ def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> Ru
         return RunVerdict(Ending.STUCK, f"the agent was stopped after {limits.stuck_after_s} seconds without output")
     use = find_use(watched, caps)
     if use and use.share >= 1:
-        return RunVerdict(Ending.CAPPED, explain_stop(use.describe(job.requested_by), _name_key(use, limits)))
+        return RunVerdict(Ending.CAPPED, explain_stop(use.describe(job.requested_by), _explain_raise(use, job, limits)))
     return None
 
 
-def explain_stop(cap: str, key: str) -> str:
+def explain_stop(cap: str, raising: str) -> str:
     """That an agent was stopped at this cap, and who can raise it."""
-    return f"the agent was stopped at {cap} ({say_who_raises(key)})"
+    return f"the agent was stopped at {cap} ({raising})"
 
 
-def _name_key(use: CapUse, limits: Limits) -> str:
-    """The key of `ptq.toml` that sets a cap: in a run, that of a limit, unless the operator's cap is lower."""
+def explain_own_cap(job: Job, usage: Usage, caps: Mapping[Scope, Caps]) -> str:
+    """Who can raise the cap at which an agent ends itself, as a clause: it knows those on turns and money."""
+    known = Caps(turns=caps[Scope.JOB].turns, cost_usd=caps[Scope.JOB].cost_usd)
+    use = find_tightest({Scope.JOB: known}, {Scope.JOB: usage})
+    return explain_raise(use, job) if use else say_who_raises("caps.job")
+
+
+def _explain_raise(use: CapUse, job: Job, limits: Limits) -> str:
+    """Who can raise a cap: in a run, it may be a key of `[limits]`, unless the operator's cap is lower."""
     of_limits = {"run_s": ("timeout_s", limits.timeout_s), "output_bytes": ("max_log_bytes", limits.max_log_bytes)}
     name, limit = of_limits.get(use.kind, ("", None))
-    return f"limits.{name}" if use.scope is Scope.JOB and use.limit == limit else use.key
+    if use.scope is Scope.JOB and use.limit == limit:
+        return say_who_raises(f"limits.{name}")
+    return explain_raise(use, job)
 
 
 def find_overdue(job: Job, limits: Limits, now: datetime) -> str | None:

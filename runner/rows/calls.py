@@ -20,7 +20,7 @@ from sqlalchemy import func, insert, literal, select, true
 from runner.db.batches import Batches
 from runner.db.database import Database
 from runner.db.schema import model_calls
-from runner.model.caps import Caps, CapUse, Scope, find_uses, say_who_raises
+from runner.model.caps import Caps, CapUse, Scope, explain_raise, find_uses
 from runner.model.job import Job
 from runner.model.meter import Meter
 from runner.model.usage import NOTHING, Usage
@@ -119,7 +119,7 @@ class Account:
 
     def _explain(self, use: CapUse) -> str:
         cap = use.describe(self.job.requested_by)
-        self.refusal = f"{cap} ({say_who_raises(use.key)})"
+        self.refusal = f"{cap} ({explain_raise(use, self.job)})"
         return f"the model was not asked again at {cap}: what the next answer may take at most is beyond it"
 
     def correct(self, meter: Meter) -> Meter:

@@ -16,7 +16,7 @@ from runner.agents import Run
 from runner.agents.events import Tally
 from runner.agents.skills import place_skills
 from runner.agents.verdict import judge
-from runner.model.caps import Caps, Scope
+from runner.model.caps import Scope, say_who_raises
 from runner.model.ending import Ending, RunVerdict
 from runner.model.facts import tell_facts
 from runner.model.job import Job, JobState
@@ -26,6 +26,7 @@ from runner.model.stop_policy import (
     KILL_PATIENCE,
     Watched,
     bound,
+    explain_own_cap,
     explain_stop,
     find_end,
     find_warning,
@@ -118,7 +119,7 @@ class _Taken:
 async def _open_account(runtime: Runtime, job: Job, taken: _Taken) -> Account | None:
     """Open the job's account with the gateway, with the current caps; None if the agent does not use the gateway."""
     profile = runtime.profiles[job.repository]
-    return await runtime.gateway.open(job, bound(profile.caps, profile.limits), taken.others, taken.stored)
+    return await runtime.gateway.open(job, bound(profile.caps, profile.limits, job), taken.others, taken.stored)
 
 
 async def _fetch_taken(runtime: Runtime, job: Job) -> _Taken:
@@ -135,11 +136,13 @@ def _describe_run(runtime: Runtime, job: Job, token: str, tally: Tally = NEW) ->
     The session of another job is never resumed: its agent could write to the file, and so invent messages of the
     service. An agent that does that to its own session can only deceive itself.
     """
-    caps, cost_usd = runtime.profiles[job.repository].caps.get(Scope.JOB, Caps()), tally.usage.known_usd
+    profile, cost_usd = runtime.profiles[job.repository], tally.usage.known_usd
+    caps = bound(profile.caps, profile.limits, job)[Scope.JOB]
     return Run(
         session_id=str(uuid.uuid5(SESSIONS, job.id)),
         resumes=tally.session_id or "",
         model=job.model,
+        thinking=job.thinking,
         has_skills=bool(job.skills),
         max_turns=None if caps.turns is None else max(caps.turns - tally.turns, 1),
         max_cost_usd=None if caps.cost_usd is None else max(caps.cost_usd - cost_usd, LEAST_USD),
@@ -164,7 +167,10 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     meter = account.correct(meter) if account else meter
     if poll.state is StageState.DONE:
         exit_status = _read_exit_status(poll.result)
-        verdict = judge(tally, exit_status, speaks=agent.speaks, told=_told(runtime, job, poll.result, account))
+        profile = runtime.profiles[job.repository]
+        raising = explain_own_cap(job, meter.usage, bound(profile.caps, profile.limits, job))
+        told = _told(runtime, job, poll.result, account)
+        verdict = judge(tally, exit_status, speaks=agent.speaks, told=told, raising=raising)
     else:
         # Its results so far may still be useful.
         exit_status = None
@@ -220,7 +226,8 @@ def _told(runtime: Runtime, job: Job, result: Mapping[str, Any], account: Accoun
         return RunVerdict(Ending.CAPPED, objection)
     if result.get("timed_out"):
         limit_s = runtime.profiles[job.repository].limits.timeout_s
-        return RunVerdict(Ending.CAPPED, explain_stop(f"its cap of {limit_s:,} seconds", "limits.timeout_s"))
+        cap, raising = f"its cap of {limit_s:,} seconds", say_who_raises("limits.timeout_s")
+        return RunVerdict(Ending.CAPPED, explain_stop(cap, raising))
     return None
 
 
@@ -263,7 +270,7 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequen
             await job_rows.save_meter(connection, meter)
     # Its own word counts in full here, since it ends no other run.
     spent = {scope: usage + meter.usage for scope, usage in taken.others.items()}
-    caps, watched = bound(profile.caps, profile.limits), Watched(job, meter, idle_s, spent)
+    caps, watched = bound(profile.caps, profile.limits, job), Watched(job, meter, idle_s, spent)
     told = find_end(watched, caps, profile.limits) or _find_refusal(account)
     if told and not job.stopped_as:
         log.info("job.stopping", **job.log_context(), reason=told.reason)

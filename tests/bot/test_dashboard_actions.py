@@ -51,18 +51,22 @@ async def add_report(dashboard: Dashboard, **changes: Any) -> str:
 
 
 async def test_a_job_is_launched_on_an_issue_once_and_its_thread_hears_of_it(dashboard: Dashboard) -> None:
+    cast("dict[str, AgentSpec]", dashboard.context.agents)["mine"] = AgentSpec("mine", "claude")
     number = await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
     async with dashboard.browser("alice") as browser:
         await browser.visit(f"/launch?repository={NAME}&issue={number}&preset=fix")
         form = browser.fields("/launch")
         fields = {**form, "repository": NAME, "issue": f"#{number}", "preset": "diagnose", "advice": "Look at it."}
+        fields |= {"thinking": "low", "max_turns": "20", "max_cost": "2.50"}
         await browser.send("/launch", fields)
         assert "queued" in browser.page.text
+        assert "at most 20 turns and $2.50, as requested" in browser.page.text
         where = browser.path
         await browser.send("/launch", fields)
         assert browser.path == where, "sent twice, it is asked for once"
     (job,) = await dashboard.jobs()
     assert (job.preset, job.requested_by, job.issue_number) == ("diagnose", "alice", number)
+    assert (job.thinking, job.max_turns, job.max_cost_usd) == ("low", 20, 2.5)
     assert "Look at it." in job.prompt
     async with dashboard.database.read() as connection:
         statuses = (await connection.exec_driver_sql("SELECT body FROM replies WHERE kind = 'status'")).all()
@@ -427,6 +431,9 @@ async def test_a_refused_launch_shows_the_form_again_as_it_was_sent_with_the_rea
         refused = await browser.send("/launch", {**sent, "issue": str(number), "agent": "gpt"})
         assert name_wrong_fields(refused) == ["agent"]
         assert "Unknown agent. Available: mine." in refused.text
+        refused = await browser.send("/launch", {**sent, "issue": str(number), "max_turns": "many", "model": ""})
+        assert name_wrong_fields(refused) == ["max_turns"]
+        assert "--max-turns needs a whole number, such as 20." in refused.text
 
 
 async def test_a_refused_follow_up_keeps_its_text_and_names_no_command(dashboard: Dashboard) -> None:

@@ -105,6 +105,18 @@ async def test_the_operator_sees_which_outcomes_are_confidential(tmp_path: Path)
     assert (row["outcome"], row["confidential"]) == ("security concern", True)
 
 
+async def test_a_job_is_shown_with_what_was_requested_of_its_run(tmp_path: Path) -> None:
+    settings = load_settings(configure(tmp_path, 0))
+    async with open_database(tmp_path) as database, database.write() as connection:
+        job = make_job(thinking="low", max_turns=20, max_cost_usd=2.5)
+        await job_rows.insert_job(connection, job)
+    shown = await show_job(settings, job.id)
+    assert "thinking  low\n" in shown
+    assert "limits    at most 20 turns and $2.50\n" in shown
+    told = json.loads(await show_job(settings, job.id, as_json=True))
+    assert (told["thinking"], told["max_turns"], told["max_cost_usd"]) == ("low", 20, 2.5)
+
+
 async def test_a_job_is_shown_with_its_steps_and_how_long_each_took(tmp_path: Path) -> None:
     settings = load_settings(await fill(tmp_path))
     shown = await show_job(settings, "0123456789")

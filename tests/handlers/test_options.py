@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -8,12 +9,19 @@ from hypothesis import strategies as st
 
 from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers, read_options
 from handlers.commands.table import parse_commands
-from handlers.rules import RepositoryRules
+from handlers.rules import Offer, RepositoryRules
 from handlers.words.replies import render_option_refused
 from runner.agents import AgentSpec
+from runner.model.caps import Caps
 
-OFFERS = {"claude": ("opus", "sonnet"), "codex": ("gpt-5.5",), "mine": ()}
+OFFERS = {
+    "claude": Offer(("opus", "sonnet"), ("low", "high")),
+    "codex": Offer(("gpt-5.5",), ("low", "xhigh")),
+    "mine": Offer(is_counted=False),
+}
+CAPS = Caps(turns=300, cost_usd=10.0)
 BOTH = Options("codex", "gpt-5.5")
+KEPT = Choice("claude", "opus", None, "high", 20, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -25,6 +33,11 @@ BOTH = Options("codex", "gpt-5.5")
         ("--agent codex --model gpt-5.5 look at the loop", BOTH, "look at the loop"),
         ("--model=gpt-5.5 --agent=codex look", BOTH, "look"),
         ("--preset fix look", Options(preset="fix"), "look"),
+        (
+            "--thinking high --Max-Turns 20 —max-cost=$2.50 look",
+            Options(thinking="high", max_turns="20", max_cost="$2.50"),
+            "look",
+        ),
         ("--fresh --anyway look", Options(anyway=True, fresh=True), "look"),
         ("--fresh=yes", Options(problem="unknown option `--fresh`"), ""),
         ("  --agent\tcodex   --model  gpt-5.5   look", BOTH, "look"),
@@ -57,6 +70,9 @@ def test_options_stand_before_the_advice(argument: str, options: Options, advice
         ("--agent=", "`--agent` needs a name"),
         ("--agent= codex", "`--agent` needs a name"),
         ("--agent --model gpt-5.5", "`--agent` needs a name"),
+        ("--thinking", "`--thinking` needs a level"),
+        ("--max-turns --max-cost 1", "`--max-turns` needs a whole number"),
+        ("--max-cost", "`--max-cost` needs an amount in dollars"),
         ("—agent —model gpt-5.5", "`--agent` needs a name"),
     ],
 )
@@ -85,11 +101,23 @@ def test_whatever_is_typed_is_read(argument: str) -> None:
         (Options("claude"), Choice("claude", "opus"), Choice("claude", "opus")),
         (Options("codex"), Choice("claude", "opus"), Choice("codex")),
         (Options(), Choice("claude", "withdrawn"), Choice("claude")),
+        (Options(thinking="HIGH"), Choice("claude"), Choice("claude", thinking="high")),
+        (
+            Options(max_turns="300", max_cost="$0.50"),
+            Choice("claude"),
+            Choice("claude", max_turns=300, max_cost_usd=0.5),
+        ),
+        # Another attempt keeps what its agent still offers, and what caps do not undercut.
+        (Options(), KEPT, KEPT),
+        (Options("codex"), KEPT, Choice("codex", max_turns=20, max_cost_usd=5.0)),
+        (Options(max_turns="30"), KEPT, replace(KEPT, max_turns=30)),
+        (Options(), replace(KEPT, thinking="max", max_turns=301, max_cost_usd=11.0), Choice("claude", "opus")),
+        (Options("mine"), KEPT, Choice("mine")),
         (Options(), Choice("withdrawn", "opus"), Choice("claude")),
     ],
 )
 def test_the_options_choose_among_what_is_offered(options: Options, usual: Choice, choice: Choice) -> None:
-    assert choose(options, OFFERS, usual) == choice
+    assert choose(options, OFFERS, usual, caps=CAPS) == choice
 
 
 @pytest.mark.parametrize(
@@ -99,30 +127,52 @@ def test_the_options_choose_among_what_is_offered(options: Options, usual: Choic
         (Options("@octocat`"), "unknown agent"),
         (Options("codex", "opus"), "unknown model for `codex`"),
         (Options(model="gpt-5.5"), "unknown model for `mine`"),
+        (Options(thinking="low"), "the agent `mine` has no `--thinking`; agents that have it: `claude`, `codex`"),
+        (Options("claude", thinking="`xhigh"), "unknown level of thinking for `claude`"),
+        (Options("claude", max_turns="0"), "`--max-turns` needs a whole number, such as `20`"),
+        (Options("claude", max_turns="1.5"), "`--max-turns` needs a whole number, such as `20`"),
+        (Options("claude", max_cost="nan"), "`--max-cost` needs an amount in dollars, such as `2.50`"),
+        (
+            Options("claude", max_turns="301"),
+            "`--max-turns` is more than the cap of 300 turns (the operator can raise it: caps.job.turns in ptq.toml)",
+        ),
+        (
+            Options("claude", max_cost="10.01"),
+            "`--max-cost` is more than the cap of $10.00 (the operator can raise it: caps.job.cost_usd in ptq.toml)",
+        ),
+        (
+            Options(max_turns="5"),
+            "`--max-turns` cannot limit the agent `mine`: nobody counts its turns and its cost, because it does not "
+            "use the gateway",
+        ),
     ],
 )
 def test_what_is_not_offered_is_refused_without_repeating_it(options: Options, problem: str) -> None:
     with pytest.raises(OptionRefused, match=f"^{re.escape(problem)}$"):
-        choose(options, OFFERS, Choice("mine"))
+        choose(options, OFFERS, Choice("mine"), caps=CAPS)
 
 
 def test_a_repository_offers_its_own_agent_first_and_of_each_the_configured_model_first() -> None:
     agents = {
         "mine": AgentSpec("mine", "command"),
-        "codex": AgentSpec("codex", "codex", model="gpt-5.5", models=("gpt-5", "gpt-5.5")),
+        "codex": AgentSpec("codex", "codex", model="gpt-5.5", models=("gpt-5", "gpt-5.5"), thinking="newest"),
         "other": AgentSpec("other", "command"),
     }
     rules = RepositoryRules("octo/widgets", agent="mine", agents=("codex", "mine"))
     offers = list_offers(rules, agents)
-    assert list(offers.items()) == [("mine", ()), ("codex", ("gpt-5.5", "gpt-5"))]
-    assert list_offers(RepositoryRules("octo/widgets", agent="mine"), agents) == {"mine": ()}
+    assert list(offers) == ["mine", "codex"]
+    assert offers["mine"] == Offer(is_counted=False)
+    assert offers["codex"].models == ("gpt-5.5", "gpt-5")
+    assert offers["codex"].thinking[-1] == "newest", "also a level that only the operator knows"
+    assert offers["codex"].is_counted
+    assert list(list_offers(RepositoryRules("octo/widgets", agent="mine"), agents)) == ["mine"]
 
 
 def test_a_refusal_says_what_may_be_given() -> None:
     assert render_option_refused("unknown option `--foo`", OFFERS, ["gpu-1"]) == (
         "Not started: unknown option `--foo`. Available options:\n\n"
-        "- `--agent claude`, with `--model opus` or `--model sonnet`\n"
-        "- `--agent codex`, with `--model gpt-5.5`\n"
+        "- `--agent claude`, with `--model opus` or `--model sonnet`; `--thinking` takes `low`, `high`\n"
+        "- `--agent codex`, with `--model gpt-5.5`; `--thinking` takes `low`, `xhigh`\n"
         "- `--agent mine`\n"
         "- `--machine gpu-1`"
     )

@@ -14,7 +14,7 @@ from github_standin.pages.markdown import render_markdown
 from handlers.commands.table import parse_commands, render_help
 from handlers.holds import hold_replies
 from handlers.pulls.note import NoteText, find_note_fault, find_option_fault
-from handlers.rules import PRESETS, REBASE, VERIFY, RepositoryRules, Role
+from handlers.rules import PRESETS, REBASE, VERIFY, Offer, RepositoryRules, Role
 from handlers.words import replies, status_comment, tellings
 from handlers.words.report_comment import draft_report
 from runner.changes.rebase import refuse_unresolved
@@ -43,7 +43,7 @@ RUNNING = make_job(state=JobState.RUNNING, machine="gpu-1")
 QUEUED, DONE, LOST = make_job(), done(), done(state=JobState.LOST, failure="machine gpu-1 can no longer be reached")
 SWEPT = done(preset=VERIFY, posts=Posts.FINDING, base_commit="b" * 40)
 RULES = RepositoryRules(REPOSITORY, agent="mine")
-OFFERS = {"claude": ("opus", "sonnet"), "mine": ()}
+OFFERS = {"claude": Offer(("opus", "sonnet"), ("low", "high")), "mine": Offer()}
 PAUSE = Pause(REPOSITORY, 12, "maintainer", datetime(2026, 1, 2, tzinfo=UTC))
 DIGEST = "0123456789ab"
 HOLD = Hold(RUNNING.id, "maintainer", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8))
@@ -92,6 +92,9 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_shortened: [replies.render_shortened(URL, "0123456789"), replies.render_shortened(URL, None)],
     replies.render_busy: [replies.render_busy(URL, "1"), replies.render_busy(URL, "1", ending=True)],
     replies.render_option_refused: [replies.render_option_refused("`--model` needs a name", OFFERS, ["gpu-1"])],
+    replies.render_unfit_option: [
+        replies.render_unfit_option("`--max-turns` needs a whole number, such as `20`"),
+    ],
     replies.render_nothing_to_retry: [replies.render_nothing_to_retry()],
     replies.render_preset_for_retry: [replies.render_preset_for_retry("/ptq fix")],
     replies.render_not_a_retry: [replies.render_not_a_retry("/ptq verify")],

@@ -65,6 +65,10 @@ async def test_calls_side_by_side_cannot_take_more_than_the_cap_together(books: 
     assert len(granted) == 3
     assert all(isinstance(one, AtCap) for one in done if not isinstance(one, str))
     assert account.refusal == "its cap of $1.00 (the operator can raise it: caps.job.cost_usd in ptq.toml)"
+    account.job = replace(account.job, max_cost_usd=1.0)
+    with pytest.raises(AtCap):
+        await books.ledger.reserve(account, "m", MOST, NOON)
+    assert account.refusal == "its cap of $1.00 (requested with --max-cost)"
     await books.ledger.settle(account, granted[0], "m", REAL, NOON, assumed=False)
     await books.ledger.reserve(account, "m", Usage(known_usd=0.2), NOON)
 

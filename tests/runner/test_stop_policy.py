@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from runner.model.caps import Caps, Scope
 from runner.model.ending import Ending, RunVerdict
 from runner.model.environment import Limits
 from runner.model.meter import Meter
-from runner.model.stop_policy import Watched, bound, find_end, find_warning, is_worth_writing
+from runner.model.stop_policy import Watched, bound, explain_own_cap, find_end, find_warning, is_worth_writing
 from runner.model.usage import Usage
 from tests.support.jobs import NOON, make_job
 from tests.support.meters import make_meter
@@ -27,7 +28,7 @@ def watch(meter: Meter = METER, idle_s: float = 0, spent: dict[Scope, Usage] | N
 
 
 def end_of(watched: Watched, caps: dict[Scope, Caps] | None = None) -> RunVerdict | None:
-    return find_end(watched, bound(caps or {}, LIMITS), LIMITS)
+    return find_end(watched, bound(caps or {}, LIMITS, watched.job), LIMITS)
 
 
 def test_an_agent_within_its_caps_goes_on() -> None:
@@ -67,6 +68,45 @@ def test_what_is_stopped_at_a_cap_says_who_can_raise_it_and_where(meter: Meter, 
     assert verdict.reason.endswith(f" (the operator can raise it: {key} in ptq.toml)")
 
 
+@pytest.mark.parametrize(
+    ("asked", "meter", "words"),
+    [
+        ({"max_turns": 3}, make_meter("0123456789", turns=3), "its cap of 3 turns (requested with --max-turns)"),
+        ({"max_cost_usd": 1.5}, make_meter("0123456789", cost_usd=1.5), "its cap of $1.50 (requested with --max-cost)"),
+        # At unknown cost, 30 turns stand for a dollar, as in the defaults.
+        (
+            {"max_cost_usd": 0.1},
+            make_meter("0123456789", turns=3, cost_usd=None),
+            "its cap of 3 turns at unknown cost (requested with --max-cost)",
+        ),
+        (
+            {"max_turns": 9, "max_cost_usd": 9.0},
+            make_meter("0123456789", turns=4),
+            "its cap of 4 turns (the operator can raise it: caps.job.turns in ptq.toml)",
+        ),
+    ],
+)
+def test_a_run_ends_at_the_limits_of_its_request_which_never_raise_a_cap(
+    asked: dict[str, Any], meter: Meter, words: str
+) -> None:
+    watched = replace(watch(meter), job=make_job(**asked))
+    verdict = end_of(watched, {Scope.JOB: Caps(turns=4, cost_usd=2.0, unpriced_turns=300)})
+    assert verdict
+    assert words in verdict.reason
+
+
+def test_a_limit_in_money_refuses_no_model_that_the_operator_allows_without_a_price() -> None:
+    caps = bound({}, LIMITS, make_job(max_cost_usd=2.0))[Scope.JOB]
+    assert (caps.cost_usd, caps.unpriced_turns, caps.needs_prices) == (2.0, 60, False)
+
+
+def test_an_agent_that_ends_itself_at_a_cap_says_whose_that_is() -> None:
+    job, usage = make_job(max_turns=3), Usage(turns=3, known_usd=0.1)
+    caps = bound({Scope.JOB: Caps(turns=4, cost_usd=2.0)}, LIMITS, job)
+    assert explain_own_cap(job, usage, caps) == "requested with --max-turns"
+    assert "caps.job.cost_usd" in explain_own_cap(job, Usage(turns=1, known_usd=2.0), caps)
+
+
 @pytest.mark.parametrize("scope", [Scope.ISSUE, Scope.USER_DAY, Scope.REPOSITORY_MONTH])
 def test_what_belongs_together_has_caps_of_its_own(scope: Scope) -> None:
     spent = {scope: Usage(jobs=9, known_usd=5.0)}
@@ -89,7 +129,7 @@ def test_a_persons_wish_comes_before_any_cap() -> None:
 
 
 def test_an_agent_is_warned_before_the_end_and_not_from_the_start() -> None:
-    caps = bound({Scope.JOB: Caps(turns=10)}, LIMITS)
+    caps = bound({Scope.JOB: Caps(turns=10)}, LIMITS, make_job())
     assert find_warning(watch(make_meter("0123456789", turns=7)), caps) is None
     warning = find_warning(watch(make_meter("0123456789", turns=8)), caps)
     assert warning
@@ -97,7 +137,7 @@ def test_an_agent_is_warned_before_the_end_and_not_from_the_start() -> None:
 
 
 def test_a_warning_is_the_same_to_a_shell_and_in_json() -> None:
-    caps = bound({Scope.USER_DAY: Caps(cost_usd=1.0)}, LIMITS)
+    caps = bound({Scope.USER_DAY: Caps(cost_usd=1.0)}, LIMITS, make_job())
     warning = find_warning(watch(spent={Scope.USER_DAY: Usage(known_usd=0.9)}), caps)
     assert warning
     assert json.loads(f'"{warning}"') == warning

@@ -92,6 +92,8 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
         "unknown agent; available: agents script; machines ",
     ),
     ({"options": Options(model="none")}, "unknown model for script"),
+    ({"options": Options(thinking="high")}, "the agent script has no --thinking; no agent here has it$"),
+    ({"options": Options(max_turns="5")}, "--max-turns cannot limit the agent script: nobody counts its turns"),
     (
         {"options": Options(machine="none")},
         "unknown machine; available: agents script; machines gpu-1",

@@ -14,6 +14,7 @@ from bot.operations.holds import WAIT_S, list_holds, release
 from bot.operations.machines import UnknownMachine
 from bot.operations.reports import read_costs, read_report
 from bot.operations.worktrees import give_task, make_worktree
+from handlers.commands.options import Options
 from handlers.holds.manual_jobs import HoldRefused
 from runner.model.job import Job
 from tests.support.machines import find_or_skip_sshd
@@ -89,10 +90,10 @@ async def test_an_agent_goes_on_where_a_person_left_off(world: World, key: Path)
     settings = load_settings(world.playground.config)
     await asyncio.to_thread(work, world, find_way_in(await make(world, key)))
     with pytest.raises(HoldRefused, match="unknown agent; available: script, gone"):
-        await give_task(settings, "try", "go on", agent="other", model=None)
+        await give_task(settings, "try", "go on", Options(agent="other"))
     with pytest.raises(HoldRefused, match="a task has 1 to"):
-        await give_task(settings, "try", "  ", agent=None, model=None)
-    said = await give_task(settings, "try", "Say in HAND.md that you were here.", agent=None, model=None)
+        await give_task(settings, "try", "  ", Options())
+    said = await give_task(settings, "try", "Say in HAND.md that you were here.", Options())
     job = await end(world)
     assert (job.state, job.failure, job.preset, job.kind) == ("succeeded", None, "task", "task")
     assert f"script goes on in try as job {job.id}" in said
@@ -109,7 +110,7 @@ async def test_what_a_person_did_outlives_an_agent_that_cannot_be_started(world:
     settings = load_settings(world.playground.config)
     command = find_way_in(await make(world, key))
     await asyncio.to_thread(work, world, command)
-    await give_task(settings, "try", "Go on.", agent="gone", model=None)
+    await give_task(settings, "try", "Go on.", Options(agent="gone"))
     job = await world.wait_for_job("failed")
     async with asyncio.timeout(20):
         while "may be entered" not in await list_holds(settings):
@@ -117,7 +118,7 @@ async def test_what_a_person_did_outlives_an_agent_that_cannot_be_started(world:
     assert job.id in await list_holds(settings)
     await asyncio.to_thread(work, world, command, "echo again >> HAND.md")
     with pytest.raises(HoldRefused, match="an agent was at work here"):
-        await give_task(settings, "try", "Go on.", agent=None, model=None)
+        await give_task(settings, "try", "Go on.", Options())
     await release(settings, "try")
     report = await read_report(settings, (await end(world)).id)
     assert "+by hand\n+again" in report

@@ -42,6 +42,13 @@ def show_features() -> str:
     return _table([*titles, "tokens", "money"], rows)
 
 
+def show_levels() -> str:
+    """The levels of thinking of each backend that has some."""
+    agents = {kind: build_agent(AgentSpec("mine", kind)) for kind in BACKENDS}
+    rows = [[f"`{kind}`", ", ".join(f"`{level}`" for level in agent.levels)] for kind, agent in agents.items()]
+    return _table(["kind", "levels"], [row for row in rows if row[1]])
+
+
 def show_verdicts() -> str:
     """What happened, and what exit status and verdict it got. Bold is an exit status that tells something else."""
     cells = {(judged.name, judged.kind): judged for judged in list_judged()}
@@ -112,6 +119,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 TABLES: Mapping[str, Callable[[], str]] = {
     "features": show_features,
+    "levels": show_levels,
     "verdicts": show_verdicts,
     "service_ends": show_service_ends,
     "prices": show_prices,

@@ -41,7 +41,10 @@ log = structlog.get_logger()
 JOB = "/jobs/{id}"
 """The page with the forms of a job."""
 
-LAUNCH_FIELDS = ("repository", "issue", "preset", "agent", "model", "machine", "ref", "anyway", "fresh")
+CHOSEN_FIELDS = ("agent", "model", "thinking", "max_turns", "max_cost", "machine")
+"""The fields for options with a value, named as those of `Options`."""
+
+LAUNCH_FIELDS = ("repository", "issue", "preset", *CHOSEN_FIELDS, "ref", "anyway", "fresh")
 """The fields of the form that starts a job, besides the instructions."""
 
 LINKED_FIELDS = ("repository", "issue", "preset")
@@ -245,5 +248,5 @@ def _read_advice(fields: Fields) -> str:
 
 
 def _read_options(fields: Fields) -> Options:
-    given = {name: fields.get(name, "").strip() or None for name in ("agent", "model", "machine")}
+    given = {name: fields.get(name, "").strip() or None for name in CHOSEN_FIELDS}
     return Options(**given, anyway="anyway" in fields, fresh="fresh" in fields)

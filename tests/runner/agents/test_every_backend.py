@@ -58,6 +58,13 @@ def test_a_launch_is_the_same_each_time_and_changes_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_run_can_have_another_level_of_thinking_if_its_agent_has_levels(kind: str) -> None:
+    agent, run = build(kind, thinking="high"), replace(RUN, thinking="low")
+    assert agent.launch(run) == build(kind, thinking="low").launch(RUN)
+    assert bool(agent.levels) is (agent.launch(run) != agent.launch(RUN))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_secrets_are_in_the_environment_and_nowhere_else(kind: str) -> None:
     launched = launch(kind)
     assert launched.env["THE_KEY"] == SECRET
