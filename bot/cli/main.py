@@ -19,7 +19,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from bot.cli import db, jobs, machines, repositories
+from bot.cli import agents, db, jobs, machines, repositories
 from bot.cli.options import (
     Agent,
     Anyway,
@@ -43,6 +43,7 @@ from bot.cli.setup import setup
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 app.command()(setup)
+app.add_typer(agents.app, name="agents")
 app.add_typer(db.app, name="db")
 app.add_typer(machines.app, name="machines")
 app.add_typer(jobs.app, name="jobs")

@@ -52,7 +52,7 @@ Model = Annotated[str | None, typer.Option(help="Default: the model of a continu
 Thinking = Annotated[
     str | None,
     typer.Option(
-        metavar="LEVEL", help="How hard the agent thinks. Default: as for the model."
+        metavar="LEVEL", help="How hard the agent thinks: see ptq-bot agents list. Default: as for the model."
     ),
 ]
 MaxTurns = Annotated[

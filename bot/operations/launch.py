@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from secrets import token_hex
+from typing import Any
 
 from bot.config.settings import Settings
 from bot.operations.context import ask_about, find_operator, open_context
 from bot.operations.holds import LOOK_EVERY_S, NAME
-from bot.operations.reports import UnknownJob, read_report, render_table
-from handlers.commands.options import Options
+from bot.operations.reports import UnknownJob, read_report, render_json, render_table
+from handlers.commands.options import Options, describe_offer
 from handlers.commands.rights import Person
 from handlers.context import Context
 from handlers.events import Repository
 from handlers.jobs.start import StartRequest, start_unheard
 from handlers.jobs.tasks import Refused, TaskRequest, start_off_thread
 from handlers.ports import NotFound
-from handlers.rules import PRESETS
+from handlers.rules import PRESETS, RepositoryRules
 from handlers.text.sanitize import redact
+from runner.agents import AgentSpec
 from runner.characters import show_for_terminal
 from runner.db.database import open_existing_database
 from runner.model.job import Job, JobState
@@ -94,6 +96,41 @@ def list_presets(settings: Settings) -> str:
         instructions = f"{'replaced by ' * (preset.name in PRESETS)}{own.file.name}" if own else "built-in"
         rows.append((preset.name, "yes" if preset.may_change else "no", needs, instructions, preset.goal))
     return show_for_terminal(render_table(rows))
+
+
+def list_agents(settings: Settings, *, as_json: bool = False) -> str:
+    """The agents, what each offers and where, as a table for a terminal or as JSON. Pure."""
+    secrets, rules = settings.secret_values(), settings.repository_rules()
+    if as_json:
+        return render_json([_describe_agent(spec, rules) for spec in settings.agent_specs()], secrets)
+    rows = [("agent", "kind", "models", "thinking", "repositories")]
+    for spec in settings.agent_specs():
+        offer = describe_offer(spec)
+        used_in = [f"{one.name}{' (default)' * (one.agent == spec.name)}" for one in rules if spec.name in one.agents]
+        models = _mark_default(offer.models, spec.model) or "the program's own"
+        levels = _mark_default(offer.thinking, spec.thinking) or "no option"
+        rows.append((spec.name, spec.kind, models, levels, ", ".join(used_in) or "none"))
+    return show_for_terminal(redact(render_table(rows), secrets))
+
+
+def _mark_default(names: Sequence[str], usual: str | None) -> str:
+    return ", ".join(f"{name}{' (default)' * (name == usual)}" for name in names)
+
+
+def _describe_agent(spec: AgentSpec, rules: Iterable[RepositoryRules]) -> dict[str, Any]:
+    offer = describe_offer(spec)
+    return {
+        "name": spec.name,
+        "kind": spec.kind,
+        "model": spec.model,
+        "models": offer.models,
+        "thinking": spec.thinking,
+        "thinking_levels": offer.thinking,
+        "gateway": spec.behind_gateway,
+        "repositories": [
+            {"name": one.name, "default": one.agent == spec.name} for one in rules if spec.name in one.agents
+        ],
+    }
 
 
 async def start_task(settings: Settings, repository: str, order: TaskRequest, by: str = "") -> Job:
