@@ -577,7 +577,7 @@ def render_help(rules: RepositoryRules | None = None) -> str:
     """
     rows = [f"| `{spec.usage}` | {spec.summary} | {_name_right(spec.right, rules)} |" for spec in COMMANDS.values()]
     head = ["| Command | What it does | Who can use it |", "| --- | --- | --- |"]
-    options = ", ".join(f"`--{name} {value}`" for name, (value, _) in GENERAL.items())
+    options = ", ".join(f"`--{name} {placeholder}`" for name, (placeholder, _) in GENERAL.items())
     foot = (
         f"Options are {options}, `--{ANYWAY}` and `--{FRESH}`; put them before the advice. "
         f"Put each command on its own line, in the first {MAX_READ:,} characters of a comment (up to {MAX_COMMANDS} "

@@ -16,10 +16,13 @@ PROTECTED_PATHS = (
     *(".gitlab-ci*", ".gitea/**", ".forgejo/**", ".circleci/**", ".buildkite/**", ".teamcity/**", ".semaphore/**"),
     *("Jenkinsfile*", "azure-pipelines*.y*", ".azure-pipelines/**", "bitbucket-pipelines.y*", ".travis.yml"),
     *("appveyor.yml", ".appveyor.yml", ".drone.*", ".woodpecker*", ".cirrus.*", "codefresh.y*", "cloudbuild.y*"),
-    *("buildspec*.y*", ".pre-commit-config.yaml"),
+    *("buildspec*.y*", ".pre-commit-config.y*ml", ".gitlab/**", ".tekton/**", ".builds/**", ".sourcehut/**"),
+    *(".zuul.*", ".zuul.d/**", "zuul.*", "zuul.d/**", ".packit.y*ml", ".prow.y*ml", ".prow/**", ".evergreen*.y*ml"),
+    *("bitrise.y*ml", "codemagic.y*ml", "wercker.y*ml", "screwdriver.y*ml", ".harness/**", "bors.toml"),
+    *(".mergify.y*ml", ".mergify/**", "netlify.toml", "vercel.json", ".lfsconfig"),
 )
-"""Paths that agents may not change by default: rules for reviews, and what CI services run, often with secrets
-(pre-commit.ci may push to branches)."""
+"""Paths that agents may not change by default: rules for reviews and merges, what CI services run, often with secrets
+(pre-commit.ci may push to branches), and where Git LFS fetches files from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,7 @@ def test_only_the_registry_has_words_that_stand_out() -> None:
         ("🤖 :+1: ✅ x", f"{SPEAKER} 🤖 :+1: ✅ x"),
         ("1\\. ✅ x", f"{SPEAKER} 1\\. ✅ x"),
         ("- ✔️ all of it", f"- {SPEAKER} ✔️ all of it"),
+        ("√ all of it", f"{SPEAKER} √ all of it"),
         ("| ❌ | x |", f"| {SPEAKER} ❌ | x |"),
         ("• **Next step.** merge", f"{SPEAKER} • **Next step.** merge"),
         ("👉 (“Next step.” merge", f"{SPEAKER} 👉 (“Next step.” merge"),
@@ -260,7 +261,9 @@ OURS = frozenset(
         "FRESH",
         *("job.base_commit[:10]", "(job.base_commit or '')[:10]", "base[:10]", "base_before[:10]", "commit[:10]"),
         *("pull.digest[:DIGEST_SHOWN]", "given", "standing", "PATH", "pull.branch", "branch", "suggestion"),
-        *("use.key", "use.scope"),
+        *("use.key", "use.scope", "placeholder", "example"),
+        # Levels that the agents' command lines have, and folders that the operator has named.
+        *("job.thinking", "level", "folder"),
         *("payload['command']", "earlier.state", "earlier.base_commit", "earlier.number", "outcome"),
         # A repository's and a person's name, which GitHub checks or an operator has written.
         *("repository", "rules.name", "login", "person", "before", "hold.person", "worktree.requested_by"),

@@ -337,6 +337,7 @@ def test_the_paths_that_are_protected_by_default_leave_the_code_alone() -> None:
         ),
         *("bitbucket-pipelines.yml", ".teamcity/settings.kts", "codefresh.yml", ".semaphore/semaphore.yml"),
         *("cloudbuild.yaml", "buildspec.yml", ".gitea/workflows/a.yml", ".forgejo/workflows/a.yml", ".GitLab-CI.yml"),
+        *("zuul.d/a.yaml", ".tekton/run.yaml", ".mergify.yml"),
         *(".pre-commit-config.yaml", ".github/workflows/a.yml", ".ci/run"),
     ],
 )
