@@ -256,6 +256,9 @@ class GitHub(Protocol):
     async def fetch_author(self, repository: str, login: str) -> Author:
         """The account as the author of a commit."""
 
+    async def fetch_account_id(self, repository: str, login: str) -> int:
+        """GitHub's id of the account that has this login now. Raises `NotFound` if there is none."""
+
     async def list_public_keys(self, repository: str, login: str) -> list[str]:
         """The account's public SSH keys, newest first. Any of our tokens can read them."""
 

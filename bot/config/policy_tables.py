@@ -21,7 +21,7 @@ from handlers.rules import PRESETS, Preset, RepositoryRules, Role
 from runner.agents.prices import Price
 from runner.agents.skills import Skill, is_skill_folder, read_skill
 from runner.model.caps import Caps, Scope
-from runner.model.environment import PROTECTED_PATHS, Companion, Limits, Profile, Verification
+from runner.model.environment import NEWEST, PROTECTED_PATHS, Companion, Limits, Profile, Verification
 
 SHIPPED_SKILLS = (
     # In a checkout, and in an installed wheel.
@@ -437,7 +437,7 @@ class RepositoryTable(Table):
             repository=name,
             by_gateway=self.clone_url is None,
             companions=tuple(companions),
-            base_branch=self.base_branch or "HEAD",
+            base_branch=self.base_branch or NEWEST,
             verification=self.verify.make(Verification, rebuild=self.rebuild),
             imports=self.import_names if PYTHON.search(self.verify.script) else (),
             limits=limits,

@@ -338,6 +338,12 @@ class AppGitHub:
         """Any of the App's tokens works, because accounts are public."""
         return read_answer(parse_person, await self._calls.fetch_account(Access.READ_CODE, repository, login))
 
+    async def fetch_account_id(self, repository: str, login: str) -> int:
+        """Any of the App's tokens works, because accounts are public."""
+        return read_answer(
+            lambda payload: int(payload["id"]), await self._calls.fetch_account(Access.READ_CODE, repository, login)
+        )
+
     async def list_public_keys(self, repository: str, login: str) -> list[str]:
         """Gets one page, which has up to 100 keys. Keys are public, like accounts."""
         path = "/keys{?per_page}"

@@ -32,9 +32,6 @@ from runner.transport.jobd_client import JobdClient
 
 POLL_S = 1.0
 
-NEWEST = "HEAD"
-"""Git's name for the newest commit of the default branch."""
-
 WANTS_LOGIN = "could not read Username"
 """Git prints this if the server requires a login for a repository."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.bases import NEWEST, find_clone_url, find_kind
+from bot.operations.bases import find_clone_url, find_kind
 from bot.operations.context import find_operator
 from bot.operations.holds import NAME, WAIT_S, find_job, read_guest, wait_for_way_in
 from bot.operations.machines import find_machine
@@ -28,6 +28,7 @@ from runner.agents import AgentSpec
 from runner.agents.skills import leave_out_repository
 from runner.characters import show_for_terminal
 from runner.db.database import open_existing_database
+from runner.model.environment import NEWEST
 from runner.model.job import Job, JobKind
 from runner.model.machines import Machine, eligible
 from runner.rows import job_rows

@@ -28,9 +28,10 @@ from runner.db.schema import (
     outdated_comments,
     pulls,
     replies,
+    reports,
 )
 from runner.db.sql import insert_new, upsert
-from runner.model.job import FINAL, Job, JobKind, JobState, Posts, Report
+from runner.model.job import FINAL, Job, JobKind, JobState, Posts, Report, Topic
 from runner.rows import job_rows
 
 
@@ -119,6 +120,8 @@ class Pull:
     next_attempt_at: datetime
     title: str | None = None
     """The approver's title; None uses that of the report."""
+    approver_id: int | None = None
+    """GitHub's id of the approver's account, if they wrote the note on a page; None for a note in a comment."""
     commit_sha: str | None = None
     number: int | None = None
     url: str | None = None
@@ -171,12 +174,18 @@ async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
 
 
 async def fetch_awaiting_note(connection: AsyncConnection, job: Job) -> Report | None:
-    """The report of a job whose diff a note would approve; None if there is no such diff."""
-    case = await fetch_case(connection, job.case_key) if job.thread is not None else None
-    if case is None or case.standing_job_id != job.id or await fetch_withheld(connection, job.id):
+    """The report of a job whose diff a note would approve; None if there is no such diff.
+
+    A case forgets a diff that is in a pull request. A series has no case, and its diff is approved once.
+    """
+    if await fetch_standing_id(connection, job.topic) != job.id or await fetch_withheld(connection, job.id):
         return None
     report = await job_rows.fetch_report(connection, job.id)
-    return report if report and report.digest else None
+    if report is None or report.digest is None:
+        return None
+    if job.thread is None and await fetch_same_pull(connection, job, report.digest):
+        return None
+    return report
 
 
 async def fetch_confidential(connection: AsyncConnection, repository: str, issue_number: int) -> list[Case]:
@@ -415,22 +424,36 @@ async def is_accepted(connection: AsyncConnection, note_url: str) -> bool:
     return found.one_or_none() is not None
 
 
-def _pulls_of(repository: str, issue_number: int) -> Select[Any]:
-    """The pull requests of an issue that were not abandoned, newest first."""
-    of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.thread == issue_number)
-    standing = (pulls.c.job_id.in_(of_issue), pulls.c.abandoned.is_(None))
+async def fetch_standing_id(connection: AsyncConnection, topic: Topic) -> str | None:
+    """The attempt whose diff a note approves now.
+
+    The case of an issue says it. A series has no case: there it is the newest attempt with a diff that may be proposed.
+    """
+    if topic.thread is not None:
+        case = await fetch_case(connection, f"{topic.repository}#{topic.thread}")
+        return case.standing_job_id if case else None
+    has_diff = select(reports.c.job_id).where(reports.c.digest.is_not(None), ~reports.c.withheld)
+    which = (job_rows.belong_to(topic), jobs.c.state == JobState.SUCCEEDED, jobs.c.id.in_(has_diff))
+    query = select(jobs.c.id).where(*which).order_by(jobs.c.attempt.desc()).limit(1)
+    return (await connection.execute(query)).scalar_one_or_none()
+
+
+def _pulls_of(topic: Topic) -> Select[Any]:
+    """The pull requests of a topic that were not abandoned, newest first."""
+    attempts = select(jobs.c.id).where(job_rows.belong_to(topic))
+    standing = (pulls.c.job_id.in_(attempts), pulls.c.abandoned.is_(None))
     return select(pulls).where(*standing).order_by(pulls.c.created_at.desc()).limit(1)
 
 
-async def fetch_newest_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
-    """The newest pull request of an issue, open or still to be opened."""
-    row = (await connection.execute(_pulls_of(repository, issue_number))).one_or_none()
+async def fetch_newest_pull(connection: AsyncConnection, topic: Topic) -> Pull | None:
+    """The newest pull request of a topic, open or still to be opened."""
+    row = (await connection.execute(_pulls_of(topic))).one_or_none()
     return Pull(**row._mapping) if row else None
 
 
-async def fetch_brought_pull(connection: AsyncConnection, repository: str, issue_number: int) -> Pull | None:
-    """The newest pull request of an issue that was opened or updated on GitHub."""
-    query = _pulls_of(repository, issue_number).where(pulls.c.number.is_not(None))
+async def fetch_brought_pull(connection: AsyncConnection, topic: Topic) -> Pull | None:
+    """The newest pull request of a topic that was opened or updated on GitHub."""
+    query = _pulls_of(topic).where(pulls.c.number.is_not(None))
     row = (await connection.execute(query)).one_or_none()
     return Pull(**row._mapping) if row else None
 
@@ -440,14 +463,14 @@ async def fetch_updatable(connection: AsyncConnection, job: Job) -> tuple[Pull, 
 
     One for another branch is left alone.
     """
-    pull = await fetch_brought_pull(connection, job.repository, job.issue_number)
+    pull = await fetch_brought_pull(connection, job.topic)
     made_of = await job_rows.fetch_job(connection, pull.job_id) if pull else None
     return (pull, made_of) if pull and made_of and made_of.base_branch == job.base_branch else None
 
 
 async def fetch_same_pull(connection: AsyncConnection, job: Job, digest: str) -> Pull | None:
-    """The newest pull request of a job's issue, if it has this diff and is for the same branch."""
-    newest = await fetch_newest_pull(connection, job.repository, job.issue_number)
+    """The newest pull request of a job's topic, if it has this diff and is for the same branch."""
+    newest = await fetch_newest_pull(connection, job.topic)
     if newest is None or newest.digest != digest:
         return None
     # A rebase onto another branch may leave a diff as it was.
@@ -456,14 +479,15 @@ async def fetch_same_pull(connection: AsyncConnection, job: Job, digest: str) ->
 
 
 async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pull]:
-    """Approved pull requests that are not on GitHub yet, oldest first, and only the first of each issue."""
+    """Approved pull requests that are not on GitHub yet, oldest first, and only the first of each topic."""
     waiting = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
-    query = select(pulls, jobs.c.repository, jobs.c.thread).join(jobs, jobs.c.id == pulls.c.job_id)
-    firsts: dict[tuple[str, int], Pull] = {}
+    about = (jobs.c.repository, jobs.c.thread, jobs.c.series)
+    query = select(pulls, *about).join(jobs, jobs.c.id == pulls.c.job_id)
+    firsts: dict[Topic, Pull] = {}
     for row in await connection.execute(query.where(*waiting).order_by(pulls.c.created_at)):
-        *values, repository, thread = row
+        *values, repository, thread, series = row
         pull = Pull(**dict(zip(pulls.c.keys(), values, strict=True)))
-        firsts.setdefault((repository, thread), pull)
+        firsts.setdefault(Topic(repository, thread, series), pull)
     return [pull for pull in firsts.values() if pull.next_attempt_at <= now]
 
 

@@ -1,4 +1,4 @@
-"""Asks GitHub whether a commit is really on a branch.
+"""Asks GitHub whether a commit is really on a branch, and which branch a pull request goes to.
 
 GitHub also serves the commits of forks from the parent repository, so a commit that can be fetched there may be
 anybody's. It is on a branch only if it is an ancestor of the branch's newest commit.
@@ -7,10 +7,14 @@ anybody's. It is on a branch only if it is an ancestor of the branch's newest co
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from handlers.ports import GitHub, GitHubError, GitHubUnavailable, NotFound
+from handlers.rules import RepositoryRules
+from runner.model.environment import NEWEST
 from runner.model.history import HistoryError
+from runner.model.job import Job
 
 REST = timedelta(seconds=10)
 """How long not to ask again after GitHub did not answer, because waiting jobs would ask at each step."""
@@ -30,6 +34,18 @@ async def is_on_branch(github: GitHub, repository: str, branch: str, commit: str
     """Whether a commit is on a branch now. False for an empty text, and if there is no such branch."""
     newest = await github.fetch_branch_sha(repository, branch) if commit else None
     return newest is not None and await leads_to(github, repository, commit, newest)
+
+
+async def settle_base_branch(github: GitHub, rules: RepositoryRules, job: Job) -> Job:
+    """The job with the branch that its pull request goes to.
+
+    A task may begin on the `environment_branch`, and a worktree on whatever is the default branch. Raises what `GitHub`
+    raises.
+    """
+    if job.thread is not None or job.base_branch not in (NEWEST, rules.environment_branch):
+        return job
+    branch = rules.base_branch or (await github.fetch_repository(job.repository)).default_branch
+    return replace(job, base_branch=branch)
 
 
 class GitHubHistory:

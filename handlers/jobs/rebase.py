@@ -18,7 +18,7 @@ from handlers.words import form_errors, replies
 from runner.changes.concerns import names_concern
 from runner.changes.rebase import find_unresolved
 from runner.model.ending import Ending
-from runner.model.job import Job, JobKind, JobState, Report
+from runner.model.job import Job, JobKind, JobState, Report, Topic
 from runner.model.meter import Meter
 from runner.rows import job_rows
 
@@ -65,7 +65,7 @@ async def find_rebasable(connection: AsyncConnection, context: Context, reposito
     No other attempt: a rebase must not make a diff approvable that was not.
     """
     case = await casebook.fetch_case(connection, f"{repository}#{number}")
-    pull = await casebook.fetch_brought_pull(connection, repository, number)
+    pull = await casebook.fetch_brought_pull(connection, Topic(repository, number))
     job_id = (case and case.standing_job_id) or (pull and pull.job_id)
     job = await job_rows.fetch_job(connection, job_id) if job_id else None
     report = await job_rows.fetch_report(connection, job.id) if job else None

@@ -14,7 +14,7 @@ from handlers.cases.casebook import Pull
 from handlers.commands.own_rules import PATH, narrow
 from handlers.context import Context
 from handlers.effects.retry_policy import Abandoned
-from handlers.jobs.history import is_on_branch
+from handlers.jobs.history import is_on_branch, settle_base_branch
 from handlers.ports import NotFound, PullRequest, TreeEntry
 from handlers.pulls.note import has_note
 from handlers.rules import RepositoryRules
@@ -80,9 +80,9 @@ class _Approved:
     """The repository for branch and commit: this one, or a fork."""
 
 
-def name_branch(issue_number: int, job_id: str) -> str:
+def name_branch(job: Job) -> str:
     """The branch of a new pull request."""
-    return f"ptq/issue-{issue_number}-{job_id}"
+    return f"ptq/task-{job.id}" if job.thread is None else f"ptq/issue-{job.thread}-{job.id}"
 
 
 async def bring(context: Context, pull: Pull, job: Job, report: Report) -> Brought:
@@ -98,13 +98,14 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report) -> Broug
     if report.digest != pull.digest or not is_approvable:
         raise Abandoned("the diff is no longer the one that the note approves, or must not be proposed")
     title = render_pull_title(pull, job, report, context.secrets)
-    approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
     earlier = await _find_earlier(context, pull, job)
+    job = await settle_base_branch(context.github, rules, job)
+    approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
     if earlier:
         return await _update(context, pull, approved, earlier)
-    if pull.branch != name_branch(job.issue_number, job.id):
+    if pull.branch != name_branch(job):
         # The pull request was closed meanwhile.
-        pull = await change(context, pull, branch=name_branch(job.issue_number, job.id), commit_sha=None)
+        pull = await change(context, pull, branch=name_branch(job), commit_sha=None)
     return Brought(await _open(context, pull, approved), updated=False)
 
 
@@ -225,8 +226,14 @@ async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list
         return [head, base]
     raise Abandoned(
         f"this diff is based on `{base[:10]}`, which does not come after `{base_before[:10]}`, the base of "
-        f"pull request #{earlier.request.number}: `/ptq fix` makes a diff on the newest commit"
+        f"pull request #{earlier.request.number}: {_say_how_to_begin_anew(job)}"
     )
+
+
+def _say_how_to_begin_anew(job: Job) -> str:
+    if job.thread is None:
+        return "a new task makes a diff on the newest commit"
+    return "`/ptq fix` makes a diff on the newest commit"
 
 
 async def _check_base(context: Context, job: Job) -> None:
@@ -235,8 +242,14 @@ async def _check_base(context: Context, job: Job) -> None:
     if not await is_on_branch(context.github, job.repository, job.base_branch, commit):
         raise Abandoned(
             f"the diff's base commit `{commit[:10]}` is not on {show_code(job.base_branch, ())}, so a pull request "
-            "would contain more than the diff: `/ptq rebase` moves the diff to the newest commit"
+            f"would contain more than the diff: {_say_how_to_rebase(job)}"
         )
+
+
+def _say_how_to_rebase(job: Job) -> str:
+    if job.thread is None:
+        return "begin a task on that branch"
+    return "`/ptq rebase` moves the diff to the newest commit"
 
 
 async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> None:
@@ -255,6 +268,18 @@ async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> 
     least = rules.who_may_open
     if await context.github.fetch_role(rules.name, pull.approver) < least:
         raise Abandoned(f"{pull.approver} no longer has {least.word} access, so the note is not valid")
+    if pull.approver_id is not None:
+        await _check_account(context, job, pull.approver, pull.approver_id)
+
+
+async def _check_account(context: Context, job: Job, login: str, account_id: int) -> None:
+    """Check that the login is still of the account whose note it is: people can rename theirs, and others take it."""
+    try:
+        is_theirs = await context.github.fetch_account_id(job.repository, login) == account_id
+    except NotFound:
+        is_theirs = False
+    if not is_theirs:
+        raise Abandoned(f"another account has the login {login} now, so the note is not valid")
 
 
 async def _check_note(context: Context, job: Job, pull: Pull) -> None:

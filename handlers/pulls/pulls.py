@@ -1,7 +1,8 @@
 """From a human note to a draft pull request.
 
-`ask_for_pull` checks a note and stores what it approves. `Pulls` carries that out (`pull_steps`), again and again until
-the pull request is there, or can never be.
+`ask_for_pull` checks a note in a comment and stores what it approves, and `approve_on_page` does so for a note on the
+page of a job without an issue. `Pulls` carries that out (`pull_steps`), again and again until the pull request is
+there, or can never be.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from datetime import datetime
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from handlers.addresses import job_url
 from handlers.cases import casebook
 from handlers.cases.case import open_pull
 from handlers.cases.casebook import Pull, Reply
-from handlers.commands.rights import Operation, Person
+from handlers.commands.rights import NotPermitted, Operation, Person, Surface
 from handlers.commands.table import Command
 from handlers.context import Context
 from handlers.effects.drain import FRESH, Due, Effect
@@ -34,11 +36,11 @@ from handlers.pulls.note import (
     parse_note,
 )
 from handlers.pulls.pull_steps import Brought, bring, name_branch
-from handlers.rules import RepositoryRules
 from handlers.words import replies
-from handlers.words.report_comment import shows_diff
+from handlers.words.form_errors import strip_marks
+from handlers.words.report_comment import approvable, shows_diff
 from runner.aside import run_aside
-from runner.model.job import DIGEST_SHOWN, Job, Report
+from runner.model.job import DIGEST_SHOWN, Job, Report, Topic
 from runner.rows import job_rows
 
 log = structlog.get_logger()
@@ -72,12 +74,12 @@ async def ask_for_pull(
         return replies.render_broken_rules(rules.fault)
     note = parse_note(command)
     async with context.db.read() as connection:
-        case = await casebook.fetch_case(connection, f"{rules.name}#{issue_number}")
         if await casebook.is_accepted(connection, comment.html_url):
             return None
         reports = await casebook.fetch_reports_of(connection, rules.name, issue_number)
-        newest = await casebook.fetch_newest_pull(connection, rules.name, issue_number)
-        standing = case.standing_job_id if case else None
+        issue = Topic(rules.name, issue_number)
+        newest = await casebook.fetch_newest_pull(connection, issue)
+        standing = await casebook.fetch_standing_id(connection, issue)
         report = await job_rows.fetch_report(connection, standing) if standing else None
         job = await job_rows.fetch_job(connection, standing) if standing else None
         posted = await casebook.fetch_replies_of_job(connection, standing) if standing else []
@@ -85,18 +87,23 @@ async def ask_for_pull(
         copies = await casebook.fetch_answers_with(connection, rules.name, issue_number, shown) if shown else []
     if job and job.private and not (await context.github.fetch_repository(rules.name)).private:
         return replies.render_private_before()
-    if report is None or report.digest is None:
+    if job is None or report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
     stood = [reply for reply in reports if _stood(reply, comment)]
     fault = await run_aside(report.size, find_fault, note, report, stood)
     if fault:
         return fault.reply
-    if not (job and context.find_page_root(job)) and not _is_diff_posted(context, report, posted):
+    if not context.find_page_root(job) and not _is_diff_posted(context, report, posted):
         return replies.render_unshown_diff()
     for reply in (*posted, *copies):
         if reply.kind != "status" and (refusal := await _check_report(context, reply)):
             return refusal
-    return await _write_down(context, rules, issue_number, comment, note, report)
+    login = comment.user.login if comment.user else "ghost"
+    pull = _draft_pull(context, job, report, note, approver=login, note_url=comment.html_url)
+    before = await _write_down(context, job, pull)
+    if before is None:
+        return replies.render_no_diff()
+    return None if before.note_url == pull.note_url else replies.render_pull_exists(before.number)
 
 
 def _is_diff_posted(context: Context, report: Report, posted: Collection[Reply]) -> bool:
@@ -159,41 +166,96 @@ def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> NoteFault 
     return find_note_fault(note.text, texts, shown)
 
 
-async def _write_down(
-    context: Context, rules: RepositoryRules, number: int, comment: IssueComment, note: NoteText, report: Report
-) -> str | None:
+def _draft_pull(
+    context: Context,
+    job: Job,
+    report: Report,
+    note: NoteText,
+    *,
+    approver: str,
+    note_url: str,
+    approver_id: int | None = None,
+) -> Pull:
     now = context.now()
-    pull = Pull(
-        job_id=report.job_id,
+    return Pull(
+        job_id=job.id,
         digest=report.digest or "",
         note=note.text,
         title=note.title,
-        approver=comment.user.login if comment.user else "ghost",
-        note_url=comment.html_url,
-        branch=name_branch(number, report.job_id),
+        approver=approver,
+        approver_id=approver_id,
+        note_url=note_url,
+        branch=name_branch(job),
         created_at=now,
         next_attempt_at=now,
     )
+
+
+async def _write_down(context: Context, job: Job, pull: Pull) -> Pull | None:
+    """Store what a note approves. Returns it, or the earlier one that has the same diff.
+
+    None if the diff is no longer the one that a note approves.
+    """
     async with context.db.write() as connection:
         # Read again, inside the transaction that decides: a newer report may stand by now.
-        case = await casebook.fetch_case(connection, f"{rules.name}#{number}")
-        if case is None or case.standing_job_id != report.job_id:
-            return replies.render_no_diff()
+        if await casebook.fetch_standing_id(connection, job.topic) != job.id:
+            return None
         # Another attempt may have come to the same diff: one pull request is enough for both.
-        job = await job_rows.fetch_job(connection, pull.job_id)
-        before = await casebook.fetch_same_pull(connection, job, pull.digest) if job else None
+        before = await casebook.fetch_same_pull(connection, job, pull.digest)
         if before is None:
             # The branch may be there already, at the commit of the first try. The commit names its note's author.
             given_up = await casebook.fetch_pull(connection, pull.job_id)
-            if given_up and (given_up.approver, given_up.title) == (pull.approver, pull.title):
+            if given_up and _has_same_commit(given_up, pull):
                 pull = replace(pull, branch=given_up.branch, commit_sha=given_up.commit_sha)
             await casebook.save_pull(connection, pull)
             before = pull
     context.notify()
-    if before.note_url == pull.note_url:
+    if before is pull:
         log.info("note.accepted", job=pull.job_id, by=pull.approver, digest=pull.digest[:DIGEST_SHOWN])
-        return None
-    return replies.render_pull_exists(before.number)
+    return before
+
+
+def _has_same_commit(one: Pull, other: Pull) -> bool:
+    """Whether the commits for two notes on a diff have the same message and author."""
+    return (one.approver, one.approver_id, one.title) == (other.approver, other.approver_id, other.title)
+
+
+class NotApproved(Exception):  # noqa: N818
+    """A note on a page approves nothing. The message says why, in sentences for the page."""
+
+    def __init__(self, words: str, field: str = "") -> None:
+        """`field` is the form's field that it is about."""
+        super().__init__(words)
+        self.field = field
+
+
+async def approve_on_page(context: Context, person: Person, account_id: int, job: Job, note: NoteText) -> None:
+    """Accept a note on the page of a job without an issue, and store the pull request that it approves.
+
+    A job on an issue gets its note as a comment there. `account_id` is GitHub's id of the person's account, and GitHub
+    has just confirmed both it and their role: nobody at a terminal can write a note. Raises `NotPermitted` and
+    `NotApproved`, and what `handlers.ports.GitHub` raises.
+    """
+    person.require(Operation.OPEN_PULL, job.repository)
+    if person.surface is not Surface.PAGE or job.thread is not None:
+        raise NotPermitted(Operation.OPEN_PULL, person.rules)
+    if person.rules.fault:
+        raise NotApproved(strip_marks(replies.render_broken_rules(person.rules.fault)))
+    async with context.db.read() as connection:
+        report = await job_rows.fetch_report(connection, job.id)
+    if report is None or not await run_aside(report.size, approvable, job, report, context.secrets):
+        raise NotApproved("There's no diff of this job to open a pull request from.")
+    if job.private and not (await context.github.fetch_repository(job.repository)).private:
+        raise NotApproved("This job ran while the repository was private, so its diff cannot be proposed.")
+    if fault := await run_aside(report.size, find_fault, note, report, []):
+        raise NotApproved(fault.on_page, "note")
+    page = job_url(context.public_url, job.id)
+    pull = _draft_pull(context, job, report, note, approver=person.name, approver_id=account_id, note_url=page)
+    before = await _write_down(context, job, pull)
+    if before is None:
+        raise NotApproved(OUTDATED)
+    if (before.job_id, before.approver_id, before.note) != (pull.job_id, pull.approver_id, pull.note):
+        raise NotApproved(replies.render_pull_exists(before.number))
 
 
 # The pull request
@@ -235,18 +297,24 @@ class Pulls(Effect[DuePull]):
         now, pull, job, found = self.context.now(), due.row, due.job, brought.request
         async with self.context.db.write() as connection:
             await self.store(connection, due.row, number=found.number, url=found.url, **FRESH)
-            case = await casebook.fetch_case(connection, job.case_key)
-            if case:
-                await casebook.save_case(connection, open_pull(case, job.id, found.number, now))
             await job_rows.add_event(
                 connection, job.id, now, f"draft pull request #{found.number} by @{pull.approver}'s note"
             )
-            body = replies.render_pull_opened(
-                found.number, pull.approver, updated=brought.updated, drops_edits=brought.drops_edits
-            )
-            await write_reply(connection, self.context, job.repository, job.issue_number, f"pull of {job.id}", body)
+            if job.thread is not None:
+                await self._answer(connection, due, brought, job.thread)
         log.info("pull.opened", number=found.number, branch=pull.branch, by=pull.approver)
         self.context.notify()
+
+    async def _answer(self, connection: AsyncConnection, due: DuePull, brought: Brought, issue_number: int) -> None:
+        """Move the case, and say on the issue where the pull request is. The page of a task shows it."""
+        job, number = due.job, brought.request.number
+        case = await casebook.fetch_case(connection, job.case_key)
+        if case:
+            await casebook.save_case(connection, open_pull(case, job.id, number, self.context.now()))
+        body = replies.render_pull_opened(
+            number, due.row.approver, updated=brought.updated, drops_edits=brought.drops_edits
+        )
+        await write_reply(connection, self.context, job.repository, issue_number, f"pull of {job.id}", body)
 
     def judge(self, due: DuePull, attempts: int, error: Exception) -> Verdict:
         """See `Effect`. The turn to write is waited for in full: each attempt asks GitHub many questions before."""
@@ -260,9 +328,10 @@ class Pulls(Effect[DuePull]):
         )
 
     async def give_up(self, connection: AsyncConnection, due: DuePull, verdict: Verdict, error: Exception) -> None:
-        """Say so on the issue, in full."""
+        """Say so on the issue, in full. The page of the job says it, too."""
         reason, job = str(error), due.job
         await self.store(connection, due.row, abandoned=reason, trouble=None)
         log.error("pull.abandoned", **due.log_context, reason=reason)
-        body, occasion = replies.render_pull_failed(reason), f"pull of {job.id} failed, {due.row.note_url}"
-        await write_reply(connection, self.context, job.repository, job.issue_number, occasion, body)
+        if job.thread is not None:
+            body, occasion = replies.render_pull_failed(reason), f"pull of {job.id} failed, {due.row.note_url}"
+            await write_reply(connection, self.context, job.repository, job.thread, occasion, body)

@@ -51,9 +51,13 @@ def render_pull_title(pull: Pull, job: Job, report: Report, secrets: Collection[
 
 
 def render_commit_message(title: str, job: Job, pull: Pull, signer: Author | None = None) -> str:
-    """The commit message: title, issue, approval, and the sign-off, if any. `job` is the one that wrote the change."""
+    """The commit message: title, issue, approval, and the sign-off, if any. `job` is the one that wrote the change.
+
+    A task has no issue.
+    """
     approval = f"{Label.APPROVED} {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
-    written = f"For issue #{job.thread}. Written by {_name_authors(job, f' ({job.agent})')}."
+    issue = f"For issue #{job.thread}. " if job.thread is not None else ""
+    written = f"{issue}Written by {_name_authors(job, f' ({job.agent})')}."
     sign_off = f"\nSigned-off-by: {signer.name} <{signer.email}>\n" if signer else ""
     return f"{title}\n\n{written}\n{approval}\n{sign_off}"
 
@@ -74,11 +78,13 @@ def render_pull_body(
     """The body of the pull request, with the repository's `template`, if any, under the note and the checks.
 
     If this job only rebased the change, `author` is the job that wrote it, and `model` is that job's model. `edits` are
-    people's own texts (`find_edits`), which follow the note. `Fixes #N` is ours; an agent's text cannot close an issue.
+    people's own texts (`find_edits`), which follow the note. `Fixes #N` is ours; an agent's text cannot close an issue,
+    and a task has none.
     """
     url = job_url(public_url, job.id) if public_url else ""
     author = author or job
-    note, fixes = redact(render_note(pull), secrets), f"Fixes #{job.thread}"
+    note = redact(render_note(pull), secrets)
+    fixes = f"Fixes #{job.thread}" if job.thread is not None else ""
     disclosure = f"---\n\n{_render_disclosure(pull, job, author, model, url)}"
     found, repro, worklog = _render_agents_texts(report, secrets, url)
     seen = disarm(render_checks(job, checks, report, public_url, secrets))

@@ -67,7 +67,7 @@ def _find_headings(template: str) -> Iterator[tuple[int, str]]:
 
 def _answer(title: str, job: Job, parsed: ParsedReport) -> str:
     if _ISSUE.match(title):
-        return f"#{job.thread}"
+        return f"#{job.thread}" if job.thread is not None else "n/a"
     answers = ((_ROOT_CAUSE, parsed.root_cause), (_CHANGE, parsed.change), (_TEST, parsed.test))
     for pattern, words in answers:
         if words and pattern.match(title):

@@ -297,8 +297,9 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
 
 def propose_title(job: Job, report: Report | ReportHead, secrets: Collection[str]) -> str:
     """The title of pull request and commit, unless the note has another one: the agent's, or else the title that the
-    issue had when the job was requested. Its author may change that later."""
-    proposed = (report.pr_title, f"Fix: {job.issue_title}")
+    issue had when the job was requested. Its author may change that later. A task has only a name."""
+    usual = f"Change by {job.name}" if job.thread is None else f"Fix: {job.issue_title}"
+    proposed = (report.pr_title, usual)
     return next(filter(None, (make_safe_title(title, secrets, MAX_TITLE) for title in proposed)), "")
 
 

@@ -365,6 +365,7 @@ pulls = Table(
     Column("note", Text, nullable=False),
     Column("title", Text),  # chosen by the approver
     Column("approver", String(100), nullable=False),
+    Column("approver_id", Integer),  # GitHub's id of the account; NULL: the note is a comment
     Column("note_url", Text, nullable=False),
     Column("branch", Text, nullable=False),
     Column("commit_sha", String(64)),

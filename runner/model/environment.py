@@ -25,6 +25,10 @@ PROTECTED_PATHS = (
 (pre-commit.ci may push to branches), and where Git LFS fetches files from."""
 
 
+NEWEST = "HEAD"
+"""Git's name for the newest commit of the default branch, instead of that branch."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a job and its result. Durations in seconds, sizes in bytes."""
@@ -143,8 +147,8 @@ class Profile:
     create_venv: tuple[str, ...] = ("python3", "-m", "venv")
     """The command that creates a virtual environment. The path is appended."""
     protected_paths: tuple[str, ...] = PROTECTED_PATHS
-    base_branch: str = "HEAD"
-    """The branch that changes are for; `HEAD` is the default branch."""
+    base_branch: str = NEWEST
+    """The branch that changes are for."""
     environment_branch: str | None = None
     """The branch whose newest commit environments and jobs begin from; None means the base branch."""
     by_gateway: bool = True

@@ -115,6 +115,16 @@ KINDS: Mapping[JobKind, KindRow] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What attempts have in common: an issue, or else a series, which is a worktree or a task."""
+
+    repository: str
+    thread: int | None
+    """The number of the issue."""
+    series: int | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
     """Everything about a job that is known before it begins. `create_job` in `job_rows` makes the job from it."""
@@ -179,6 +189,11 @@ class JobRequest:
         has_thread = self.thread is not None
         if has_thread != (self.series is None) or KINDS[self.kind].has_thread not in (None, has_thread):
             raise ValueError(f"a job of kind {self.kind} with thread {self.thread} and series {self.series}")
+
+    @property
+    def topic(self) -> Topic:
+        """What it has in common with other attempts."""
+        return Topic(self.repository, self.thread, self.series)
 
     @property
     def issue_number(self) -> int:

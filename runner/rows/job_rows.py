@@ -32,6 +32,7 @@ from runner.model.job import (
     Posts,
     Report,
     ReportHead,
+    Topic,
     move,
     queue_job,
 )
@@ -166,13 +167,13 @@ async def fetch_author(connection: AsyncConnection, job: Job) -> Job:
     return job
 
 
-def _belong_to(repository: str, thread: int | None, series: int | None) -> ColumnElement[bool]:
-    """The jobs of an issue or of a series; the other argument is None. If both are None, there are none."""
-    return and_(jobs.c.repository == repository, jobs.c.thread == thread, jobs.c.series == series)
+def belong_to(topic: Topic) -> ColumnElement[bool]:
+    """The attempts at a topic."""
+    return and_(jobs.c.repository == topic.repository, jobs.c.thread == topic.thread, jobs.c.series == topic.series)
 
 
 async def _find_next_attempt(connection: AsyncConnection, request: JobRequest) -> int:
-    query = select(func.max(jobs.c.attempt)).where(_belong_to(request.repository, request.thread, request.series))
+    query = select(func.max(jobs.c.attempt)).where(belong_to(request.topic))
     return ((await connection.execute(query)).scalar_one() or 0) + 1
 
 
@@ -429,7 +430,7 @@ async def fetch_spent(
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     today, of_repository = jobs.c.created_at >= day, jobs.c.repository == repository
     which: Mapping[Scope, Sequence[ColumnElement[bool]]] = {
-        Scope.ISSUE: (_belong_to(repository, thread, series),),
+        Scope.ISSUE: (belong_to(Topic(repository, thread, series)),),
         Scope.USER_DAY: (jobs.c.requested_by == requested_by, today),
         Scope.REPOSITORY_DAY: (of_repository, today),
         Scope.REPOSITORY_MONTH: (of_repository, jobs.c.created_at >= day.replace(day=1)),

@@ -1,7 +1,8 @@
 """Chooses the commit that a job begins from. The host's answer decides, and the machine must confirm the same commit.
 
 What a pull request brings in beside the approved diff is what its base commit comes from. So a job of an issue begins
-from a commit of its base branch. A worktree or a task of its own may begin anywhere: no pull request is made of it.
+from a commit of its base branch. A worktree or a task of its own may begin anywhere: GitHub is asked before a pull
+request is made of it.
 
 With an `environment_branch`, a job for which no commit is chosen begins from the newest one of that branch. The base
 branch must contain it, because the pull request goes there. A rebase moves a change to the base branch itself.
@@ -13,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from runner.model.environment import Profile
+from runner.model.environment import NEWEST, Profile
 from runner.model.job import Job, JobKind
 from runner.model.jobd_answers import JobdError
 from runner.steps.runtime import Runtime, update_job
@@ -31,7 +32,7 @@ class NoBaseCommit(Exception):  # noqa: N818 - a fact about a job
 def find_branch(profile: Profile, job: Job) -> str:
     """The branch whose newest commit a job begins from, if no commit is chosen for it. Pure."""
     # After a rebase, attempts continue on the branch that the rebase went to.
-    is_configured = profile.base_branch in ("HEAD", job.base_branch)
+    is_configured = profile.base_branch in (NEWEST, job.base_branch)
     if profile.environment_branch and job.thread is not None and job.kind is not JobKind.REBASE and is_configured:
         return profile.environment_branch
     return job.base_branch

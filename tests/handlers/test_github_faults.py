@@ -169,7 +169,7 @@ async def test_a_pull_request_ends_open_once_or_given_up_with_a_reason(counter: 
 async def test_a_pull_request_of_somebody_else_from_our_branch_is_not_taken_for_ours(counter: Counter) -> None:
     job = await counter.add_job()
     await counter.add_pull(job)
-    where, branch = counter.github._world.repository(NAME), name_branch(1, job.id)
+    where, branch = counter.github._world.repository(NAME), name_branch(job)
     await where.git.run("update-ref", f"refs/heads/{branch}", counter.base)
     number = await counter.github.open_pull(NAME, "Mend it", f"<!-- ptq:pull={job.id} -->", "alice", branch)
     await counter.open()

@@ -242,6 +242,9 @@ class ModelGitHub:
     async def fetch_author(self, repository: str, login: str) -> Author:
         raise NotImplementedError
 
+    async def fetch_account_id(self, repository: str, login: str) -> int:
+        raise NotImplementedError
+
     async def list_public_keys(self, repository: str, login: str) -> list[str]:
         raise NotImplementedError
 

@@ -1,4 +1,4 @@
-"""GitHub on behalf of a person: their login, and a comment in their name. No token is kept here.
+"""GitHub on behalf of a person: their account, and a comment in their name. No token is kept here.
 
 The web application flow for GitHub Apps with PKCE (docs.github.com, "Generating a user access token for a GitHub App").
 """
@@ -44,6 +44,14 @@ class OAuthApp:
     api_url: str
 
 
+@dataclass(frozen=True, slots=True)
+class GitHubAccount:
+    """Somebody's account on GitHub. Its login can change, and its id cannot."""
+
+    login: str
+    id: int
+
+
 class GitHubOAuth:
     """Requests to GitHub's OAuth. The session must not keep cookies: they would be sent for the next person."""
 
@@ -82,12 +90,13 @@ class GitHubOAuth:
             raise OAuthFailed("GitHub rejected the sign-in: its code was already used or has expired.")
         return token
 
-    async def fetch_login(self, token: str) -> str:
-        """The login of a token. Raises `OAuthFailed`."""
-        login = (await self._ask("GET", f"{self._app.api_url}/user", token=token)).get("login")
-        if not isinstance(login, str):
+    async def fetch_account(self, token: str) -> GitHubAccount:
+        """Whose token it is. Raises `OAuthFailed`."""
+        found = await self._ask("GET", f"{self._app.api_url}/user", token=token)
+        login, number = found.get("login"), found.get("id")
+        if not isinstance(login, str) or not isinstance(number, int):
             raise OAuthFailed("GitHub did not say who you are.")
-        return login
+        return GitHubAccount(login, number)
 
     async def comment(self, token: str, repository: str, number: int, body: str) -> str:
         """Post a comment as the person, and return its address. Raises `OAuthFailed`.

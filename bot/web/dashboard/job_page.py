@@ -18,9 +18,11 @@ from bot.web.dashboard.forms import new_request_key
 from bot.web.dashboard.listing import name_state
 from handlers.cases import casebook
 from handlers.cases.case import Case
+from handlers.cases.casebook import Pull
 from handlers.commands.rights import Operation, Person, Surface
 from handlers.holds.by_comment import would_take_over
 from handlers.jobs.tell import find_objection
+from handlers.words.form_errors import strip_marks
 from handlers.words.report_comment import render_duration
 from runner.db.schema import jobs
 from runner.model.job import Job, JobState
@@ -64,6 +66,12 @@ class JobDetails:
     case: Case | None
     updates: int | None
     """The number of the pull request that a note updates while it is open."""
+    standing: str | None
+    """The attempt whose diff a note approves now."""
+    accepted: Pull | None
+    """The pull request with the diff of a job without an issue, open or still to be opened."""
+    refused: str
+    """Why the pull request of the last note on a job without an issue was given up; empty if it was not."""
     hold: Hold | None
     ssh_command: str
     """The reader's SSH command for the environment; empty if they cannot enter it."""
@@ -93,8 +101,8 @@ class JobDetails:
         return self.case is None or self.case.active_job_id != job.id
 
     def stands(self, job: Job) -> bool:
-        """Whether a note would approve the job's diff."""
-        return self.case is not None and self.case.standing_job_id == job.id
+        """Whether a note would approve the job's diff. One on the page of a job without an issue does so once."""
+        return self.standing == job.id and (job.thread is not None or self.accepted is None)
 
 
 async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobDetails:
@@ -107,7 +115,10 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         ids = [] if visitor.is_operator else [one.id for one in every]
         hidden = await job_rows.fetch_withheld_among(connection, ids)
         case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
-        updatable = await casebook.fetch_updatable(connection, job) if job.thread is not None else None
+        updatable = await casebook.fetch_updatable(connection, job)
+        standing = await casebook.fetch_standing_id(connection, job.topic)
+        accepted = await _fetch_accepted(connection, job)
+        last = await casebook.fetch_pull(connection, job.id) if job.thread is None else None
         rules = deps.context.rules_for(job.repository) if may_open and job.thread is not None else None
         may_take_over = rules is not None and await would_take_over(connection, deps.context, rules, job)
     machine = deps.context.machines.get(job.machine or "")
@@ -117,6 +128,9 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         hidden=hidden,
         case=case,
         updates=updatable[0].number if updatable else None,
+        standing=standing,
+        accepted=accepted,
+        refused=strip_marks((last and last.abandoned) or ""),
         hold=hold,
         ssh_command=find_ssh_command(hold, machine, visitor) if may_open or visitor.is_operator else "",
         may_start=may_start,
@@ -136,13 +150,20 @@ async def _find_rights(deps: DashboardDeps, visitor: Visitor, job: Job) -> tuple
 
 
 async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:
-    """All jobs of the same issue, newest first."""
-    if job.thread is None:
-        return [job]
-    which = (jobs.c.repository == job.repository, jobs.c.thread == job.thread)
-    return sorted(
-        await job_rows.fetch_recent_jobs(connection, MAX_ATTEMPTS, *which), key=lambda one: one.attempt, reverse=True
-    )
+    """All attempts at the same topic, newest first."""
+    found = await job_rows.fetch_recent_jobs(connection, MAX_ATTEMPTS, job_rows.belong_to(job.topic))
+    return sorted(found, key=lambda one: one.attempt, reverse=True)
+
+
+async def _fetch_accepted(connection: AsyncConnection, job: Job) -> Pull | None:
+    """The pull request of a note on a job without an issue: its own, or that of another attempt with the same diff."""
+    if job.thread is not None:
+        return None
+    pull = await casebook.fetch_pull(connection, job.id)
+    if pull and not pull.abandoned:
+        return pull
+    report = await job_rows.fetch_report_head(connection, job.id)
+    return await casebook.fetch_same_pull(connection, job, report.digest) if report and report.digest else None
 
 
 async def fetch_standing_mark(connection: AsyncConnection, job: Job, secret: bytes) -> str:
@@ -151,14 +172,13 @@ async def fetch_standing_mark(connection: AsyncConnection, job: Job, secret: byt
     It says nothing else, because everybody who sees the job gets it. Without the secret, nobody can try out what it is
     made of.
     """
-    which = (jobs.c.repository == job.repository, jobs.c.thread == job.thread)
-    query = select(jobs.c.id, jobs.c.state).where(*which).order_by(jobs.c.id)
-    rows = (await connection.execute(query)).all() if job.thread is not None else []
+    query = select(jobs.c.id, jobs.c.state).where(job_rows.belong_to(job.topic)).order_by(jobs.c.id)
+    rows = (await connection.execute(query)).all()
     hidden = await job_rows.fetch_withheld_among(connection, [row.id for row in rows])
     attempts = [(row.id, name_state(row.state, is_hidden=row.id in hidden)) for row in rows]
     case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
-    held = await fetch_hold(connection, job.id)
-    standing = (attempts or job.state, case, held, job.cancel_requested_at)
+    held, accepted = await fetch_hold(connection, job.id), await _fetch_accepted(connection, job)
+    standing = (attempts, case, held, job.cancel_requested_at, accepted and accepted.number)
     return hmac.new(secret, f"standing\0{standing!r}".encode(), "sha256").hexdigest()[:16]
 
 

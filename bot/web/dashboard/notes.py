@@ -1,6 +1,10 @@
-"""Opens a pull request: posts a note as the person's own comment in the thread, which is then handled like any other.
+"""Opens a pull request with a person's note.
 
-This needs a token of the person. It is requested just before (`sign_in`), and revoked after the comment was posted.
+On a job of an issue, the note is posted as the person's own comment in the thread, which is then handled like any
+other. A job without an issue has no thread, so the note is stored here, with the id of the person's account.
+
+This needs a token of the person. It is requested just before (`sign_in`), and revoked after the note was accepted. So
+GitHub itself says whose note it is, at that moment; the session alone would say who signed in some hours ago.
 GitHub counts the comment against the person's limits, so it does not use the installation's write budget:
 https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#primary-rate-limit-for-authenticated-users
 
@@ -24,13 +28,18 @@ from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.forms import ActionRefused, Fields, FormRefusal, admit, handle_form
 from bot.web.dashboard.sign_in import NOTE_COOKIE, NOTE_COOKIE_LASTS, SignIn
 from handlers.cases import casebook
-from handlers.commands.rights import Operation
+from handlers.cases.withheld import fetch_withheld
+from handlers.commands.rights import Operation, Person
 from handlers.commands.table import Command, find_command_with_mail, parse_commands
-from handlers.pulls.note import DOUBLE_QUOTES, MAX_NOTE, MIN_LETTERS, NOTE_EXAMPLE, parse_note
-from handlers.pulls.pulls import find_fault
+from handlers.jobs.history import settle_base_branch
+from handlers.ports import GitHubError, GitHubUnavailable
+from handlers.pulls.note import DOUBLE_QUOTES, MAX_NOTE, MIN_LETTERS, NOTE_EXAMPLE, NoteText, parse_note
+from handlers.pulls.pulls import NotApproved, approve_on_page, find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
+from handlers.words.report_comment import approvable, find_secrets
 from runner.aside import run_aside
 from runner.model.job import DIGEST_SHOWN, Job, Report
+from runner.rows import job_rows
 from runner.rows.claims import Claims
 
 log = structlog.get_logger()
@@ -69,12 +78,10 @@ class NotePages:
         visitor = self._deps.sessions.read(request)
         if visitor.login is None:
             return self._sign_in.leave(request.path)
-        job = await self._deps.find_job(request, visitor)
+        job = await self._find_job(request, visitor)
         report, updates = await self._find_standing(job)
         if report is None:
-            return self._deps.renderer.render_message(
-                visitor, "No note", "There's no diff of this job to open a pull request from.", 409
-            )
+            return self._deps.renderer.render_message(visitor, "No note", await self._explain_no_form(job), 409)
         if not self._find_token(request, visitor, job):
             if BACK in request.query:
                 return self._deps.renderer.render_message(
@@ -87,12 +94,32 @@ class NotePages:
         self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
     ) -> web.Response:
         """The form of a note that was refused. It has the digest of the diff that is shown next to it."""
-        job = await self._deps.find_job(request, visitor)
+        job = await self._find_job(request, visitor)
         report, updates = await self._find_standing(job)
         if report is None:
             raise self._deps.refuse(visitor)
         has_token = bool(self._find_token(request, visitor, job))
         return await run_for_page(self._draw, visitor, job, report, updates, fields, refusal, has_token=has_token)
+
+    async def _find_job(self, request: web.Request, visitor: Visitor) -> Job:
+        """The job in the address, with the branch that its pull request goes to."""
+        job = await self._deps.find_job(request, visitor)
+        rules, github = self._deps.context.rules_for(job.repository), self._deps.context.github
+        try:
+            return await settle_base_branch(github, rules, job) if rules else job
+        except (GitHubError, GitHubUnavailable):
+            return job
+
+    async def _explain_no_form(self, job: Job) -> str:
+        """Why a note on this job's diff would not be accepted."""
+        async with self._deps.context.db.read() as connection:
+            report = await job_rows.fetch_report(connection, job.id)
+            withheld = await fetch_withheld(connection, job.id)
+        if report and report.digest and not withheld:
+            secrets = await run_aside(report.size, find_secrets, report, self._deps.context.secrets)
+            if secrets:
+                return f"This diff adds a possible secret in {secrets[0]}, so it cannot become a pull request."
+        return "There's no diff of this job that waits for a note. The job's page says what became of it."
 
     def _draw(
         self,
@@ -124,7 +151,7 @@ class NotePages:
         )
 
     async def post(self, request: web.Request) -> web.Response:
-        """Post a note as the person's own comment, and revoke the token."""
+        """Accept a note, and revoke the token."""
         response = await handle_form(self._deps, self._write, self._show_again, "/jobs/{id}/note")(request)
         if response.status == 303 and (pen := self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)):
             await self._oauth.revoke(pen["token"])
@@ -133,33 +160,53 @@ class NotePages:
 
     async def _write(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
         job = await self._deps.find_job(request, visitor)
-        await admit(self._deps, visitor, job.repository, Operation.OPEN_PULL)
+        person, _ = await admit(self._deps, visitor, job.repository, Operation.OPEN_PULL)
         token, (report, _) = self._find_token(request, visitor, job), await self._find_standing(job)
+        path = f"/jobs/{job.id}?posted={visitor.sign(job.id)}"
         if report is None:
+            if await self._was_accepted(person, job, fields):
+                return path
             raise ActionRefused(
                 "This diff is no longer waiting for a note: the job's page says what became of it.", 409
             )
         if not token:
             raise ActionRefused("Your GitHub authorization has expired. Your text is kept.")
         body = render_note(fields.get("digest", ""), fields.get("title", ""), fields.get("note", ""))
-        await run_aside(report.size, check_note, body, report)
-        await self._post_once(token, visitor.login or "", job, body)
-        log.info("dashboard.noted", **job.log_context(), by=visitor.login)
-        return f"/jobs/{job.id}?posted={visitor.sign(job.id)}"
+        note = await run_aside(report.size, check_note, body, report)
+        # If the form was sent twice, the second request waits for the first one, on any replica.
+        for _ in range(TRIES):
+            async with self._claims.hold(f"note {job.id} {person.name}") as mine:
+                if mine:
+                    if job.thread is not None:
+                        await self._post_once(token, person.name, job, body)
+                    elif not await self._was_accepted(person, job, fields):
+                        await self._approve(token, person, job, note)
+                    log.info("dashboard.noted", **job.log_context(), by=person.name)
+                    return path
+            await asyncio.sleep(TRY_AGAIN_S)
+        raise ActionRefused("Your note is still being sent. Look at the job's page in a moment.", 409)
+
+    async def _was_accepted(self, person: Person, job: Job, fields: Fields) -> bool:
+        """Whether this note on a job without an issue was accepted before."""
+        async with self._deps.context.db.read() as connection:
+            pull = await casebook.fetch_pull(connection, job.id) if job.thread is None else None
+        is_theirs = pull is not None and pull.approver.casefold() == person.name.casefold() and not pull.abandoned
+        return is_theirs and pull is not None and pull.note == _read_text(fields.get("note", ""))
+
+    async def _approve(self, token: str, person: Person, job: Job, note: NoteText) -> None:
+        """Store the note on a job without an issue. Raises `ActionRefused`, and what `handle_form` knows."""
+        account = await self._oauth.fetch_account(token)
+        if account.login.casefold() != person.name.casefold():
+            raise ActionRefused("You're signed in to GitHub as a different user. Please sign out here first.")
+        try:
+            await approve_on_page(self._deps.context, person, account.id, job, note)
+        except NotApproved as refused:
+            raise ActionRefused(str(refused), 409, refused.field) from None
 
     async def _post_once(self, token: str, login: str, job: Job, body: str) -> None:
-        """Post a comment unless it exists. Raises `ActionRefused` and `OAuthFailed`.
-
-        If the form was sent twice, the second request waits for the first one, on any replica.
-        """
-        for _ in range(TRIES):
-            async with self._claims.hold(f"note {job.id} {login}") as mine:
-                if mine:
-                    if not await self._is_there(login, job, body):
-                        await self._comment(token, login, job, body)
-                    return
-            await asyncio.sleep(TRY_AGAIN_S)
-        raise ActionRefused("Your note is still being posted. Check the thread in a moment.", 409)
+        """Post a comment unless it exists. Raises `OAuthFailed`."""
+        if not await self._is_there(login, job, body):
+            await self._comment(token, login, job, body)
 
     async def _comment(self, token: str, login: str, job: Job, body: str) -> None:
         # The person's token may write to another repository that has the name now.
@@ -186,7 +233,10 @@ class NotePages:
         """The report of a job whose diff a note would approve, and the pull request that it updates while open."""
         async with self._deps.context.db.read() as connection:
             report = await casebook.fetch_awaiting_note(connection, job)
-            updatable = await casebook.fetch_updatable(connection, job) if job.thread is not None else None
+            updatable = await casebook.fetch_updatable(connection, job)
+        secrets = self._deps.context.secrets
+        if report is None or not await run_aside(report.size, approvable, job, report, secrets):
+            return None, None
         return report, updatable[0].number if updatable else None
 
 
@@ -194,15 +244,21 @@ def render_note(digest: str, title: str, note: str) -> str:
     """The comment that the person would write in the thread. Pure."""
     words = " ".join(re.sub(DOUBLE_QUOTES, "'", title).split())
     option = f' --title "{words}"' if words else ""
-    return f"/ptq pr {digest.strip()}{option}\n\n{note.replace(chr(13), '').strip()}".strip()
+    return f"/ptq pr {digest.strip()}{option}\n\n{_read_text(note)}".strip()
 
 
-def check_note(body: str, report: Report) -> None:
-    """Raise `ActionRefused` for a note that the thread would refuse, or that has another command. Pure."""
+def _read_text(note: str) -> str:
+    return note.replace("\r", "").strip()
+
+
+def check_note(body: str, report: Report) -> NoteText:
+    """The note. Raises `ActionRefused` for one that the thread would refuse, or that has another command. Pure."""
     if find_command_with_mail(body):
         raise ActionRefused("A note cannot contain an e-mail from GitHub. Put a > before each line of it.", 409, "note")
     commands = parse_commands(body)
     if len(commands) != 1 or not isinstance(commands[0], Command) or commands[0].verb != "pr":
         raise ActionRefused("A note cannot contain other commands, such as /ptq cancel.", 409, "note")
-    if fault := find_fault(parse_note(commands[0]), report, []):
+    note = parse_note(commands[0])
+    if fault := find_fault(note, report, []):
         raise ActionRefused(fault.on_page, 409, "note")
+    return note

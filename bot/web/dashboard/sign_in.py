@@ -1,8 +1,9 @@
 """Sign-in and sign-out, with the App's OAuth.
 
-The token only identifies the person, and is revoked at once. One case needs it longer: a note that is posted as the
-person's own comment. GitHub is then asked for another token, without a click if the person has agreed before. That
-token stays encrypted in the person's browser until the note is posted, for an hour at most.
+The token only identifies the person, and is revoked at once. One case needs it longer: a note. It is posted as the
+person's own comment; on a job without an issue, GitHub says with it whose note it is. GitHub is then asked for another
+token, without a click if the person has agreed before. That token stays encrypted in the person's browser until the
+note is sent, for an hour at most.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ STATE_COOKIE = "trip"
 STATE_COOKIE_LASTS = timedelta(minutes=10)
 
 NOTE_COOKIE = "pen"
-"""The cookie with the token for posting a note, and its job."""
+"""The cookie with the token for a note, and its job."""
 NOTE_COOKIE_LASTS = timedelta(hours=1)
 
 CALLBACK = "/sign-in/callback"
@@ -103,7 +104,7 @@ class SignIn:
         self._used[trip["state"]] = True
         try:
             token = await self._oauth.redeem(code, trip["verifier"], self._redirect_uri)
-            login = await self._oauth.fetch_login(token)
+            login = (await self._oauth.fetch_account(token)).login
         except OAuthFailed as failed:
             return self._refuse(visitor, str(failed))
         if not trip["job"]:
