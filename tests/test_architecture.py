@@ -333,7 +333,7 @@ def describe_kind(kind: JobKind) -> str:
     """A row of the document's table, without its last column."""
     row = KINDS[kind]
     steps = ", ".join(f"({step})" if step in row.may_skip else step for step in row.steps)
-    thread = {True: "yes", False: "no", None: "as the job that was held"}[row.has_thread]
+    thread = {True: "yes", False: "no", None: "as the job that it follows"}[row.has_thread]
     agent = "on conflicts" if JobState.RUNNING in row.may_skip else "yes" if row.has_agent else "no"
     return f"| {kind} | {steps} | {thread} | {agent} | {'yes' if JobState.COLLECTING in row.steps else 'no'} | "
 

@@ -136,7 +136,7 @@ def retry_job_(
     anyway: Anyway = False,
     fresh: Fresh = False,
 ) -> None:
-    """Continue the last attempt on the issue that a job belongs to, like /ptq retry there."""
+    """Continue the last attempt on a job's issue, like /ptq retry there, or the last attempt at its task."""
     from bot.operations.launch import IssueOrder, describe_task, go_on
     from handlers.commands.options import Options
     from handlers.jobs.start import RETRY
@@ -170,7 +170,7 @@ def rebase_job_(
     machine: Machine = None,
     anyway: Anyway = False,
 ) -> None:
-    """Bring the current diff of the issue that a job belongs to onto a newer commit, like /ptq rebase there."""
+    """Bring the current diff of a job's issue onto a newer commit, like /ptq rebase there, or that of its task."""
     from bot.operations.launch import IssueOrder, describe_task, go_on
     from handlers.commands.options import Options
     from handlers.rules import REBASE

@@ -24,7 +24,7 @@ from bot.demo.playground import LABEL, MAINTAINER, STRANGER, Playground
 from bot.demo.repository import BRANCH, ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.demo.tryout import run_tryout
 from github_standin import Pull
-from runner.model.job import Job
+from runner.model.job import Job, Topic
 from runner.rows import job_rows
 
 Value = TypeVar("Value")
@@ -100,7 +100,7 @@ class Story:
 
     async def _last_job(self) -> Job | None:
         async with self._playground.service.context.db.read() as connection:
-            return await job_rows.fetch_last_job(connection, NAME, self._number)
+            return await job_rows.fetch_last_job(connection, Topic(NAME, self._number))
 
     async def _read_the_report(self, job: Job) -> str:
         self._act("The issue gets its report", "one new comment; the status comment shrinks to a line that links it")

@@ -220,7 +220,7 @@ async def tell_job(settings: Settings, job_id: str, words: str) -> str:
         try:
             await tell(connection, find_operator(), job, words, f"terminal {token_hex(8)}", datetime.now(UTC))
         except NotTold as reason:
-            how = f"To start another attempt: ptq-bot jobs retry {job.id} WORDS" if job.thread else "Start a new task"
+            how = f"To start another attempt: ptq-bot jobs retry {job.id} WORDS"
             raise NotDone(f"{reason} {how}" if reason.is_late else strip_marks(str(reason))) from None
     return f"{say_told(job)}\n"
 

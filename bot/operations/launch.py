@@ -17,9 +17,10 @@ from handlers.commands.rights import Person
 from handlers.context import Context
 from handlers.events import Repository
 from handlers.jobs.start import StartRequest, start_unheard
+from handlers.jobs.task_attempts import FurtherAttempt, start_further
 from handlers.jobs.tasks import Refused, TaskRequest, start_off_thread
 from handlers.ports import NotFound
-from handlers.rules import PRESETS, RepositoryRules
+from handlers.rules import PRESETS, REBASE, RepositoryRules
 from handlers.text.sanitize import redact
 from runner.agents import AgentSpec
 from runner.characters import show_for_terminal
@@ -77,14 +78,24 @@ async def start_from_terminal(settings: Settings, repository: str, number: int, 
 
 
 async def go_on(settings: Settings, job_id: str, order: IssueOrder) -> Job:
-    """Start another job on the issue of a job. Raises `UnknownJob`, and what `start_task` raises."""
+    """Start another job on the issue of a job, or another attempt at its task.
+
+    Raises `UnknownJob`, and what `start_task` raises.
+    """
     async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
         job = await job_rows.fetch_job(connection, job_id)
     if job is None:
         raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     if job.thread is None:
-        raise Refused(f"job {job.id} has no issue, so it cannot be continued")
+        async with open_context(settings) as context:
+            person, asked = await ask_about(context, settings, find_operator(), job.repository)
+            return await start_further(context, person, asked, job, read_further(order, f"terminal {token_hex(8)}"))
     return await start_from_terminal(settings, job.repository, job.thread, order)
+
+
+def read_further(order: IssueOrder, occasion: str) -> FurtherAttempt:
+    """The same order for a job without an issue. Pure."""
+    return FurtherAttempt(occasion, order.advice, order.options, order.preset == REBASE, order.onto)
 
 
 def list_presets(settings: Settings) -> str:

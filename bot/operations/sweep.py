@@ -38,7 +38,7 @@ from handlers.rules import VERIFY, RepositoryRules
 from handlers.text.sanitize import redact
 from handlers.words.verified import explain_outcome, find_outcome
 from runner.characters import show_for_terminal
-from runner.model.job import Job, JobState, Posts
+from runner.model.job import Job, JobState, Posts, Topic
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
 from runner.rows.pauses import fetch_pauses, find_pause
@@ -199,7 +199,7 @@ class _Sweep:
     async def _check_all(self, connection: AsyncConnection) -> None:
         """Raise `NotStarted` if a pause, or a cap of the repository or the person, blocks all jobs."""
         await check_not_paused(connection, self._rules.name)
-        await check_caps(connection, self._context, self._rules, None, self._person.name)
+        await check_caps(connection, self._context, self._rules, Topic(self._rules.name, None), self._person.name)
 
     async def _foresee(self, issue: Issue) -> Row:
         context, name = self._context, self._rules.name

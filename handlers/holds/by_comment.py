@@ -25,7 +25,7 @@ from handlers.rules import RepositoryRules
 from handlers.words import replies
 from runner.jobd.access.admission import MAX_KEYS, read_key
 from runner.jobd.files import Failure
-from runner.model.job import Job, JobKind, JobState
+from runner.model.job import Job, JobKind, JobState, Topic
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_hold
 from runner.rows.machine_states import fetch_sightings
@@ -49,10 +49,11 @@ def choose_keys(offered: Iterable[str]) -> list[str]:
 async def find_newest(connection: AsyncConnection, repository: str, number: int) -> Job | None:
     """The newest job of an issue whose environment is useful: an ended job in which nobody has worked counts only if no
     other has results."""
-    last = await job_rows.fetch_last_job(connection, repository, number)
+    issue = Topic(repository, number)
+    last = await job_rows.fetch_last_job(connection, issue)
     if last is None or last.active or last.kind is not JobKind.VERIFY:
         return last
-    return await job_rows.fetch_last_job(connection, repository, number, reported=True) or last
+    return await job_rows.fetch_last_job(connection, issue, reported=True) or last
 
 
 async def take_over(

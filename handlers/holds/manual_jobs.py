@@ -173,6 +173,7 @@ async def start_task(
         **choice.wanted(),
         requested_by=hold.person,
         requested_at=now,
+        task=task,
         prompt=render_task(held.name or held.id, rules, task, token_hex(8), skills=held.skills),
         pinned_to=None,
         follows=None,

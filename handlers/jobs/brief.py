@@ -110,12 +110,32 @@ def render_task(worktree: str, rules: RepositoryRules, task: str, nonce: str, *,
 
 
 def render_off_thread(
-    preset: Preset, rules: RepositoryRules, task: str, nonce: str, *, skills: Sequence[str] = ()
+    preset: Preset,
+    rules: RepositoryRules,
+    task: str,
+    nonce: str,
+    *,
+    skills: Sequence[str] = (),
+    steering: str = "",
+    earlier: EarlierAttempt | None = None,
 ) -> str:
-    """The prompt for an agent with a preset and a person's instructions instead of an issue."""
+    """The prompt for an agent with a preset and a person's instructions instead of an issue.
+
+    `steering` is what they add for an attempt that continues the `earlier` one.
+    """
     more = {"parent": _choose_template(preset), "worktree": None, "outcomes": _choose_outcomes(preset)}
     goal = "do the task below" if preset.needs_advice else preset.goal
-    return _render_words("off_thread.md.j2", replace(preset, goal=goal), rules, task, nonce, more, skills)
+    return _render_words(
+        "off_thread.md.j2",
+        replace(preset, goal=goal),
+        rules,
+        task,
+        nonce,
+        more,
+        skills,
+        steering=steering,
+        earlier=earlier,
+    )
 
 
 def render_told(words: str, at: datetime, nonce: str) -> str:
@@ -133,17 +153,20 @@ def _render_words(
     nonce: str,
     more: Mapping[str, object],
     skills: Sequence[str],
+    *,
+    steering: str = "",
+    earlier: EarlierAttempt | None = None,
 ) -> str:
     """Render a template without an issue."""
-    words = reveal(task)[:MAX_STEERING]
+    words, advice = reveal(task)[:MAX_STEERING], reveal(steering)[:MAX_STEERING]
     values = {
         "preset": preset,
         "rules": rules,
         "protected_paths": NAMED_PATHS,
-        "nonce": choose_nonce(nonce, (words,)),
-        "steering": None,
+        "nonce": choose_nonce(nonce, (*_texts_of_earlier(earlier), words, advice)),
+        "steering": Untrusted(advice, "the person who asked"),
         **_describe_skills(skills),
-        "earlier": None,
+        "earlier": _describe_earlier(earlier) if earlier else None,
         "task": Untrusted(words, "the person who gave the task"),
     }
     return _templates().get_template(template).render({**values, **more})
@@ -157,13 +180,17 @@ def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:
 
 
 def _texts_of(snapshot: Snapshot, earlier: EarlierAttempt | None) -> Iterator[str]:
-    if earlier:
-        yield from (earlier.failure, earlier.report, earlier.worklog, earlier.repro)
+    yield from _texts_of_earlier(earlier)
     yield from (snapshot.title, snapshot.author, snapshot.body, *snapshot.labels, *snapshot.links)
     for comment in snapshot.comments:
         yield from (comment.author, comment.body)
     for repro in snapshot.repros:
         yield from (repro.origin, repro.code)
+
+
+def _texts_of_earlier(earlier: EarlierAttempt | None) -> Iterator[str]:
+    if earlier:
+        yield from (earlier.failure, earlier.report, earlier.worklog, earlier.repro)
 
 
 def _choose_outcomes(preset: Preset) -> Mapping[str, str]:

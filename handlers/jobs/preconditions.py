@@ -27,7 +27,7 @@ from runner.aside import run_aside, run_in_thread
 from runner.changes.concerns import is_withheld
 from runner.checks.verification import CheckKind
 from runner.model.caps import CapUse, Scope, find_tightest
-from runner.model.job import Job, JobState, Posts, Report
+from runner.model.job import Job, JobState, Posts, Report, Topic
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
 from runner.rows.pauses import fetch_pauses, find_pause
@@ -153,22 +153,20 @@ async def check_free(
 
 
 async def check_caps(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, thread: int | None, requested_by: str
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, topic: Topic, requested_by: str
 ) -> None:
-    """Raise `NotStarted` if a cap of this issue, person or repository is used up."""
-    if found := await _find_used_up(connection, context, rules, thread, requested_by):
+    """Raise `NotStarted` if a cap of this topic, person or repository is used up."""
+    if found := await _find_used_up(connection, context, rules, topic, requested_by):
         use, is_quota = found
         refused = NotStarted if use.scope is Scope.ISSUE else NothingStarts
         raise refused(replies.render_capped(use, requested_by, is_quota=is_quota))
 
 
 async def _find_used_up(
-    connection: AsyncConnection, context: Context, rules: RepositoryRules, thread: int | None, requested_by: str
+    connection: AsyncConnection, context: Context, rules: RepositoryRules, topic: Topic, requested_by: str
 ) -> tuple[CapUse, bool] | None:
     """The cap that is used up most, and whether it is one of the repository's own quotas."""
-    spent = await job_rows.fetch_spent(
-        connection, repository=rules.name, thread=thread, requested_by=requested_by, now=context.now(), caps=rules.caps
-    )
+    spent = await job_rows.fetch_spent(connection, topic, requested_by=requested_by, now=context.now(), caps=rules.caps)
     uses = [
         (use, is_quota)
         for caps, is_quota in ((rules.caps, False), (rules.own_caps, True))
@@ -195,16 +193,16 @@ async def check_may_replace(connection: AsyncConnection, context: Context, lost:
     if case is None or case.active_job_id:
         raise NotStarted(replies.render_not_again("another job on this issue is running"))
     assert rules
-    if found := await _find_used_up(connection, context, rules, lost.thread, lost.requested_by):
+    if found := await _find_used_up(connection, context, rules, lost.topic, lost.requested_by):
         use, is_quota = found
         raise NotStarted(replies.render_capped(use, lost.requested_by, is_quota=is_quota, again=True))
 
 
-async def find_earlier(connection: AsyncConnection, context: Context, repository: str, number: int) -> EarlierAttempt:
-    """The last attempt on an issue without an active job. Raises `NotStarted` if it cannot be continued."""
+async def find_earlier(connection: AsyncConnection, context: Context, topic: Topic) -> EarlierAttempt:
+    """The last attempt at a topic without an active job. Raises `NotStarted` if it cannot be continued."""
     # An attempt that failed without any result does not count: people mean the work before it.
-    reported = await job_rows.fetch_last_job(connection, repository, number, reported=True)
-    job = reported or await job_rows.fetch_last_job(connection, repository, number)
+    reported = await job_rows.fetch_last_job(connection, topic, reported=True)
+    job = reported or await job_rows.fetch_last_job(connection, topic)
     if job is None:
         raise NotStarted(replies.render_nothing_to_retry(), form_errors.NOTHING_TO_RETRY)
     report = await job_rows.fetch_report(connection, job.id)

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases import casebook
 from handlers.context import Context
-from handlers.jobs.history import leads_to
+from handlers.jobs.history import leads_to, settle_base_branch
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.previous_attempts import EarlierAttempt, recall
 from handlers.rules import REBASE, RepositoryRules
@@ -59,14 +59,13 @@ def is_branch(ref: str) -> bool:
     return len(ref) <= MAX_REF and _BRANCH.fullmatch(ref) is not None and not any(part in f"{ref}/" for part in odd)
 
 
-async def find_rebasable(connection: AsyncConnection, context: Context, repository: str, number: int) -> EarlierAttempt:
+async def find_rebasable(connection: AsyncConnection, context: Context, topic: Topic) -> EarlierAttempt:
     """The attempt whose diff a note could approve, or else the one in the newest pull request. Raises `NotStarted`.
 
     No other attempt: a rebase must not make a diff approvable that was not.
     """
-    case = await casebook.fetch_case(connection, f"{repository}#{number}")
-    pull = await casebook.fetch_brought_pull(connection, Topic(repository, number))
-    job_id = (case and case.standing_job_id) or (pull and pull.job_id)
+    pull = await casebook.fetch_brought_pull(connection, topic)
+    job_id = await casebook.fetch_standing_id(connection, topic) or (pull and pull.job_id)
     job = await job_rows.fetch_job(connection, job_id) if job_id else None
     report = await job_rows.fetch_report(connection, job.id) if job else None
     if job is None or report is None or report.digest is None:
@@ -74,13 +73,14 @@ async def find_rebasable(connection: AsyncConnection, context: Context, reposito
     return recall(job, report, context.secrets)
 
 
-async def find_target(context: Context, rules: RepositoryRules, number: int, onto: str | None) -> Target | None:
-    """The target for an issue's change, as it is on GitHub now; None if there is no change."""
+async def find_target(context: Context, rules: RepositoryRules, topic: Topic, onto: str | None) -> Target | None:
+    """The target for the change of a topic, as it is on GitHub now; None if there is no change."""
     try:
         async with context.db.read() as connection:
-            job = (await find_rebasable(connection, context, rules.name, number)).job
+            job = (await find_rebasable(connection, context, topic)).job
     except NotStarted:
         return None
+    job = await settle_base_branch(context.github, rules, job)
     branch, commit = job.base_branch, None
     if onto is not None and _COMMIT.fullmatch(onto):
         commit = onto.lower()

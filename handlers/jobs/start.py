@@ -46,7 +46,7 @@ from handlers.words import form_errors, replies, status_comment
 from runner.agents.skills import choose_skills
 from runner.aside import run_in_thread
 from runner.checks.verification import CheckKind
-from runner.model.job import Job, JobKind, JobRequest, JobState, Posts, ask_again, derive_job_id
+from runner.model.job import Job, JobKind, JobRequest, JobState, Posts, Topic, ask_again, derive_job_id
 from runner.rows import job_rows
 from runner.rows.check_rows import add_checks, copy_checks
 from runner.rows.tellings import copy_tellings
@@ -101,6 +101,11 @@ class StartRequest:
     def rules(self) -> RepositoryRules:
         """The rules of the repository."""
         return self.person.rules
+
+    @property
+    def topic(self) -> Topic:
+        """The issue."""
+        return Topic(self.rules.name, self.issue.number)
 
     @property
     def requested_by(self) -> str:
@@ -182,7 +187,7 @@ async def _aim(context: Context, request: StartRequest) -> StartRequest:
     """The request with the target of a rebase on GitHub."""
     if request.preset != REBASE:
         return request
-    return replace(request, target=await find_target(context, request.rules, request.issue.number, request.onto))
+    return replace(request, target=await find_target(context, request.rules, request.topic, request.onto))
 
 
 async def _check(context: Context, request: StartRequest) -> None:
@@ -291,7 +296,7 @@ async def _plan(connection: AsyncConnection, context: Context, request: StartReq
     gives_way = await check_free(connection, context, rules.name, number, request.posts)
     earlier, usual, name = None, Choice(rules.agent), request.preset
     if request.preset == RETRY:
-        earlier = await find_earlier(connection, context, rules.name, number)
+        earlier = await find_earlier(connection, context, request.topic)
         name = (request.options.preset or "").casefold() or await find_task(connection, earlier.job)
     elif request.options.preset is not None:
         raise NotStarted(replies.render_preset_for_retry(request.command))
@@ -299,7 +304,7 @@ async def _plan(connection: AsyncConnection, context: Context, request: StartReq
     if earlier and request.options.preset:
         _check_goes_on(preset, earlier)
     if preset.kind is JobKind.REBASE:
-        earlier = await find_rebasable(connection, context, rules.name, number)
+        earlier = await find_rebasable(connection, context, request.topic)
         if request.target is None:
             raise NotStarted(replies.render_nothing_to_rebase(), form_errors.NOTHING_TO_REBASE)
         if request.target.objection:
@@ -307,7 +312,7 @@ async def _plan(connection: AsyncConnection, context: Context, request: StartReq
     if earlier:
         usual = Choice.of(earlier.job)
     elif preset.carries_on:
-        earlier = await find_earlier(connection, context, rules.name, number)
+        earlier = await find_earlier(connection, context, request.topic)
         check_edited(preset, earlier)
     elif preset.has_agent and not request.options.fresh:
         earlier = await find_known(connection, context, rules.name, number, private=private)
@@ -324,7 +329,7 @@ async def _plan(connection: AsyncConnection, context: Context, request: StartReq
             raise NotStarted(replies.render_unfit_option(why), form_errors.say_unfit_option(why, option)) from None
         on_page = form_errors.say_unknown_option(why, option, offers, machines, agent)
         raise NotStarted(replies.render_option_refused(why, offers, machines), on_page) from None
-    await check_caps(connection, context, rules, number, request.requested_by)
+    await check_caps(connection, context, rules, request.topic, request.requested_by)
     return _Plan(preset, choice, earlier, gives_way)
 
 

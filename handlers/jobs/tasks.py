@@ -22,7 +22,7 @@ from handlers.jobs.start import RETRY
 from handlers.rules import Preset, RepositoryRules
 from handlers.text.sanitize import one_line
 from runner.agents.skills import choose_skills, leave_out_repository
-from runner.model.job import Job, JobKind, JobRequest, derive_job_id
+from runner.model.job import Job, JobKind, JobRequest, Topic, derive_job_id
 from runner.rows import job_rows
 
 MAX_TASK = 10_000
@@ -64,7 +64,7 @@ async def start_off_thread(context: Context, person: Person, repository: Reposit
     if not request.words.strip() or len(request.words) > MAX_TASK:
         raise Refused(f"a task has 1 to {MAX_TASK:,} characters", "advice")
     preset = choose_preset(request.preset, rules, context.presets)
-    choice = _choose(context, rules, repository, request.options)
+    choice = choose_options(context, rules, repository, request.options, Choice(rules.agent))
     async with context.db.write() as connection:
         return await _create(connection, context, person, repository, request, preset, choice)
 
@@ -75,10 +75,13 @@ def check_rules(rules: RepositoryRules) -> None:
         raise Refused(f"invalid .github/ptq.toml: {one_line(rules.fault, 300)}")
 
 
-def _choose(context: Context, rules: RepositoryRules, repository: Repository, options: Options) -> Choice:
+def choose_options(
+    context: Context, rules: RepositoryRules, repository: Repository, options: Options, usual: Choice
+) -> Choice:
+    """The agent, model and machine of a task. Raises `Refused` for one that is not offered."""
     offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=repository.private)
     try:
-        return choose(options, offers, Choice(rules.agent), machines, rules.run_caps)
+        return choose(options, offers, usual, machines, rules.run_caps)
     except OptionRefused as refused:
         why = str(refused).replace("`", "")
         if refused.has_choices:
@@ -86,18 +89,20 @@ def _choose(context: Context, rules: RepositoryRules, repository: Repository, op
         raise Refused(why, refused.option) from None
 
 
-def choose_preset(name: str, rules: RepositoryRules, presets: Mapping[str, Preset]) -> Preset:
-    """The preset of that name. Raises `Refused` if it is not allowed, or needs an issue. Pure."""
-    offered = {
-        known.name: known
-        for known in presets.values()
-        if known.has_agent and not known.carries_on and (rules.presets is None or known.name in rules.presets)
-    }
+def choose_preset(
+    name: str, rules: RepositoryRules, presets: Mapping[str, Preset], *, continues: bool = False
+) -> Preset:
+    """The preset of that name. Raises `Refused` if it is not allowed, or needs an issue. Pure.
+
+    With `continues`, there is an earlier attempt, which some presets need.
+    """
+    allowed = [known for known in presets.values() if rules.presets is None or known.name in rules.presets]
+    offered = {known.name: known for known in allowed if known.has_agent and (continues or not known.carries_on)}
     if name in offered:
         return offered[name]
     there_are = f"available: {', '.join(offered) or 'none'}"
     known = presets.get(name)
-    if name == RETRY or (known and (known.carries_on or not known.has_agent)):
+    if name == RETRY or (known and ((known.carries_on and not continues) or not known.has_agent)):
         raise Refused(f"{name} needs an issue; {there_are}", "preset")
     if known:
         raise Refused(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}", "preset")
@@ -126,7 +131,7 @@ async def _create(
     if request.occasion and (given := await job_rows.fetch_job(connection, job_id)):
         return given
     await check_not_paused(connection, rules.name)
-    await check_caps(connection, context, rules, None, person.name)
+    await check_caps(connection, context, rules, Topic(rules.name, None), person.name)
     branch, commit = read_ref(request.ref, rules.environment_branch or rules.base_branch or repository.default_branch)
     skills = choose_skills(context.skills, rules.skills, ())
     if request.ref is not None:
@@ -139,6 +144,7 @@ async def _create(
         thread=None,
         series=series,
         name=f"task{series}",
+        task=request.words,
         preset=preset.name,
         may_change=preset.may_change,
         **choice.wanted(),

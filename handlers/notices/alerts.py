@@ -15,7 +15,7 @@ from handlers.context import Context
 from handlers.notices.notifications import BACK, OUT, draft_concern, draft_machine
 from runner.db.schema import jobs, reports
 from runner.model.caps import WARN_FROM, Caps, CapUse, Scope, find_uses
-from runner.model.job import FINAL
+from runner.model.job import FINAL, Topic
 from runner.model.machines import USABLE, MachineState
 from runner.rows import job_rows
 from runner.rows.machine_states import fetch_machine_states
@@ -136,7 +136,7 @@ async def _find_near(connection: AsyncConnection, context: Context, now: datetim
         people = await _list_people(connection, rules.name, now) if Scope.USER_DAY in caps else []
         for person in people or [""] * bool(caps.keys() & PERIODS):
             spent = await job_rows.fetch_spent(
-                connection, repository=rules.name, thread=None, requested_by=person, now=now, caps=caps
+                connection, Topic(rules.name, None), requested_by=person, now=now, caps=caps
             )
             uses = [use for use in find_uses(caps, spent) if use.scope in PERIODS and use.share >= WARN_FROM]
             found += [(person if use.scope is Scope.USER_DAY else rules.name, use) for use in uses]

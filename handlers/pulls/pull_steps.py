@@ -248,7 +248,7 @@ async def _check_base(context: Context, job: Job) -> None:
 
 def _say_how_to_rebase(job: Job) -> str:
     if job.thread is None:
-        return "begin a task on that branch"
+        return "a rebase on the job's page moves the diff to the newest commit"
     return "`/ptq rebase` moves the diff to the newest commit"
 
 

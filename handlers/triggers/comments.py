@@ -39,7 +39,7 @@ from handlers.ports import NotFound
 from handlers.pulls.pulls import ask_for_pull
 from handlers.rules import REBASE, RepositoryRules
 from handlers.words import replies, tellings
-from runner.model.job import Job
+from runner.model.job import Job, Topic
 from runner.rows import job_rows
 
 router = Router()
@@ -96,7 +96,7 @@ class Request:
     async def fetch_last_job(self) -> Job | None:
         """The newest job of this issue."""
         async with self.context.db.read() as connection:
-            return await job_rows.fetch_last_job(connection, self.rules.name, self.number)
+            return await job_rows.fetch_last_job(connection, Topic(self.rules.name, self.number))
 
 
 @router.register("issue_comment", action="created")
@@ -291,7 +291,7 @@ async def _tell(request: Request, command: Command) -> None:
     words, written_at = f"{command.argument}\n\n{command.body}", request.event.comment.created_at
 
     async def decide(connection: AsyncConnection) -> str:
-        job = await job_rows.fetch_last_job(connection, request.rules.name, request.number)
+        job = await job_rows.fetch_last_job(connection, Topic(request.rules.name, request.number))
         if job is None or not was_requested_before(job, written_at):
             return f"{tellings.say_ended()} {tellings.RETRY}"
         try:

@@ -146,10 +146,10 @@ def render_not_configured(login: str, repository: str) -> str:
 
 
 def render_pull_request_thread() -> str:
-    """Commands on a pull request that is not ours."""
+    """Commands on a pull request that is not ours, or that is of a task without an issue."""
     return (
-        "ptq-bot only works on issues and on its own pull requests. Please write the command on the issue that this "
-        "pull request is about."
+        "ptq-bot only works on issues and on the pull requests that it opened for them. Please write the command on "
+        "the issue that this pull request is about. A task is continued on its page."
     )
 
 

@@ -90,7 +90,7 @@ class KindRow:
     may_skip: frozenset[JobState] = frozenset()
     """The steps that a job of this kind may not need."""
     has_thread: bool | None = True
-    """Whether the job belongs to an issue; None if that depends on the job that was held."""
+    """Whether the job belongs to an issue; None if that depends on the job that it follows."""
     by_hand: bool = False
     """Whether a person works in the environment instead of an agent."""
 
@@ -106,7 +106,7 @@ _NO_CHECKS = frozenset({JobState.VERIFYING})
 KINDS: Mapping[JobKind, KindRow] = {
     JobKind.AGENT: KindRow(_ALL_STEPS, _NO_CHECKS),
     JobKind.VERIFY: KindRow((JobState.PREPARING, JobState.VERIFYING)),
-    JobKind.REBASE: KindRow(_ALL_STEPS, _NO_CHECKS | {JobState.RUNNING}),
+    JobKind.REBASE: KindRow(_ALL_STEPS, _NO_CHECKS | {JobState.RUNNING}, has_thread=None),
     JobKind.WORKTREE: KindRow((JobState.PREPARING,), has_thread=False, by_hand=True),
     JobKind.TASK: KindRow(_ALL_STEPS, _NO_CHECKS, has_thread=False),
     JobKind.RELEASE: KindRow(
@@ -144,6 +144,8 @@ class JobRequest:
     issue share their thread."""
     name: str | None = None
     """The name of the series."""
+    task: str = ""
+    """What a person wrote to its agent instead of an issue; empty for a job of an issue, and without an agent."""
     preset: str
     may_change: bool
     """Whether the agent may propose a change. If not, a diff is refused."""

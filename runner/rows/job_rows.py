@@ -112,14 +112,12 @@ async def fetch_recent_jobs(connection: AsyncConnection, limit: int, *which: Col
     return [_job(row) for row in await connection.execute(query)]
 
 
-async def fetch_last_job(
-    connection: AsyncConnection, repository: str, thread: int, *, reported: bool = False
-) -> Job | None:
-    """The newest job of an issue; with `reported`, the newest with a report or a worklog.
+async def fetch_last_job(connection: AsyncConnection, topic: Topic, *, reported: bool = False) -> Job | None:
+    """The newest attempt at a topic; with `reported`, the newest with a report or a worklog.
 
     A failed rebase has neither, and does not change the attempt that it was for.
     """
-    query = select(jobs).where(jobs.c.repository == repository, jobs.c.thread == thread)
+    query = select(jobs).where(belong_to(topic))
     if reported:
         told = (reports.c.body != "") | (reports.c.worklog != "")
         in_vain = (jobs.c.kind == JobKind.REBASE) & (jobs.c.state != JobState.SUCCEEDED)
@@ -413,24 +411,22 @@ async def fetch_bill(
 
 async def fetch_spent(
     connection: AsyncConnection,
+    topic: Topic,
     *,
-    repository: str,
-    thread: int | None,
-    series: int | None = None,
     requested_by: str,
     now: datetime,
     caps: Mapping[Scope, Caps],
     without: str = "",
 ) -> dict[Scope, Usage]:
-    """The current usage in each scope of a job of this issue or series, requested by this person; `without` one job. A
-    job that begins a series shares no issue scope with others.
+    """The current usage in each scope of an attempt at this topic, requested by this person; `without` one job. With
+    neither thread nor series, a topic has no attempts.
 
     What agents report of themselves counts towards `caps` within `runner.model.caps.bound_self_reported`.
     """
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    today, of_repository = jobs.c.created_at >= day, jobs.c.repository == repository
+    today, of_repository = jobs.c.created_at >= day, jobs.c.repository == topic.repository
     which: Mapping[Scope, Sequence[ColumnElement[bool]]] = {
-        Scope.ISSUE: (belong_to(Topic(repository, thread, series)),),
+        Scope.ISSUE: (belong_to(topic),),
         Scope.USER_DAY: (jobs.c.requested_by == requested_by, today),
         Scope.REPOSITORY_DAY: (of_repository, today),
         Scope.REPOSITORY_MONTH: (of_repository, jobs.c.created_at >= day.replace(day=1)),
@@ -450,9 +446,7 @@ async def fetch_spent_by_others(
     """
     return await fetch_spent(
         connection,
-        repository=job.repository,
-        thread=job.thread,
-        series=job.series,
+        job.topic,
         requested_by=job.requested_by,
         now=job.created_at,
         caps=caps,

@@ -56,6 +56,11 @@ def explain_refusal(job: Job, branch: str, commit: str, *, on_base_branch: bool)
     )
 
 
+def _begins_on_branch(job: Job) -> bool:
+    """Whether a job's base commit has to be on its base branch. A rebase goes to a branch, also of a task's change."""
+    return job.thread is not None or job.kind is JobKind.REBASE
+
+
 async def choose_base_commit(runtime: Runtime, job: Job, earlier: str) -> Job:
     """Store the commit that the machine will be told to check out, and return the job.
 
@@ -66,7 +71,7 @@ async def choose_base_commit(runtime: Runtime, job: Job, earlier: str) -> Job:
     if job.stages_begun:
         return job
     commit, profile = job.base_commit or earlier, runtime.profiles[job.repository]
-    if job.thread is not None and (commit or profile.by_gateway):
+    if _begins_on_branch(job) and (commit or profile.by_gateway):
         commit = await _find_on_branch(runtime, job, commit, find_branch(profile, job))
     if not commit or commit == job.base_commit:
         return job
@@ -111,7 +116,7 @@ async def read_base_commit(runtime: Runtime, job: Job, result: Mapping[str, Any]
     if job.base_commit and said != job.base_commit:
         reason = f"the machine checked out commit {said[:10]}, but was told to check out {job.base_commit[:10]}"
         raise JobdError(WRONG_COMMIT, reason)
-    if job.base_commit or job.thread is None or await _is_on_branch(runtime, job, job.base_branch, said):
+    if job.base_commit or not _begins_on_branch(job) or await _is_on_branch(runtime, job, job.base_branch, said):
         return said
     branch = find_branch(runtime.profiles[job.repository], job)
     # The machine did as it was told if the host has the commit on the other branch.

@@ -25,7 +25,7 @@ from handlers.text.earlier_blocks import drop_earlier
 from handlers.text.links import MAX_ADDRESS, MAX_LINKS
 from handlers.text.repros import ReproScript
 from runner.changes.concerns import OUTCOMES
-from runner.model.job import JobState
+from runner.model.job import JobKind, JobState
 from tests.support.jobs import make_job
 from tests.support.readers import read_blocks
 
@@ -129,6 +129,18 @@ def test_the_prompt_of_a_task_without_an_issue_is_the_reviewed_one(preset: str) 
     path = BRIEFS / f"off-thread-{preset}.md"
     task, skills = "Measure `chunked()` for 10 million rows.", (".claude/skills",)
     prompt = render_off_thread(PRESETS[preset], RULES, task, NONCE, skills=skills)
+    if os.environ.get("PTQ_REWRITE_BRIEFS"):
+        path.write_text(prompt)
+    assert prompt == path.read_text()
+
+
+@pytest.mark.parametrize(("name", "preset", "steering"), [("retry", "ad-hoc", "Use `perf`."), ("rebase", "rebase", "")])
+def test_the_prompt_of_a_further_attempt_at_a_task_is_the_reviewed_one(name: str, preset: str, steering: str) -> None:
+    path, task = BRIEFS / f"off-thread-{name}.md", "Measure `chunked()` for 10 million rows."
+    earlier = replace(
+        EARLIER, job=make_job(kind=JobKind.TASK, attempt=2, preset="ad-hoc", series=1, base_commit="b" * 40)
+    )
+    prompt = render_off_thread(PRESETS[preset], RULES, task, NONCE, steering=steering, earlier=earlier)
     if os.environ.get("PTQ_REWRITE_BRIEFS"):
         path.write_text(prompt)
     assert prompt == path.read_text()

@@ -26,7 +26,7 @@ from handlers.words.replies import render_issue_gone, render_private_before
 from runner.agents import AgentSpec
 from runner.db.database import Database
 from runner.db.schema import replies
-from runner.model.job import JobState, Report, digest_of
+from runner.model.job import JobState, Report, Topic, digest_of
 from runner.rows import job_rows
 from tests.handlers.asked import render_commented
 from tests.support.clock import Clock
@@ -225,7 +225,7 @@ async def test_a_job_of_an_old_delivery_is_of_the_repository_as_it_is_now(tmp_pa
         payload["repository"]["private"] = True
         await ROUTER.dispatch(Event(payload, event="issue_comment", delivery_id="guid"), context)
         async with thread.db.read() as connection:
-            job = await job_rows.fetch_last_job(connection, NAME, ISSUE)
+            job = await job_rows.fetch_last_job(connection, Topic(NAME, ISSUE))
         assert job
         assert not job.private
 

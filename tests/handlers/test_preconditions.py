@@ -50,7 +50,7 @@ async def test_a_refusal_at_a_cap_says_who_can_raise_it(database_url: str, limit
         rules = RepositoryRules("octo/widgets", "mine", **limits)
         async with desk.db.read() as connection:
             with pytest.raises(NotStarted) as caught:
-                await check_caps(connection, desk.context, rules, running().thread, "ada")
+                await check_caps(connection, desk.context, rules, running().topic, "ada")
     assert who in caught.value.reply
 
 

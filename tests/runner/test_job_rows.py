@@ -15,7 +15,7 @@ from runner.changes.artifacts import MAX_PATH
 from runner.db.database import Database
 from runner.db.schema import jobs
 from runner.model.caps import DEFAULT_CAPS, Caps, Scope
-from runner.model.job import FileChange, IllegalMove, Job, JobKind, JobRequest, JobState, Report, ask_again
+from runner.model.job import FileChange, IllegalMove, Job, JobKind, JobRequest, JobState, Report, Topic, ask_again
 from runner.model.machines import Lease
 from runner.model.meter import Meter
 from runner.model.usage import Usage
@@ -218,14 +218,12 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
             await job_rows.save_meter(connection, make_meter("a" * 10, turns=3, run_s=4.0))
         async with database.read() as connection:
             spent = await job_rows.fetch_spent(
-                connection, repository=jobs_made[0].repository, thread=1, requested_by="ada", now=NOON, caps={}
+                connection, Topic(jobs_made[0].repository, 1), requested_by="ada", now=NOON, caps={}
             )
             in_series = [
                 await job_rows.fetch_spent(
                     connection,
-                    repository="octo/gadgets",
-                    thread=None,
-                    series=series,
+                    Topic("octo/gadgets", None, series),
                     requested_by="bob",
                     now=NOON,
                     caps={},
@@ -272,8 +270,10 @@ async def test_what_is_known_of_a_cost_counts_for_others_and_turns_that_an_agent
                 await job_rows.save_meter(connection, meter)
             async with database.read() as connection:
                 assert await job_rows.fetch_meter(connection, job.id) == meter
-                of: dict[str, Any] = {"repository": job.repository, "thread": None, "now": NOON, "caps": DEFAULT_CAPS}
-                read = await job_rows.fetch_spent(connection, requested_by=job.requested_by, **of)
+                of: dict[str, Any] = {"now": NOON, "caps": DEFAULT_CAPS}
+                read = await job_rows.fetch_spent(
+                    connection, Topic(job.repository, None), requested_by=job.requested_by, **of
+                )
             assert read[Scope.USER_DAY] == read[Scope.REPOSITORY_MONTH]
             spent.append(read[Scope.USER_DAY])
     assert spent[0] == known, "its cost is unknown, and most of it is known"
@@ -295,12 +295,13 @@ async def test_what_an_agent_says_of_itself_alone_uses_up_no_cap_of_others(datab
                 await job_rows.insert_job(connection, job)
                 await job_rows.save_meter(connection, make_meter(job.id, **values))
         async with database.read() as connection:
-            of: dict[str, Any] = {"repository": job.repository, "requested_by": "nobody", "now": NOON, "caps": caps}
+            of: dict[str, Any] = {"requested_by": "nobody", "now": NOON, "caps": caps}
+            name, nowhere = job.repository, Topic(job.repository, None)
             claimed, counted, unpriced = [
-                (await job_rows.fetch_spent(connection, thread=number, **of))[Scope.ISSUE] for number in range(3)
+                (await job_rows.fetch_spent(connection, Topic(name, number), **of))[Scope.ISSUE] for number in range(3)
             ]
-            day = (await job_rows.fetch_spent(connection, thread=None, **of))[Scope.REPOSITORY_DAY]
-            rest = (await job_rows.fetch_spent(connection, thread=None, without=job.id, **of))[Scope.REPOSITORY_DAY]
+            day = (await job_rows.fetch_spent(connection, nowhere, **of))[Scope.REPOSITORY_DAY]
+            rest = (await job_rows.fetch_spent(connection, nowhere, without=job.id, **of))[Scope.REPOSITORY_DAY]
     assert (claimed.input_tokens, claimed.output_tokens) == (1_500, 500)
     assert (counted.output_tokens, counted.known_usd) == (10**9, 9_999.0), "the gateway has counted it"
     assert (unpriced.known_usd, unpriced.unpriced) == (0.0, 1)

@@ -14,12 +14,15 @@ import pytest
 from bot.config.settings import load_settings
 from bot.demo.repository import NAME
 from bot.operations.context import UnknownRepository
-from bot.operations.launch import start_task
+from bot.operations.launch import IssueOrder, go_on, start_task
 from bot.operations.reports import read_costs, read_report
 from bot.operations.repositories import pause
 from handlers.commands.options import Options
 from handlers.jobs.preconditions import NotStarted
+from handlers.jobs.start import RETRY
 from handlers.jobs.tasks import Refused, TaskRequest
+from handlers.rules import REBASE
+from tests.stories.test_rebase import RESOLVE, agent, newest, touch_same_lines
 from tests.support import program
 from tests.support.site import Page
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
@@ -78,6 +81,32 @@ async def test_who_follows_a_task_reads_its_report_and_learns_by_the_status_how_
     third = await asyncio.to_thread(program.run, "run", *words, "More.")
     assert (third.returncode, third.stdout) == (1, "")
     assert "the cap of 2 jobs for what @casey asked for today is used up. It resets at 00:00 UTC" in third.stderr
+
+
+async def test_a_task_is_continued_with_a_hint_and_its_diff_rebased_from_the_terminal(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=agent(RESOLVE)) as world:
+        settings, first = load_settings(world.playground.config), await order(world, replace(ORDER, preset="fix"))
+        await world.settle()
+        await go_on(settings, first, IssueOrder(RETRY, advice="Leave the signature alone."))
+        await world.settle()
+        again = (await world.jobs())[0]
+        assert (again.state, again.attempt, again.follows, again.failure) == ("succeeded", 2, first, None)
+        assert again.base_commit == newest(world)
+        for said in ("Mend the last chunk.", "Leave the signature alone.", "It is mended."):
+            assert said in again.prompt, said
+        touch_same_lines(world)
+        await go_on(settings, first, IssueOrder(REBASE))
+        await world.settle()
+        rebased = (await world.jobs())[0]
+        assert (rebased.kind, rebased.state, rebased.failure) == ("rebase", "succeeded", None)
+        assert (rebased.series, rebased.attempt, rebased.base_commit) == (again.series, 3, newest(world))
+        report = await read_report(settings, rebased.id)
+        assert "in conflict: widgets/chunks.py" in report
+        assert "+    for first in range(0, len(items), size):" in report
+        with pytest.raises(NotStarted, match="there is nothing to rebase"):
+            await go_on(settings, first, IssueOrder(REBASE))
+        with pytest.raises(Refused, match="leave out --anyway and --fresh"):
+            await go_on(settings, first, IssueOrder(RETRY, Options(fresh=True)))
 
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (

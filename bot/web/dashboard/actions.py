@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 from aiohttp import web
 
-from bot.operations.launch import IssueOrder, start_on_issue
+from bot.operations.launch import IssueOrder, read_further, start_on_issue
 from bot.web.auth.form_fields import MAX_FORM
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
@@ -31,6 +31,7 @@ from handlers.commands.rights import Operation, Person
 from handlers.events import Repository
 from handlers.jobs.cancel import cancel
 from handlers.jobs.start import RETRY
+from handlers.jobs.task_attempts import start_further
 from handlers.jobs.tasks import TaskRequest, start_off_thread
 from handlers.jobs.tell import NotTold, tell
 from handlers.rules import REBASE
@@ -127,7 +128,8 @@ class Actions:
         person, repository = await admit(self._deps, visitor, name, Operation.START, is_typed=True)
         preset, number = fields.get("preset", ""), fields.get("issue", "").strip().removeprefix("#")
         if number:
-            return await self._start(visitor, fields, person, repository, _read_number(number), preset)
+            order = _read_order(fields, preset)
+            return await self._start(visitor, fields, person, repository, _read_number(number), order)
         task = TaskRequest(
             words=_read_advice(fields),
             preset=preset,
@@ -141,11 +143,11 @@ class Actions:
         return f"/jobs/{job.id}?{STARTED}"
 
     async def follow_up(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
-        """`/ptq retry` with advice, on the issue of a job."""
+        """`/ptq retry` with advice, on the issue of a job; the same for a task."""
         return await self._go_on(request, visitor, fields, RETRY)
 
     async def rebase(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
-        """`/ptq rebase`, optionally onto a branch or commit, on the issue of a job."""
+        """`/ptq rebase`, optionally onto a branch or commit, on the issue of a job; the same for a task."""
         return await self._go_on(request, visitor, fields, REBASE)
 
     async def _show_follow_up(
@@ -213,9 +215,14 @@ class Actions:
     async def _go_on(self, request: web.Request, visitor: Visitor, fields: Fields, preset: str) -> str:
         job = await self._deps.find_job(request, visitor)
         person, repository = await admit(self._deps, visitor, job.repository, Operation.START)
-        if job.thread is None:
-            raise ActionRefused("This job has no issue, so it cannot be continued.", 409)
-        return await self._start(visitor, fields, person, repository, job.thread, preset)
+        order = _read_order(fields, preset)
+        if job.thread is not None:
+            return await self._start(visitor, fields, person, repository, job.thread, order)
+        context, wanted = self._deps.context, read_further(order, derive_request_key(visitor, fields))
+        further = await start_further(context, person, repository, job, wanted)
+        context.notify()
+        log.info("dashboard.launched", **further.log_context(), by=visitor.login)
+        return f"/jobs/{further.id}?{STARTED}"
 
     async def _start(
         self,
@@ -224,10 +231,8 @@ class Actions:
         person: Person,
         repository: Repository,
         number: int,
-        preset: str,
+        order: IssueOrder,
     ) -> str:
-        onto = fields.get("onto", "").strip() or None
-        order = IssueOrder(preset, _read_options(fields), onto, _read_advice(fields))
         trigger = derive_request_key(visitor, fields)
         job = await start_on_issue(self._deps.context, person, repository, number, order, trigger)
         log.info("dashboard.launched", **job.log_context(), by=visitor.login)
@@ -238,6 +243,11 @@ def _read_number(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
         raise ActionRefused("Enter an issue number, such as 12.", 409, "issue")
     return int(text)
+
+
+def _read_order(fields: Fields, preset: str) -> IssueOrder:
+    onto = fields.get("onto", "").strip() or None
+    return IssueOrder(preset, _read_options(fields), onto, _read_advice(fields))
 
 
 def _read_advice(fields: Fields) -> str:
