@@ -213,6 +213,7 @@ def run(
     max_cost: MaxCost = None,
     machine: Machine = None,
     ref: Ref = None,
+    name: Annotated[str, typer.Option(help="Name of the task. Default: task1, task2 and so on.")] = "",
     anyway: Anyway = False,
     fresh: Fresh = False,
     by: By = "",
@@ -227,8 +228,8 @@ def run(
 
     if issue is None and (anyway or fresh):
         give_up("ptq-bot: --anyway and --fresh need --issue", status=2)
-    if issue is not None and (ref is not None or by):
-        give_up("ptq-bot: --issue cannot be combined with --ref or --by", status=2)
+    if issue is not None and (ref is not None or name or by):
+        give_up("ptq-bot: --issue cannot be combined with --ref, --name or --by", status=2)
     if issue is None and not task:
         give_up("ptq-bot: say what the agent should do, or name an issue with --issue", status=2)
     if preset == RETRY:
@@ -245,7 +246,7 @@ def run(
         fresh=fresh,
     )
     if issue is None:
-        starting = start_task(settings, repo, TaskRequest(words, preset or "ad-hoc", ref, options), by)
+        starting = start_task(settings, repo, TaskRequest(words, preset or "ad-hoc", ref, options, name), by)
     else:
         order = IssueOrder(preset or "diagnose", options, advice=words)
         starting = start_from_terminal(settings, repo, issue, order)

@@ -6,7 +6,6 @@ The commands only change the database. Within seconds, the service does the work
 from __future__ import annotations
 
 import asyncio
-import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,7 @@ from bot.operations.reports import UnknownJob, render_json
 from handlers.addresses import find_page_root
 from handlers.holds import takeover
 from handlers.holds.manual_jobs import HoldRefused, KeyHolder
+from handlers.jobs.names import NAME
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
 from runner.db.database import Database, open_existing_database
@@ -36,8 +36,6 @@ MAX_HOURS = 168
 WAIT_S = 60.0
 """How long a takeover waits at the terminal until the machine gives access, in seconds."""
 LOOK_EVERY_S = 0.5
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 
 
 async def take_over(

@@ -18,14 +18,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
 from bot.operations.context import find_operator
-from bot.operations.holds import LOOK_EVERY_S, NAME
+from bot.operations.holds import LOOK_EVERY_S
 from bot.operations.reports import UnknownJob, render_json, render_table
-from bot.operations.worktrees import JOB_ID
 from handlers.cases import casebook
 from handlers.cases.case import Case
 from handlers.cases.retention import delete_logs
 from handlers.commands.rights import Operation, Person
 from handlers.jobs.cancel import cancel
+from handlers.jobs.names import find_name_fault
 from handlers.jobs.tell import NotTold, tell
 from handlers.text.live_transcript import LiveTranscript, join_plain, read_transcript
 from handlers.text.log_redactor import Clean, LogRedactor
@@ -243,13 +243,10 @@ async def rename(connection: AsyncConnection, person: Person, job: Job, name: st
     A job on an issue cannot be renamed, because it is named after its issue.
     """
     person.require(Operation.RENAME)
-    if not NAME.fullmatch(name) or JOB_ID.fullmatch(name):
-        raise NotDone("a name has letters, digits, dots, dashes and underscores, 50 at most, and is no job's id")
     if job.thread is not None:
         raise NotDone(f"job {job.id} belongs to {job.case_key}, and is called by that")
-    same = (jobs.c.name == name, jobs.c.repository == job.repository, jobs.c.series != job.series)
-    if others := await job_rows.fetch_recent_jobs(connection, 1, *same):
-        raise NotDone(f"{others[0].repository} has a job of that name: {others[0].id}")
+    if fault := await find_name_fault(connection, job.repository, name, job.series):
+        raise NotDone(fault)
     attempts = (jobs.c.repository == job.repository, jobs.c.series == job.series)
     await connection.execute(update(jobs).where(*attempts).values(name=name))
     await job_rows.add_event(connection, job.id, now, f"renamed from {job.name} by {person.mention}")

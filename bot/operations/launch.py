@@ -10,12 +10,13 @@ from typing import Any
 
 from bot.config.settings import Settings
 from bot.operations.context import ask_about, find_operator, open_context
-from bot.operations.holds import LOOK_EVERY_S, NAME
+from bot.operations.holds import LOOK_EVERY_S
 from bot.operations.reports import UnknownJob, read_report, render_json, render_table
 from handlers.commands.options import Options, describe_offer
 from handlers.commands.rights import Person
 from handlers.context import Context
 from handlers.events import Repository
+from handlers.jobs.names import NAME
 from handlers.jobs.start import StartRequest, start_unheard
 from handlers.jobs.task_attempts import FurtherAttempt, start_further
 from handlers.jobs.tasks import Refused, TaskRequest, start_off_thread

@@ -6,7 +6,6 @@ and release worktrees.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from bot.config.settings import Settings
 from bot.operations.bases import find_clone_url, find_kind
 from bot.operations.context import find_operator
-from bot.operations.holds import NAME, WAIT_S, find_job, read_guest, wait_for_way_in
+from bot.operations.holds import WAIT_S, find_job, read_guest, wait_for_way_in
 from bot.operations.machines import find_machine
 from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers
 from handlers.commands.rights import Operation, Person
 from handlers.holds.manual_jobs import HoldRefused, KeyHolder, Source, start_task, start_worktree
 from handlers.holds.takeover import fetch_releasable
+from handlers.jobs.names import JOB_ID, NAME
 from handlers.jobs.tasks import MAX_TASK, read_ref
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
@@ -33,8 +33,6 @@ from runner.model.job import Job, JobKind
 from runner.model.machines import Machine, eligible
 from runner.rows import job_rows
 from runner.rows.holds import fetch_holds
-
-JOB_ID = re.compile(r"[0-9a-f]{10}")
 
 
 async def make_worktree(

@@ -17,6 +17,7 @@ from handlers.commands.rights import Operation, Person
 from handlers.context import Context
 from handlers.events import Repository
 from handlers.jobs.brief import render_off_thread
+from handlers.jobs.names import find_name_fault
 from handlers.jobs.preconditions import check_caps, check_not_paused
 from handlers.jobs.start import RETRY
 from handlers.rules import Preset, RepositoryRules
@@ -49,6 +50,8 @@ class TaskRequest:
     ref: str | None = None
     """Any ref that git can fetch, or a commit; None means the newest commit of the base branch."""
     options: Options = field(default_factory=Options)
+    name: str = ""
+    """How it is called; empty lets ptq-bot choose."""
     occasion: str = ""
     """A unique key, if the task may be sent twice by mistake; otherwise empty."""
 
@@ -130,6 +133,8 @@ async def _create(
     job_id = derive_job_id(f"{rules.name}{request.occasion or f'~{series} task'}", context.db.secret)
     if request.occasion and (given := await job_rows.fetch_job(connection, job_id)):
         return given
+    if request.name and (fault := await find_name_fault(connection, rules.name, request.name)):
+        raise Refused(fault, "name")
     await check_not_paused(connection, rules.name)
     await check_caps(connection, context, rules, Topic(rules.name, None), person.name)
     branch, commit = read_ref(request.ref, rules.environment_branch or rules.base_branch or repository.default_branch)
@@ -143,7 +148,7 @@ async def _create(
         private=repository.private,
         thread=None,
         series=series,
-        name=f"task{series}",
+        name=request.name or f"task{series}",
         task=request.words,
         preset=preset.name,
         may_change=preset.may_change,

@@ -85,6 +85,21 @@ async def test_a_task_without_an_issue_is_launched_by_ones_own_words_once(dashbo
     assert "Count the files." in job.prompt
 
 
+async def test_a_task_has_the_name_that_it_was_launched_with_if_no_other_one_has_it(dashboard: Dashboard) -> None:
+    async with dashboard.browser("alice") as browser:
+        await browser.visit("/launch")
+        fields = {**browser.fields("/launch"), "repository": NAME, "preset": "ad-hoc", "advice": "Look."}
+        page = await browser.send("/launch", {**fields, "name": "../x"})
+        assert (page.status, name_wrong_fields(page)) == (409, ["name"])
+        assert "A name has letters, digits, dots, dashes and underscores" in page.text
+        await browser.send("/launch", {**fields, "name": "slow-import"})
+        assert f"{NAME}~slow-import" in browser.page.text
+        page = await browser.send("/launch", {**fields, "name": "slow-import", "occasion": "another-form"})
+        assert (page.status, f"of {NAME} has that name." in page.text) == (409, True)
+    (job,) = await dashboard.jobs()
+    assert job.name == "slow-import"
+
+
 async def test_what_the_thread_would_refuse_is_refused_on_the_page_and_nowhere_else(dashboard: Dashboard) -> None:
     number = await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
     await dashboard.github.close_issue(NAME, number, by="bob")

@@ -255,7 +255,7 @@ async def test_a_task_is_called_otherwise_and_a_job_of_an_issue_is_not(tmp_path:
     assert "renamed from task1 by the operator" in await show_job(settings, "1aaaaaaaaa")
     for job_id, name, words in (
         ("0123456789", "nans", "belongs to octo/widgets#7"),
-        ("1aaaaaaaaa", "task2", "has a job of that name: 2aaaaaaaaa"),
+        ("1aaaaaaaaa", "task2", "job 2aaaaaaaaa of octo/widgets has that name"),
         ("1aaaaaaaaa", "no name", "a name has letters"),
         ("1aaaaaaaaa", "0123456789", "is no job's id"),
     ):

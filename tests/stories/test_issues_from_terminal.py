@@ -52,7 +52,9 @@ async def test_what_cannot_begin_at_the_terminal_is_said(world: World) -> None:
     on = ("run", "--repo", NAME, "--issue")
     assert f"there is no issue #99 in {NAME}" in await run(world, *on, "99", status=1)
     assert "Available presets:" in await run(world, *on, "1", "--preset", "none", status=1)
-    assert "--issue cannot be combined with --ref or --by" in await run(world, *on, "1", "--by", "casey", status=2)
+    assert "--issue cannot be combined with --ref, --name or --by" in await run(
+        world, *on, "1", "--by", "casey", status=2
+    )
     assert "need --issue" in await run(world, "run", "--repo", NAME, "--fresh", "Look.", status=2)
     assert "there is no job 'none'" in await run(world, "jobs", "retry", "none", status=1)
     assert "say what the agent should do" in await run(world, "run", "--repo", NAME, status=2)

@@ -69,10 +69,12 @@ async def test_what_comes_of_a_task_without_an_issue_is_on_its_page(world: World
 
 async def test_who_follows_a_task_reads_its_report_and_learns_by_the_status_how_it_ended(world: World) -> None:
     words = ("--repo", NAME, "--config", str(world.playground.config), "--by", "casey", "--follow")
-    done = await asyncio.to_thread(program.run, "run", *words, "--preset", "fix", "--ref", "main", "Mend it.")
+    named = ("--name", "chunks")
+    done = await asyncio.to_thread(program.run, "run", *words, *named, "--preset", "fix", "--ref", "main", "Mend it.")
     assert done.returncode == 0, done.stderr
     assert "starts with agent script: http://127.0.0.1" in done.stdout
     assert "=== Diff ===" in done.stdout
+    assert "octo/widgets~chunks" in done.stdout
     assert "queued" in done.stderr
     failed = await asyncio.to_thread(program.run, "run", *words, "--preset", "slow", "Please break off.")
     assert failed.returncode == 1
@@ -111,6 +113,7 @@ async def test_a_task_is_continued_with_a_hint_and_its_diff_rebased_from_the_ter
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"words": " "}, "a task has 1 to 10,000 characters"),
+    ({"name": "no name"}, "a name has letters"),
     ({"preset": "verify"}, "verify needs an issue; available: repro, diagnose, fix, ad-hoc, slow"),
     ({"preset": "simplify"}, "simplify needs an issue"),
     ({"preset": "retry"}, "retry needs an issue"),

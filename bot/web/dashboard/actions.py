@@ -45,7 +45,7 @@ JOB = "/jobs/{id}"
 CHOSEN_FIELDS = ("agent", "model", "thinking", "max_turns", "max_cost", "machine")
 """The fields for options with a value, named as those of `Options`."""
 
-LAUNCH_FIELDS = ("repository", "issue", "preset", *CHOSEN_FIELDS, "ref", "anyway", "fresh")
+LAUNCH_FIELDS = ("repository", "issue", "preset", *CHOSEN_FIELDS, "ref", "name", "anyway", "fresh")
 """The fields of the form that starts a job, besides the instructions."""
 
 LINKED_FIELDS = ("repository", "issue", "preset")
@@ -135,6 +135,7 @@ class Actions:
             preset=preset,
             ref=fields.get("ref", "").strip() or None,
             options=_read_options(fields),
+            name=fields.get("name", "").strip(),
             occasion=derive_request_key(visitor, fields),
         )
         job = await start_off_thread(self._deps.context, person, repository, task)
