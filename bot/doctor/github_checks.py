@@ -39,8 +39,8 @@ ENOUGH_LEFT = 0.1
 MAX_WORKFLOWS = 20
 """The most workflows of a repository that are read."""
 
-OUR_BRANCH = "ptq/issue-1-0123456789"
-"""An example of a branch that a note creates."""
+OUR_BRANCHES = ("ptq/issue-1-0123456789", "ptq/task-0123456789")
+"""Examples of the branches that notes create."""
 
 MAX_WILDCARDS = 4
 """A pattern with more of them counts as one that matches: each multiplies the time that a comparison may take."""
@@ -384,30 +384,30 @@ def runs_our_branches(workflow: bytes) -> bool:
     # YAML 1.1 parses the key `on` as true.
     on = found.get("on", found.get(True))
     if isinstance(on, dict) and "push" in on:
-        runs = _takes_branch(on["push"] or {})
+        runs = any(_takes_branch(on["push"] or {}, branch) for branch in OUR_BRANCHES)
     else:
         runs = on == "push" or (isinstance(on, list) and "push" in on)
     return runs and _HAS_POWER.search(workflow) is not None
 
 
-def _takes_branch(push: Any) -> bool:
+def _takes_branch(push: Any, branch: str) -> bool:
     if not isinstance(push, dict):
         return False
     if isinstance(names := push.get("branches"), list):
         taken = False
         for name in (name for name in names if isinstance(name, str)):  # The last match decides.
-            taken = not name.startswith("!") if _fits(name.removeprefix("!")) else taken
+            taken = not name.startswith("!") if _fits(name.removeprefix("!"), branch) else taken
         return taken
     if isinstance(names := push.get("branches-ignore"), list):
-        return not any(isinstance(name, str) and _fits(name) for name in names)
+        return not any(isinstance(name, str) and _fits(name, branch) for name in names)
     # If only tags are listed, branches do not run.
     return not ({"tags", "tags-ignore"} & push.keys())
 
 
-def _fits(name: str) -> bool:
+def _fits(name: str, branch: str) -> bool:
     """Whether a pattern with GitHub's wildcards matches a bot branch: `*` stops at slashes, `**` does not."""
     parts = re.split(r"(\*+)", name)
     if len(parts) // 2 > MAX_WILDCARDS:
         return True
     wild = {part: "[^/]*" if part == "*" else ".*" for part in parts[1::2]}
-    return re.fullmatch("".join(wild.get(part) or re.escape(part) for part in parts), OUR_BRANCH) is not None
+    return re.fullmatch("".join(wild.get(part) or re.escape(part) for part in parts), branch) is not None

@@ -193,6 +193,7 @@ SECRET = "jobs: {a: {env: {K: '${{ secrets.K }}'}}}"
         (f"on: {{push: {{branches: ['**']}}}}\n{SECRET}", True),
         (f"on: {{push: {{branches: ['ptq/*']}}}}\n{SECRET}", True),
         (f"on: {{push: {{branches-ignore: [main]}}}}\n{SECRET}", True),
+        (f"on: {{push: {{branches-ignore: ['ptq/issue-*']}}}}\n{SECRET}", True),
         ("on: push\npermissions: write-all\njobs: {}", True),
         (f"on: {{push: {{branches: ['*']}}}}\n{SECRET}", False),
         (f"on: {{push: {{branches: [main]}}}}\n{SECRET}", False),
