@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
+import aiohttp
 import pytest
 
 from bot.config.settings import load_settings
+from bot.demo.playground import MAINTAINER
 from bot.demo.repository import NAME
 from bot.operations.context import UnknownRepository
 from bot.operations.launch import IssueOrder, go_on, start_task
 from bot.operations.reports import read_costs, read_report
 from bot.operations.repositories import pause
+from github_standin.standin import CLIENT_ID, CLIENT_SECRET
 from handlers.commands.options import Options
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.start import RETRY
@@ -24,8 +27,9 @@ from handlers.jobs.tasks import Refused, TaskRequest
 from handlers.rules import REBASE
 from tests.stories.test_rebase import RESOLVE, agent, newest, touch_same_lines
 from tests.support import program
+from tests.support.dashboard import Browser
 from tests.support.site import Page
-from tests.support.world import FIX, WRITE_REPORT, World, open_world
+from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -109,6 +113,28 @@ async def test_a_task_is_continued_with_a_hint_and_its_diff_rebased_from_the_ter
             await go_on(settings, first, IssueOrder(REBASE))
         with pytest.raises(Refused, match="leave out --anyway and --fresh"):
             await go_on(settings, first, IssueOrder(RETRY, Options(fresh=True)))
+
+
+async def test_a_task_of_the_launch_page_becomes_a_pull_request_by_a_note_on_its_page(tmp_path: Path) -> None:
+    signs_in = f'[dashboard]\nclient_id = "{CLIENT_ID}"\nclient_secret = "{CLIENT_SECRET}"\n'
+    async with (
+        open_world(tmp_path, agent=AGENT, more_toml=signs_in) as world,
+        aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session,
+    ):
+        browser = Browser(world.playground.service.url, session)
+        await browser.sign_in(MAINTAINER, "/launch")
+        wanted = {"repository": NAME, "preset": "fix", "name": "chunks", "advice": "Mend the last chunk."}
+        await browser.fill_in("/launch", wanted)
+        page = browser.path.partition("?")[0]
+        await world.settle()
+        await browser.choose(await browser.visit(f"{page}/note"), MAINTAINER)
+        await browser.fill_in(f"{page}/note", {"note": NOTE})
+        (pull,) = await world.wait(lambda: world.pulls() or None, "the pull request")
+        await world.settle()
+        assert pull.head == f"ptq/task-{page.rpartition('/')[2]}"
+        assert pull.body.startswith(f"**@{MAINTAINER} wrote:**\n\n{NOTE}")
+        assert "range(0, len(items), size)" in world.git("show", f"{pull.head_sha}:widgets/chunks.py")
+        assert f"Pull request #{pull.number}" in (await browser.visit(page)).text
 
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
