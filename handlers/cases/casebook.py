@@ -122,6 +122,8 @@ class Pull:
     """The approver's title; None uses that of the report."""
     approver_id: int | None = None
     """GitHub's id of the approver's account, if they wrote the note on a page; None for a note in a comment."""
+    base_branch: str | None = None
+    """The branch that it goes to; None is the base branch of its job. A task may have begun on another one."""
     commit_sha: str | None = None
     number: int | None = None
     url: str | None = None
@@ -461,11 +463,16 @@ async def fetch_brought_pull(connection: AsyncConnection, topic: Topic) -> Pull 
 async def fetch_updatable(connection: AsyncConnection, job: Job) -> tuple[Pull, Job] | None:
     """The pull request that a note on this job's diff updates while it is open, and the job whose diff it has.
 
-    One for another branch is left alone.
+    One for another branch is left alone. The branch of a task has to be that of its pull request
+    (`handlers.jobs.history.settle_base_branch`).
     """
     pull = await fetch_brought_pull(connection, job.topic)
     made_of = await job_rows.fetch_job(connection, pull.job_id) if pull else None
-    return (pull, made_of) if pull and made_of and made_of.base_branch == job.base_branch else None
+    return (pull, made_of) if pull and made_of and _goes_to(pull, made_of) == job.base_branch else None
+
+
+def _goes_to(pull: Pull, made_of: Job) -> str:
+    return pull.base_branch or made_of.base_branch
 
 
 async def fetch_same_pull(connection: AsyncConnection, job: Job, digest: str) -> Pull | None:
@@ -475,7 +482,7 @@ async def fetch_same_pull(connection: AsyncConnection, job: Job, digest: str) ->
         return None
     # A rebase onto another branch may leave a diff as it was.
     made_of = await job_rows.fetch_job(connection, newest.job_id)
-    return newest if made_of and made_of.base_branch == job.base_branch else None
+    return newest if made_of and job.base_branch in (made_of.base_branch, _goes_to(newest, made_of)) else None
 
 
 async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pull]:

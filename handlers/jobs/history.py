@@ -16,6 +16,8 @@ from runner.model.environment import NEWEST
 from runner.model.history import HistoryError
 from runner.model.job import Job
 
+HEADS = "refs/heads/"
+
 REST = timedelta(seconds=10)
 """How long not to ask again after GitHub did not answer, because waiting jobs would ask at each step."""
 
@@ -39,11 +41,13 @@ async def is_on_branch(github: GitHub, repository: str, branch: str, commit: str
 async def settle_base_branch(github: GitHub, rules: RepositoryRules, job: Job) -> Job:
     """The job with the branch that its pull request goes to.
 
-    A task may begin on the `environment_branch`, and a worktree on whatever is the default branch. Raises what `GitHub`
-    raises.
+    A task may begin on the `environment_branch`, and a worktree on whatever is the default branch; both may name a ref
+    in full. Raises what `GitHub` raises.
     """
-    if job.thread is not None or job.base_branch not in (NEWEST, rules.environment_branch):
+    if job.thread is not None:
         return job
+    if job.base_branch not in (NEWEST, rules.environment_branch):
+        return replace(job, base_branch=job.base_branch.removeprefix(HEADS))
     branch = rules.base_branch or (await github.fetch_repository(job.repository)).default_branch
     return replace(job, base_branch=branch)
 

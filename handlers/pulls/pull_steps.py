@@ -98,8 +98,8 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report) -> Broug
     if report.digest != pull.digest or not is_approvable:
         raise Abandoned("the diff is no longer the one that the note approves, or must not be proposed")
     title = render_pull_title(pull, job, report, context.secrets)
-    earlier = await _find_earlier(context, pull, job)
     job = await settle_base_branch(context.github, rules, job)
+    earlier = await _find_earlier(context, pull, job)
     approved = _Approved(rules, job, report, title, rules.push_to or job.repository)
     if earlier:
         return await _update(context, pull, approved, earlier)

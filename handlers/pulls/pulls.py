@@ -296,7 +296,9 @@ class Pulls(Effect[DuePull]):
     async def _record(self, due: DuePull, brought: Brought) -> None:
         now, pull, job, found = self.context.now(), due.row, due.job, brought.request
         async with self.context.db.write() as connection:
-            await self.store(connection, due.row, number=found.number, url=found.url, **FRESH)
+            base_branch = found.base_branch if job.thread is None else None
+            facts = {"number": found.number, "url": found.url, "base_branch": base_branch}
+            await self.store(connection, due.row, **facts, **FRESH)
             await job_rows.add_event(
                 connection, job.id, now, f"draft pull request #{found.number} by @{pull.approver}'s note"
             )

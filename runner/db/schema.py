@@ -369,6 +369,7 @@ pulls = Table(
     Column("approver_id", Integer),  # GitHub's id of the account; NULL: the note is a comment
     Column("note_url", Text, nullable=False),
     Column("branch", Text, nullable=False),
+    Column("base_branch", Text),  # where it goes; NULL: the base branch of its job
     Column("commit_sha", String(64)),
     Column("number", Integer),
     Column("url", Text),

@@ -284,18 +284,25 @@ async def test_a_confidential_report_of_a_task_gets_no_form(dashboard: Dashboard
         assert (await browser.visit(f"/jobs/{job.id}/note")).status == 409
 
 
+@pytest.mark.parametrize("began_at", ["viable", "HEAD", "refs/heads/main"])
 async def test_the_pull_request_of_a_task_goes_to_the_base_branch_wherever_the_task_began(
-    dashboard: Dashboard,
+    dashboard: Dashboard, began_at: str
 ) -> None:
     rules = cast("dict[str, RepositoryRules]", dashboard.context.repositories)
     rules[NAME] = replace(rules[NAME], environment_branch="viable")
-    await add_task(dashboard, base_branch="viable")
+    await add_task(dashboard, base_branch=began_at)
     async with dashboard.browser("alice") as browser:
+        assert "“Add notes” → main" in (await browser.visit(PAGE)).text
         await go_for_a_note(browser)
         assert "for branch main" in browser.page.text
         await browser.fill_in(f"{PAGE}/note", {"note": NOTE})
         (pull,) = await bring(dashboard)
-    assert pull.base == "main"
+        assert pull.base == "main"
+        # After a rebase, its base branch is the other one.
+        rebased = await add_task(dashboard, "rebased001", "Read me first.\n", attempt=2, base_branch="main")
+        page = await browser.visit(f"/jobs/{rebased.id}")
+        assert f"while it is open, pull request #{pull.number} gets a commit instead" in page.text
+        assert f"{dashboard.github.url}/{NAME}/pull/{pull.number}" in (await browser.visit("/jobs")).html
 
 
 async def test_a_task_that_began_elsewhere_opens_nothing(dashboard: Dashboard) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import structlog
 from aiohttp import web
 
 from bot.web.auth.auth_config import AuthConfig
@@ -14,9 +15,13 @@ from bot.web.auth.sessions import Sessions, Visitor
 from bot.web.auth.visibility import Visibility
 from bot.web.dashboard.rendering import HEADERS, Renderer
 from handlers.context import Context
+from handlers.jobs.history import settle_base_branch
+from handlers.ports import GitHubError, GitHubUnavailable
 from runner.characters import make_storable
 from runner.model.job import Job
 from runner.rows import job_rows
+
+log = structlog.get_logger()
 
 NO_SIGN_IN = (
     "This page is for operators. Nobody can sign in, because ptq.toml has no [dashboard] table. "
@@ -63,6 +68,15 @@ class DashboardDeps:
         if job is None or not await self.visibility.sees(visitor, job):
             raise self.refuse(visitor)
         return job
+
+    async def aim(self, job: Job) -> Job:
+        """The job with the branch that its pull request goes to, as far as GitHub says so now."""
+        rules = self.context.rules_for(job.repository)
+        try:
+            return await settle_base_branch(self.context.github, rules, job) if rules else job
+        except (GitHubError, GitHubUnavailable) as error:
+            log.warning("dashboard.base_branch_unknown", repository=job.repository, reason=str(error))
+            return job
 
     def refuse(self, visitor: Visitor) -> web.HTTPException:
         """The answer for a page that does not exist or that the visitor may not see."""

@@ -64,6 +64,8 @@ class JobDetails:
     hidden: Collection[str]
     """The attempts whose result the reader may not see."""
     case: Case | None
+    base_branch: str
+    """The branch that a pull request of the job goes to."""
     updates: int | None
     """The number of the pull request that a note updates while it is open."""
     standing: str | None
@@ -108,6 +110,7 @@ class JobDetails:
 async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobDetails:
     """The details for this visitor. Permissions are checked again before any action."""
     may_start, may_open = await _find_rights(deps, visitor, job)
+    aimed = await deps.aim(job) if may_open else job
     async with deps.context.db.read() as connection:
         hold = await fetch_hold(connection, job.id)
         told = await fetch_tellings(connection, job.id)
@@ -115,7 +118,7 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         ids = [] if visitor.is_operator else [one.id for one in every]
         hidden = await job_rows.fetch_withheld_among(connection, ids)
         case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
-        updatable = await casebook.fetch_updatable(connection, job)
+        updatable = await casebook.fetch_updatable(connection, aimed)
         standing = await casebook.fetch_standing_id(connection, job.topic)
         accepted = await _fetch_accepted(connection, job)
         last = await casebook.fetch_pull(connection, job.id) if job.thread is None else None
@@ -127,6 +130,7 @@ async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobD
         newest=every[0].id if every else job.id,
         hidden=hidden,
         case=case,
+        base_branch=aimed.base_branch,
         updates=updatable[0].number if updatable else None,
         standing=standing,
         accepted=accepted,

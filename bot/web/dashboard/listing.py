@@ -76,6 +76,7 @@ class ListedJob:
     """A job in a list."""
 
     id: str
+    repository: str
     case_key: str
     title: str
     attempt: int
@@ -244,7 +245,9 @@ def _list(
     key = f"{repository}~{name}" if thread is None else f"{repository}#{thread}"
     title = values.pop("title") or ""
     outcome = mark_confidential(outcome, is_confidential=is_marked)
-    return ListedJob(case_key=key, title=str(title), cost=cost, outcome=outcome, took=took, **values)
+    return ListedJob(
+        repository=repository, case_key=key, title=str(title), cost=cost, outcome=outcome, took=took, **values
+    )
 
 
 def list_states() -> list[str]:

@@ -31,8 +31,6 @@ from handlers.cases import casebook
 from handlers.cases.withheld import fetch_withheld
 from handlers.commands.rights import Operation, Person
 from handlers.commands.table import Command, find_command_with_mail, parse_commands
-from handlers.jobs.history import settle_base_branch
-from handlers.ports import GitHubError, GitHubUnavailable
 from handlers.pulls.note import DOUBLE_QUOTES, MAX_NOTE, MIN_LETTERS, NOTE_EXAMPLE, NoteText, parse_note
 from handlers.pulls.pulls import NotApproved, approve_on_page, find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
@@ -103,12 +101,7 @@ class NotePages:
 
     async def _find_job(self, request: web.Request, visitor: Visitor) -> Job:
         """The job in the address, with the branch that its pull request goes to."""
-        job = await self._deps.find_job(request, visitor)
-        rules, github = self._deps.context.rules_for(job.repository), self._deps.context.github
-        try:
-            return await settle_base_branch(github, rules, job) if rules else job
-        except (GitHubError, GitHubUnavailable):
-            return job
+        return await self._deps.aim(await self._deps.find_job(request, visitor))
 
     async def _explain_no_form(self, job: Job) -> str:
         """Why a note on this job's diff would not be accepted."""

@@ -1,4 +1,4 @@
-"""The account of a person who wrote a note on the page of a job without an issue."""
+"""Pull requests of jobs without an issue: the account of the note's author, and the branch that they go to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ INTEGER = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Add the column."""
+    """Add the columns."""
     with op.batch_alter_table("pulls") as pulls:
         pulls.add_column(sa.Column("approver_id", INTEGER))
+        pulls.add_column(sa.Column("base_branch", sa.Text()))
