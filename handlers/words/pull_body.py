@@ -150,7 +150,9 @@ def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url
 
 
 def _name_authors(job: Job, named: str) -> str:
-    """Who wrote a change. If a person edited it, the earlier agent is not certain."""
+    """Who wrote a change. If a person edited it, the earlier agent is not certain. In a worktree there was none."""
+    if job.by_hand and job.thread is None and not job.task:
+        return job.requested_by
     return f"a coding agent, and edited by {job.requested_by}" if job.by_hand else f"a coding agent{named}"
 
 

@@ -305,6 +305,17 @@ async def test_the_pull_request_of_a_task_goes_to_the_base_branch_wherever_the_t
         assert f"{dashboard.github.url}/{NAME}/pull/{pull.number}" in (await browser.visit("/jobs")).html
 
 
+async def test_the_pull_request_of_a_worktree_names_the_person_who_worked_in_it(dashboard: Dashboard) -> None:
+    await add_task(dashboard, kind=JobKind.RELEASE, preset="worktree", requested_by="casey")
+    async with dashboard.browser("alice") as browser:
+        await go_for_a_note(browser)
+        await browser.fill_in(f"{PAGE}/note", {"note": NOTE})
+        (pull,) = await bring(dashboard)
+    assert "casey on base `" in pull.body
+    assert "a coding agent" not in pull.body
+    assert "Written by casey." in dashboard.visitor.git("log", "-1", "--format=%B", pull.head_sha)
+
+
 async def test_a_task_that_began_elsewhere_opens_nothing(dashboard: Dashboard) -> None:
     await add_task(dashboard, base_branch="refs/pull/12/head")
     async with dashboard.browser("alice") as browser:
