@@ -110,7 +110,7 @@ class JobDetails:
 async def fetch_details(deps: DashboardDeps, visitor: Visitor, job: Job) -> JobDetails:
     """The details for this visitor. Permissions are checked again before any action."""
     may_start, may_open = await _find_rights(deps, visitor, job)
-    aimed = await deps.aim(job) if may_open else job
+    aimed = await deps.aim(job) if may_open and not job.active else job
     async with deps.context.db.read() as connection:
         hold = await fetch_hold(connection, job.id)
         told = await fetch_tellings(connection, job.id)
