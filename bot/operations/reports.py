@@ -53,10 +53,9 @@ async def find_note_page(settings: Settings, job_id: str) -> str:
     if report is None:
         raise NoNotePage(f"no diff of job {job.id} waits for a note: see ptq-bot report {job.id}")
     if settings.dashboard.client_id is None:
-        raise NoNotePage(
-            "nobody can sign in to the pages, so there is no page for a note ([dashboard] client_id in ptq.toml). "
-            "Comment it on the issue: the report there says how"
-        )
+        why = "nobody can sign in to the pages, so there is no page for a note ([dashboard] client_id in ptq.toml)"
+        instead = ". Comment it on the issue: the report there says how" if job.thread is not None else ""
+        raise NoNotePage(f"{why}{instead}")
     return f"{note_url(settings.server.public_url, job.id)}\n"
 
 

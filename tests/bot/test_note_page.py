@@ -11,7 +11,7 @@ from bot.config.settings import Settings, load_settings
 from bot.operations.reports import NoNotePage, UnknownJob, find_note_page
 from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState
-from runner.model.job import JobState
+from runner.model.job import JobKind, JobState
 from runner.rows import job_rows
 from tests.bot.test_cli import configure
 from tests.support.jobs import NOON, make_job, open_database, store_report
@@ -46,3 +46,15 @@ async def test_the_page_for_a_note_is_named_only_while_a_diff_waits_for_one(tmp_
         async with database.write() as connection:
             await casebook.save_pull(connection, pull)
         await find(with_sign_in, "is in pull request #9 already")
+
+
+async def test_the_page_for_a_note_on_a_task_is_named_for_its_newest_diff(tmp_path: Path) -> None:
+    settings = load_settings(configure(tmp_path, 0, ("[agents.mine]", SIGN_IN)))
+    async with open_database(tmp_path) as database:
+        for attempt, job_id in enumerate(("0123456789", "newer00001"), start=1):
+            job = make_job(id=job_id, kind=JobKind.TASK, series=1, attempt=attempt, state=JobState.SUCCEEDED)
+            async with database.write() as connection:
+                await job_rows.insert_job(connection, job)
+                await store_report(connection, make_report(job_id=job_id))
+            assert await find_note_page(settings, job_id) == f"http://127.0.0.1:0/jobs/{job_id}/note\n"
+        await find(settings, "no diff of job 0123456789 waits for a note")
