@@ -26,7 +26,17 @@ from tests.support.meters import make_meter
 JOB = "0123456789"
 PULL = "https://git.example/octo/widgets/pull/9"
 LISTS_AND_SHOWS = (
-    *("costs", "deliveries", "doctor", "holds", "jobs list", "jobs show", "machines check", "machines list"),
+    *(
+        "agents list",
+        "costs",
+        "deliveries",
+        "doctor",
+        "holds",
+        "jobs list",
+        "jobs show",
+        "machines check",
+        "machines list",
+    ),
     *("report", "sweep"),
 )
 
