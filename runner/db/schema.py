@@ -116,7 +116,7 @@ jobs = Table(
     Column("replaces", ForeignKey("jobs.id"), unique=True),  # a job is restarted only once
     Column("adopts", ForeignKey("jobs.id"), unique=True),  # an environment is passed on only once
     Column("name", String(50)),  # of a worktree or a task
-    Column("task", Text, nullable=False, default="", server_default=""),  # instead of an issue
+    Column("task", Text, nullable=False),  # instead of an issue
     Column("pinned_to", String(100)),  # the only machine that it may run on
     Column("posts", String(20), nullable=False, default="all", server_default="all"),  # all, finding, nothing
     Column("confidential", Boolean, nullable=False, default=False, server_default=false()),  # as its case was
