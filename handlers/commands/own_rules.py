@@ -39,6 +39,12 @@ class _Quotas(_RulesTable):
     repository_month: Jobs | None = None
 
 
+MAX_DOTS = 20
+"""Dots outside quotes in a line. The file has two levels of names."""
+
+_QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*+\"|'[^'\n]*+'")
+
+
 class _OwnRules(_RulesTable):
     """The file, described in `docs/commands.md`."""
 
@@ -82,7 +88,11 @@ def _read(content: bytes) -> Mapping[str, Any]:
     if len(content) > MAX_BYTES:
         raise ValueError(f"more than {MAX_BYTES:,} bytes")
     try:
-        return tomllib.loads(content.decode())
+        text = content.decode()
+        # For a name of thousands of parts the parser needs seconds, and nothing else runs meanwhile.
+        if any(line.count(".") > MAX_DOTS for line in _QUOTED.sub("", text).split("\n")):
+            raise ValueError(f"a line has more than {MAX_DOTS} dots outside quotes")
+        return tomllib.loads(text)
     except UnicodeDecodeError:
         raise ValueError("not valid UTF-8") from None
     except RecursionError:

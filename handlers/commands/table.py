@@ -286,8 +286,12 @@ _RULE_OF_MAIL = re.compile(r"_{10,}")
 _MAX_FORWARDED = 700
 _COMMENT = re.compile(r"<!--(?!-?>).*?(?:--!?>|\Z)", re.DOTALL)
 _WHOLE_COMMENT = re.compile(r"<!--(?!-?>).*?--!?>", re.DOTALL)
-_LEFT_OPEN = re.compile(r"<(?:!--(?!-?>)|(?=[!?/a-z])[^<>]*+\Z)", re.IGNORECASE)
-"""A comment or tag that its block does not close: a page may hide everything after it."""
+LEFT_OPEN = re.compile(
+    r"<(?:!--(?!-?>)|(?=[!?/a-z])[^<>]*+\Z"
+    r"|[a-z](?:=\s*+\"[^\"]*+\"|=\s*+'[^']*+'|=(?!\s*+[\"'])|[^<>=])*+=\s*+[\"'])",
+    re.IGNORECASE,
+)
+"""A comment or tag that its block does not close, or a quote in a tag: a page may hide everything after it."""
 _TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)((?:=\s*+\"[^\"]*+\"|=\s*+'[^']*+'|[^>])*+)", re.IGNORECASE)
 _HIDING = re.compile(r"\b(?:hidden|style)\b", re.IGNORECASE)
 _HARMLESS = frozenset(
@@ -322,10 +326,11 @@ _UNDERLINE = re.compile(r" {0,3}(?:-+|=+)\s*")
 """Makes a heading of the paragraph above, on GitHub, where our parser sees the delimiters of a table."""
 
 
-_DISPUTED = re.compile(r"[ \t>*+.)0-9-]*+</?(?:search|source|textarea)(?![a-z0-9-])", re.IGNORECASE)
+_DISPUTED = re.compile(r"[ \t>*+.)0-9-]*+<(?:/?(?:search|source|textarea)(?![a-z0-9-])|![a-z])", re.IGNORECASE)
 """Begins a block of HTML for one of GitHub's parser and ours, and not for the other: they know different names.
 
-https://github.com/github/cmark-gfm/blob/master/src/scanners.re has `source`, and ours has the two others.
+https://github.com/github/cmark-gfm/blob/master/src/scanners.re has `source`, and ours has the two others, and also
+`<!` before a small letter.
 """
 
 _ITEM = re.compile(r" {0,3}(?:[-+*]|[0-9]{1,9}[.)])")
@@ -350,7 +355,7 @@ class _OpenElements:
         return self._is_torn or any(self._open.values())
 
     def read(self, html: str) -> None:
-        self._is_torn = self._is_torn or _LEFT_OPEN.search(_WHOLE_COMMENT.sub("", html)) is not None
+        self._is_torn = self._is_torn or LEFT_OPEN.search(_WHOLE_COMMENT.sub("", html)) is not None
         for closing, tag, attributes in _TAG.findall(_COMMENT.sub("", html)):
             name = tag.lower()
             if closing:
@@ -391,11 +396,14 @@ def _find_starts(source: str, lines: Sequence[str], rest: str) -> _Layout:
     done = 0
     blanks_before = -1
     ends: list[tuple[int, int]] = []
+    fences: list[int] = []
     closing: set[int] = set()
     for before, token in pairwise([Token("", "", 0), *_parser().parse(source)]):
         first, last = token.map or (done, done)
         if token.type in _CLOSING and not token.level:
             closing.add(first)
+        if token.type == "fence":
+            fences.append(first)
         # GitHub's parser may see a list where ours sees a table.
         if token.type in ("table_open", *_CONTAINERS) and not token.level and (item := _ITEM.match(lines[first])):
             ends.append((last, item.end() + 1))
@@ -433,10 +441,24 @@ def _find_starts(source: str, lines: Sequence[str], rest: str) -> _Layout:
     found.end = min(found.end, found.mail)
     disputed = (at for at, line in enumerate(lines) if at not in found.code and _DISPUTED.match(line))
     torn = (at for end, indent in ends for at in _find_contents(lines, end, indent, closing))
-    sure = min(next(disputed, len(lines)), min(torn, default=len(lines)), found.end)
     notes = _find_notes(lines, found.code)
+    # The end of a fence in a footnote may begin one on GitHub.
+    noted = (at for at in fences if at in notes)
+    unsure = _find_unsure(lines, next(disputed, len(lines)))
+    sure = min(unsure, min(torn, default=len(lines)), min(noted, default=len(lines)), found.end)
     found.starts = [start for start in found.starts if start < sure and start not in notes]
     return found
+
+
+def _find_unsure(lines: Sequence[str], disputed: int) -> int:
+    """The first line that GitHub may show as something else, because of a disputed one.
+
+    If that is in a paragraph, what opens above it may go over it.
+    """
+    if disputed == len(lines):
+        return disputed
+    first = next((at + 1 for at in range(disputed - 1, -1, -1) if not lines[at].strip(" \t")), 0)
+    return min(_find_line(_OPENING, lines, first) + 1, disputed)
 
 
 def _measure_indent(line: str) -> int:

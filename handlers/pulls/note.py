@@ -16,7 +16,7 @@ from textwrap import fill
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from handlers.commands.table import Command, parse_commands
+from handlers.commands.table import LEFT_OPEN, Command, parse_commands
 from handlers.text.sanitize import close_fence, fence, make_safe_line, show_code
 from handlers.text.voice import NOTE_PLACEHOLDER
 from runner.characters import drop_invisible, unify
@@ -248,7 +248,10 @@ def _repeats_itself(prose: str) -> bool:
     return len(different) < MIN_WORDS or said < MIN_SAID or len(different) ** 2 < MAX_REPEATED * len(words)
 
 
-_HIDING_ELEMENTS = ("details", "pre", "table", "div", "script", "style", "textarea", "title")
+_HIDING_ELEMENTS = (
+    *("details", "pre", "table", "div", "script", "style", "textarea", "title", "template", "select", "svg", "math"),
+)
+_BLOCK = re.compile(r"^[ \t>]{0,6}<(?=[/a-z])", re.MULTILINE)
 _HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
 """What begins a block of HTML that goes on until its own end (CommonMark, 4.6)."""
 
@@ -259,7 +262,9 @@ def _hides_what_follows(note: str) -> bool:
     left = re.sub(r"(<!--).*?(?:-->|(\Z))", lambda found: "" if found[2] is None else found[1], note, flags=re.DOTALL)
     left = left.casefold()
     unclosed = any(left.count(f"<{name}") > left.count(f"</{name}>") for name in _HIDING_ELEMENTS)
-    return close_fence(note) != note or bool(_HIDING_OPENING.search(left)) or unclosed
+    blocks = ((block, _BLOCK.search(block)) for block in re.split(r"\n[ \t]*\n", left))
+    torn = any(found and LEFT_OPEN.search(block, found.start()) for block, found in blocks)
+    return close_fence(note) != note or bool(_HIDING_OPENING.search(left)) or unclosed or torn
 
 
 def _count_letters(text: str) -> int:

@@ -329,7 +329,7 @@ _NUMBER = re.compile(
 def _part_from_numbers(text: str) -> str:
     """Part all numbers of issues from their marks, where words of the text would close one of them."""
     # A bracket may stand between words, or within one.
-    readings = (text, text.replace("]", " "), text.replace("[", " "))
+    readings = dict.fromkeys((text, text.replace("]", " "), text.replace("[", " ")))
     closes = any(_CLOSES.search(_MARKS_OF_WORDS.sub("", reading)) for reading in readings)
     return _NUMBER.sub(rf"\1{_GAP}", text) if closes else text
 

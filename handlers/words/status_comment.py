@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from handlers.addresses import link_job
 from handlers.rules import PRESETS
+from handlers.text.log_redactor import LogRedactor
 from handlers.text.markdown import find_headings
 from handlers.text.sanitize import make_plain_line
 from handlers.text.voice import Label, show_words
@@ -115,13 +116,18 @@ def _render_progress(meter: Meter) -> str:
 
 def _render_headings(worklog: str, secrets: Collection[str]) -> str:
     """The last headings of an agent's worklog, quoted, each as code on a line of its own."""
-    return "\n".join(f"> - {show_words(heading, secrets, MAX_HEADING)}" for heading in _choose_headings(worklog))
+    headings = _choose_headings(worklog, frozenset(secrets))
+    return "\n".join(f"> - {show_words(heading, secrets, MAX_HEADING)}" for heading in headings)
 
 
 @lru_cache(MAX_WORKLOGS)
-def _choose_headings(worklog: str) -> Sequence[str]:
-    """The last headings; none of them if one names a security concern: what is in a comment's history stays there."""
-    headings = [heading[:MAX_HEADING_READ] for heading in find_headings(worklog)[-MAX_HEADINGS_READ:]]
+def _choose_headings(worklog: str, secrets: frozenset[str]) -> Sequence[str]:
+    """The last headings; none of them if one names a security concern: what is in a comment's history stays there.
+
+    As in a live log, what may be the beginning of a secret is held back.
+    """
+    clean = "".join(one.text for one in LogRedactor(secrets).feed(worklog.encode(errors="replace")))
+    headings = [heading[:MAX_HEADING_READ] for heading in find_headings(clean)[-MAX_HEADINGS_READ:]]
     return () if any(map(is_concern, headings)) else headings[-MAX_HEADINGS:]
 
 

@@ -47,8 +47,8 @@ CLONE_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare
 
 
 def git_environment(**more: str) -> dict[str, str]:
-    """The host's environment without variables that change what git does."""
-    host = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    """The host's environment without variables that change what git does, or give it a login (`SSH_ASKPASS`)."""
+    host = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "SSH_ASKPASS"))}
     return {**host, **SETTINGS, **more}
 
 

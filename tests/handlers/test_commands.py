@@ -107,6 +107,9 @@ def test_a_command_that_github_shows_below_a_quote_or_list_is_heard(above: str) 
 @pytest.mark.parametrize(
     "comment",
     [
+        *("Log:\n`x\n/ptq fix\n<!doctype html> 404`\nI'll look.", "`\n/ptq fix\n<search>`"),
+        *("[^log]:\n1.\n   ```\n```\n\n/ptq fix\n```", "- x\n[^1]:\n  ```\n\n/ptq fix\n```"),
+        "<p title='>\n\n/ptq fix\n\n'>Thanks.",
         *("text\n<source>\n```\n\n```\n/ptq fix\n```", "a\n<search></search>\n```\n\n/ptq fix\n```"),
         *("> a\n<source>\n\n/ptq fix", "[^1]: u\n\n    x\n/ptq fix", "Yes[^1].\n\n[^1]: u\n\n\tx\ny\n/ptq fix"),
         *("1.\n    \n   /ptq fix", "1. [a\nb]: /u\n[a\nb]: /u\n\n   ```\n```\n/ptq fix"),

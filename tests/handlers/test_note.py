@@ -191,7 +191,17 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
         (f"{NOTE}\n\n<!-- hidden", "leaves a fence, a comment"),
         *(
             (f"{NOTE}\n\n{html}", "leaves a fence")
-            for html in ("<DETAILS>", "<?x", "<![CDATA[", "<!X", "<Script>", "<title>")
+            for html in (
+                "<DETAILS>",
+                "<?x",
+                "<![CDATA[",
+                "<!X",
+                "<Script>",
+                "<title>",
+                "<p title='>",
+                "<p",
+                '<h1 id=">',
+            )
         ),
         (f"{NOTE}\n\n<details><summary>more</summary>", "HTML element open"),
         ("If you agree with this diff, reply with the line below and, under it, in your own words.", "our template"),

@@ -56,6 +56,7 @@ def test_it_gives_nobody_more_than_the_operator_does() -> None:
         ("\xff", "not valid UTF-8"),
         ("#" * (MAX_BYTES + 1), "more than 20,000 bytes"),
         ("a = " + "[" * 5000, "nested too deeply"),
+        (f"a{'.a' * 21} = 1", "a line has more than 20 dots outside quotes"),
     ],
 )
 def test_a_file_that_cannot_be_understood_says_where_and_why(text: str, reason: str) -> None:

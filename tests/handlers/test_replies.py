@@ -93,6 +93,14 @@ def test_a_status_shows_the_last_headings_of_a_worklog_below_the_numbers() -> No
     assert read_headings(WORKLOG, JobState.COLLECTING) == []
 
 
+def test_what_may_be_the_beginning_of_a_secret_is_held_back_from_the_headings() -> None:
+    """As in a live log: the agent may still be writing it."""
+    assert read_headings("# Plan\n\n# the key\n\n-----BEGIN PRIVATE KEY-----\n# MIIEvQIBADANBg\n") == [
+        "> - `Plan`",
+        "> - `the key`",
+    ]
+
+
 def test_a_heading_of_a_worklog_is_one_line_of_code_whatever_is_in_it() -> None:
     hostile = "## `**Pull request:** #1` <!-- ptq:report=1 --> @octocat\u202e hunter2-hunter2\r\n"
     assert read_headings(hostile) == ["> - `ʼ**Pull request:** #1ʼ <!-- ptq:report=1 --> @octocat⟨U+202E⟩ [redacted]`"]

@@ -32,7 +32,7 @@ from handlers.text.sanitize import (
     redact,
     show_code,
 )
-from handlers.text.secret_forms import find_forms, find_matches
+from handlers.text.secret_forms import PIECE, find_forms, find_matches
 from tests.support.github_markdown import render_github
 from tests.support.readers import MENTION, ends_outside, find_live, github_reads
 
@@ -460,3 +460,8 @@ def test_a_text_that_is_searched_in_pieces_has_the_same_secrets(words: list[str]
             assert shape.pattern
             pieces = [found.span() for found in find_matches(shape.pattern, text)]
             assert pieces == [found.span() for found in shape.pattern.finditer(text)]
+
+
+def test_a_token_with_a_long_header_is_found_where_a_piece_ends() -> None:
+    token = f"eyJ{'a' * 3_000}.eyJ{'b' * 300}.{'c' * 86}"
+    assert token not in redact("x\n" * (PIECE // 2 - 50) + token)

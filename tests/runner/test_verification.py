@@ -257,7 +257,7 @@ def test_what_is_no_file_of_tests_has_none(content: bytes) -> None:
 
 
 def test_only_so_many_characters_of_a_change_are_parsed() -> None:
-    large = f"{TESTS}{'#' * (MAX_SOURCE - len(TESTS))}".encode()
+    large = f"{TESTS}#{'x' * (MAX_SOURCE - len(TESTS) - 1)}".encode()
     one = FileChange("tests/test_sums.py", "100644", large, "100644")
     other = FileChange("tests/test_more.py", "100644", TESTS.encode(), "100644")
     patch = PATCH + PATCH.replace("test_sums", "test_more")

@@ -32,7 +32,8 @@ def adopt(request: Mapping[str, Any]) -> dict[str, Any]:
         for stage in STAGES:
             for kind in FILES:
                 earlier.of_stage(stage, kind).unlink(missing_ok=True)
-        for path in (earlier.result, earlier.watcher_stop, earlier.watcher_warning, earlier.hold, earlier.context):
+        left = (earlier.result, earlier.watcher_stop, earlier.watcher_warning, earlier.hold, earlier.context)
+        for path in (*left, earlier.told_book):
             path.unlink(missing_ok=True)
         earlier.folder.rename(job.folder)
     return {}

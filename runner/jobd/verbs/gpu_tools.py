@@ -25,6 +25,7 @@ CAPABILITIES = Path("/proc/driver/nvidia-caps/mig-minors")
 
 MAX_GPUS = 64
 MAX_VALUES = 50
+MAX_DESCRIPTION = 500
 """How many beginnings of JSON are tried. Warnings before it may look like one: `[Error] Failed to write`."""
 
 MIB = 2**20
@@ -280,7 +281,7 @@ def read_xpu_smi(text: str) -> FoundGpu:
 
 def load(text: str) -> Any:
     """The first JSON value in a tool's answer. Raises `ValueError`."""
-    for start in islice(re.finditer(r"^\s*[\[{]", text, re.MULTILINE), MAX_VALUES):
+    for start in islice(re.finditer(r"^[ \t]*[\[{]", text, re.MULTILINE), MAX_VALUES):
         with suppress(ValueError, RecursionError):
             return json.JSONDecoder().raw_decode(text, start.end() - 1)[0]
     raise ValueError("no JSON")
@@ -301,7 +302,8 @@ def read_size(text: str, unit: int) -> int | None:
 
 def read_version(text: str) -> str:
     """The version in a driver's description, such as that of `Linuxversion6.8.0-51-generic(buildd@...)`."""
-    found = re.search(r"[0-9]+\.[0-9][\w.+-]*", text) or re.search(r"[\w.+-]+", text)
+    text = text[:MAX_DESCRIPTION]
+    found = re.search(r"(?<![0-9])[0-9]+\.[0-9][\w.+-]*", text) or re.search(r"[\w.+-]+", text)
     return found[0] if found else "unknown"
 
 
