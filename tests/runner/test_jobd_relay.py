@@ -413,3 +413,14 @@ async def test_a_connection_that_stays_silent_is_closed(tmp_path: Path) -> None:
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(reader.read(), 10)
         assert not connected
+
+
+async def test_a_socket_that_does_not_listen_yet_is_kept_and_one_that_was_closed_is_removed(tmp_path: Path) -> None:
+    """sshd makes the file before it listens. Without the file, the service would never be found."""
+    async with open_relay(tmp_path) as (port, _):
+        for name in ("000002", "000003"):
+            with closing(socket.socket(socket.AF_UNIX)) as new:
+                new.bind(str(tmp_path / name))
+        os.utime(tmp_path / "000002", (0, time.time() - 60))
+        assert await asyncio.wait_for(ask(port, b"one"), 10) == b"one"
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["000001", "000003"]

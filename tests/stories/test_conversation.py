@@ -84,7 +84,7 @@ async def test_commands_on_another_pull_request_are_explained_once(tmp_path: Pat
         world.number = await open_their_pull(world, "This mends it.")
         await world.comment("/ptq fix")
         await world.comment("/ptq status")
-        await world.wait_for_reply("ptq-bot only works on issues and on its own pull requests")
+        await world.wait_for_reply("ptq-bot only works on issues and on the pull requests that it opened for them")
         await world.settle()
         assert len(world.replies()) == 1
         assert await world.jobs() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import os
 import socket
 import struct
 import termios
@@ -15,6 +16,8 @@ from pathlib import Path
 HOLD_S = 300.0
 """How long a new connection waits for the service."""
 LOOK_EVERY_S = 0.2
+CLOSED_AFTER_S = 10.0
+"""The age of a socket from which on a refusal means that it was closed. sshd makes the file before it listens."""
 FLUSH_S = 30.0
 """How long the last bytes may take to reach an agent that reads slowly."""
 MAX_CONNECTIONS = 256
@@ -186,7 +189,8 @@ class _Connections:
                     return name, (await loop.create_unix_connection(lambda: _Endpoint(agent.join), path))[1]
                 except ConnectionRefusedError:
                     with suppress(OSError):  # The service closed this socket; it will open another one.
-                        Path(path).unlink()
+                        if time.time() - os.lstat(path).st_mtime > CLOSED_AFTER_S:
+                            Path(path).unlink()
                 except OSError:
                     continue
             await asyncio.sleep(LOOK_EVERY_S)
