@@ -159,7 +159,10 @@ async def run(folder: Path, core: int, texts: Sequence[str]) -> Outcome:
     command = (sys.executable, serve.__file__)
     async with (
         Installation(folder, core, command, (sys.executable, str(HERE / "agent.py"))) as installation,
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE_S)) as session,
+        # The service closes a connection after a request that it cannot read, so the next one would meet a closed one.
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(force_close=True), timeout=aiohttp.ClientTimeout(total=PATIENCE_S)
+        ) as session,
     ):
         installation.as_server([])
         commit_texts(installation.git_dir, texts)
