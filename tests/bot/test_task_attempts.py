@@ -33,7 +33,8 @@ async def newest(dashboard: Dashboard) -> Job:
 async def test_a_follow_up_of_a_task_continues_with_its_words_its_edits_and_a_hint(dashboard: Dashboard) -> None:
     await add_task(dashboard, task="Write down how to begin.", preset="fix")
     async with dashboard.browser("alice") as browser:
-        await browser.visit(PAGE)
+        page = await browser.visit(PAGE)
+        assert '<pre class="prose" tabindex="0">Write down how to begin.</pre>' in page.text, "what the agent was to do"
         fields = {**browser.fields(FOLLOW_UP), "advice": "Shorter, please."}
         assert "someone is working on this issue" not in browser.page.text
         await browser.send(FOLLOW_UP, fields)
