@@ -146,8 +146,7 @@ async def assign(
     try:
         choice = choose(options, offers, Choice(rules.agent), caps=rules.run_caps)
     except OptionRefused as refused:
-        available = f"; available: {', '.join(offers)}" if refused.has_choices else ""
-        raise HoldRefused(f"{refused}{available}") from None
+        raise HoldRefused(refused.explain()) from None
     return await start_task(connection, held, hold, rules, task, choice, secret=secret, now=now)
 
 

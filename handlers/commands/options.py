@@ -47,10 +47,15 @@ _DOLLARS = re.compile(r"\$?([0-9]{1,6}(?:\.[0-9]{1,2})?)")
 class OptionRefused(Exception):  # noqa: N818
     """The options are not valid. The message is a clause that is safe to post."""
 
-    def __init__(self, why: str, option: str = "agent", *, has_choices: bool = True) -> None:
-        """`option` is the wrong one, as forms name it. `has_choices` says whether a list of what is available helps."""
+    def __init__(self, why: str, option: str = "agent", choices: Collection[str] | None = None) -> None:
+        """`option` is the wrong one, as forms name it. `choices` are its values; None if a list of them is no help."""
         super().__init__(why)
-        self.option, self.has_choices = option, has_choices
+        self.option, self.choices = option, choices
+
+    def explain(self) -> str:
+        """The clause with the choices, as plain text."""
+        why = str(self).replace("`", "")
+        return why if self.choices is None else f"{why}; available: {', '.join(self.choices) or 'none'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,15 +148,15 @@ def choose(
     valid or not available.
     """
     if options.problem:
-        raise OptionRefused(options.problem)
+        raise OptionRefused(options.problem, choices=offers)
     agent = usual.agent if usual.agent in offers else next(iter(offers))
     if options.agent is not None:
-        agent = _find(options.agent, offers) or _refuse("unknown agent", "agent")
-    machine = options.machine and (_find(options.machine, machines) or _refuse("unknown machine", "machine"))
+        agent = _find(options.agent, offers) or _refuse("unknown agent", "agent", offers)
+    machine = options.machine and (_find(options.machine, machines) or _refuse("unknown machine", "machine", machines))
     offer, keeps = offers[agent], agent == usual.agent
     model = usual.model if keeps and usual.model in offer.models else None
     if options.model is not None:
-        model = _find(options.model, offer.models) or _refuse(f"unknown model for `{agent}`", "model")
+        model = _find(options.model, offer.models) or _refuse(f"unknown model for `{agent}`", "model", offer.models)
     thinking = usual.thinking if keeps and usual.thinking in offer.thinking else None
     if options.thinking is not None:
         thinking = _find(options.thinking, offer.thinking) or _refuse_thinking(agent, offers)
@@ -160,11 +165,11 @@ def choose(
 
 
 def _refuse_thinking(agent: str, offers: Mapping[str, Offer]) -> str:
-    if offers[agent].thinking:
-        return _refuse(f"unknown level of thinking for `{agent}`", "thinking")
+    if levels := offers[agent].thinking:
+        return _refuse(f"unknown level of thinking for `{agent}`", "thinking", levels)
     others = ", ".join(f"`{name}`" for name, offer in offers.items() if offer.thinking)
     which = f"agents that have it: {others}" if others else "no agent here has it"
-    raise OptionRefused(f"the agent `{agent}` has no `--thinking`; {which}", "thinking", has_choices=False)
+    raise OptionRefused(f"the agent `{agent}` has no `--thinking`; {which}", "thinking")
 
 
 def _choose_limits(
@@ -207,7 +212,7 @@ def _check_limit(name: str, agent: str, offer: Offer, exceeded: CapUse | None) -
 
 
 def _make_refusal(name: str, why: str) -> OptionRefused:
-    return OptionRefused(f"`--{name}` {why}", name.replace("-", "_"), has_choices=False)
+    return OptionRefused(f"`--{name}` {why}", name.replace("-", "_"))
 
 
 def _find(typed: str, names: Collection[str]) -> str | None:
@@ -217,5 +222,5 @@ def _find(typed: str, names: Collection[str]) -> str | None:
     return next((name for name in names if name.casefold() == typed.casefold()), None)
 
 
-def _refuse(why: str, option: str) -> str:
-    raise OptionRefused(why, option)
+def _refuse(why: str, option: str, choices: Collection[str]) -> str:
+    raise OptionRefused(why, option, choices)

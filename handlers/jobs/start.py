@@ -324,10 +324,9 @@ async def _plan(connection: AsyncConnection, context: Context, request: StartReq
     try:
         choice = choose(request.options, offers, usual, machines, rules.run_caps)
     except OptionRefused as refused:
-        why, option, agent = str(refused), refused.option, request.options.agent or usual.agent
-        if not refused.has_choices:
-            raise NotStarted(replies.render_unfit_option(why), form_errors.say_unfit_option(why, option)) from None
-        on_page = form_errors.say_unknown_option(why, option, offers, machines, agent)
+        why, on_page = str(refused), form_errors.say_option_refused(refused.explain(), refused.option)
+        if refused.choices is None:
+            raise NotStarted(replies.render_unfit_option(why), on_page) from None
         raise NotStarted(replies.render_option_refused(why, offers, machines), on_page) from None
     await check_caps(connection, context, rules, request.topic, request.requested_by)
     return _Plan(preset, choice, earlier, gives_way)

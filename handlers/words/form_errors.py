@@ -6,10 +6,10 @@ Where a page can say the same as a reply in the thread, `strip_marks` makes it f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from handlers.rules import Offer, Preset
+from handlers.rules import Preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,8 @@ NO_ADVICE = FormError("This preset needs instructions.", "advice")
 NOTHING_TO_RETRY = FormError(
     "No attempt on this issue has finished, so there is nothing to continue. Choose another preset.", "preset"
 )
-NOTHING_TO_CARRY_ON = FormError("The last attempt on this issue has no change, and this preset needs one.", "preset")
+NOTHING_TO_CARRY_ON = FormError("The last attempt has no change, and this preset needs one.", "preset")
+ONTO_MISSING = FormError("This job did not begin on a branch. Enter the one that the pull request goes to.", "onto")
 NOT_FRESH = FormError("This continues an earlier attempt, so it cannot start without it.", "fresh")
 NOT_A_RETRY = FormError("This preset continues no attempt. Start it by itself.", "preset")
 NOTHING_TO_REBASE = FormError(
@@ -48,18 +49,8 @@ def say_unknown_preset(presets: Iterable[Preset]) -> FormError:
     return FormError(f"Choose a preset of this repository: {', '.join(preset.name for preset in presets)}.", "preset")
 
 
-def say_unknown_option(
-    why: str, option: str, offers: Mapping[str, Offer], machines: Sequence[str], agent: str
-) -> FormError:
-    """An agent, or something of this agent, or a machine, that is not available."""
-    offer = offers.get(agent, Offer())
-    known = {"agent": list(offers), "model": offer.models, "thinking": offer.thinking, "machine": machines}
-    clause = strip_marks(why)
-    return FormError(f"{clause[:1].upper()}{clause[1:]}. Available: {', '.join(known[option]) or 'none'}.", option)
-
-
-def say_unfit_option(why: str, option: str) -> FormError:
-    """An option that this agent does not have, or a limit of the run that does not fit."""
+def say_option_refused(why: str, option: str) -> FormError:
+    """An option that is not available, that this agent does not have, or a limit of the run that does not fit."""
     clause = strip_marks(why)
     return FormError(f"{clause[:1].upper()}{clause[1:]}.", option)
 
