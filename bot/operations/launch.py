@@ -41,6 +41,11 @@ class IssueOrder:
     """The target of a rebase."""
     advice: str = ""
 
+    def for_task(self, person: Person, repository: Repository, job: Job, occasion: str) -> FurtherAttempt:
+        """The same for the task of a job. `occasion` is a unique text."""
+        is_rebase = self.preset == REBASE
+        return FurtherAttempt(person, repository, job, occasion, self.advice, self.options, is_rebase, self.onto)
+
 
 async def start_on_issue(
     context: Context, person: Person, repository: Repository, number: int, order: IssueOrder, trigger: str
@@ -90,13 +95,8 @@ async def go_on(settings: Settings, job_id: str, order: IssueOrder) -> Job:
     if job.thread is None:
         async with open_context(settings) as context:
             person, asked = await ask_about(context, settings, find_operator(), job.repository)
-            return await start_further(context, person, asked, job, read_further(order, f"terminal {token_hex(8)}"))
+            return await start_further(context, order.for_task(person, asked, job, f"terminal {token_hex(8)}"))
     return await start_from_terminal(settings, job.repository, job.thread, order)
-
-
-def read_further(order: IssueOrder, occasion: str) -> FurtherAttempt:
-    """The same order for a job without an issue. Pure."""
-    return FurtherAttempt(occasion, order.advice, order.options, order.preset == REBASE, order.onto)
 
 
 def list_presets(settings: Settings) -> str:
@@ -162,7 +162,7 @@ def describe_task(settings: Settings, job: Job) -> str:
     page = settings.find_page(job)
     where = f": {page}" if page else ""
     agent = f" with agent {job.agent}" if job.has_agent else ""
-    return f"Job {job.id} starts{agent}{where}\nSee what came of it by: ptq-bot report {job.id}\n"
+    return f"Job {job.id} was created{agent}{where}\nTo see its result: ptq-bot report {job.id}\n"
 
 
 async def follow(settings: Settings, job: Job, show: Callable[[str], None]) -> tuple[str, bool]:

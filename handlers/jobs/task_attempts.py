@@ -15,11 +15,11 @@ from handlers.commands.rights import Operation, Person
 from handlers.context import Context
 from handlers.events import Repository
 from handlers.jobs.brief import MAX_STEERING, render_off_thread
-from handlers.jobs.preconditions import NotStarted, check_caps, check_not_paused, find_earlier
+from handlers.jobs.preconditions import NotStarted, check_caps, check_edited, check_not_paused, find_earlier
 from handlers.jobs.previous_attempts import EarlierAttempt
 from handlers.jobs.rebase import Target, find_rebasable, find_target, find_task
 from handlers.jobs.tasks import Refused, check_rules, choose_options, choose_preset
-from handlers.rules import REBASE, Preset
+from handlers.rules import REBASE, Preset, RepositoryRules
 from runner.agents.skills import choose_skills, leave_out_repository
 from runner.model.job import Job, JobKind, Posts, ask_again, derive_job_id
 from runner.rows import job_rows
@@ -30,8 +30,11 @@ USUAL = "ad-hoc"
 
 @dataclass(frozen=True, slots=True)
 class FurtherAttempt:
-    """A request for another attempt at a task, before any check."""
+    """A request for another attempt at the task of a job, before any check."""
 
+    person: Person
+    repository: Repository
+    job: Job
     occasion: str
     """A unique text: the same request leads to the same job."""
     advice: str = ""
@@ -39,6 +42,11 @@ class FurtherAttempt:
     is_rebase: bool = False
     onto: str | None = None
     """The target of a rebase as typed; None is the newest commit of its base branch."""
+
+    @property
+    def rules(self) -> RepositoryRules:
+        """The rules of the repository."""
+        return self.person.rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,42 +61,37 @@ class _FurtherPlan:
     """The target of a rebase."""
 
 
-async def start_further(
-    context: Context, person: Person, repository: Repository, job: Job, request: FurtherAttempt
-) -> Job:
-    """Create another attempt at the task of a job; or find it, for an occasion that came before.
+async def start_further(context: Context, request: FurtherAttempt) -> Job:
+    """Create another attempt at a task; or find it, for an occasion that came before.
 
     Raises `NotPermitted`, `Refused`, `NotStarted`, and what `handlers.ports.GitHub` raises.
     """
-    person.require(Operation.START, job.repository)
-    check_rules(person.rules)
+    request.person.require(Operation.START, request.job.repository)
+    check_rules(request.rules)
     if request.options.anyway or request.options.fresh:
-        raise Refused("a task has no issue, and its further attempts continue: leave out --anyway and --fresh")
+        raise Refused("--anyway and --fresh are only for jobs on issues: leave them out")
     if len(request.advice) > MAX_STEERING:
         raise Refused(f"instructions for another attempt have up to {MAX_STEERING:,} characters", "advice")
     target = None
     if request.is_rebase:
-        target = await find_target(context, person.rules, job.topic, request.onto)
+        target = await find_target(context, request.rules, request.job.topic, request.onto)
     async with context.db.write() as connection:
-        return await _create(connection, context, person, repository, job, request, target)
+        return await _create(connection, context, request, target)
 
 
 async def _create(
     connection: AsyncConnection,
     context: Context,
-    person: Person,
-    repository: Repository,
-    job: Job,
     request: FurtherAttempt,
     target: Target | None,
 ) -> Job:
-    rules, now = person.rules, context.now()
-    job_id = derive_job_id(f"{rules.name}~{job.series} {request.occasion}", context.db.secret)
+    rules, repository, now = request.rules, request.repository, context.now()
+    job_id = derive_job_id(f"{rules.name}~{request.job.series} {request.occasion}", context.db.secret)
     if given := await job_rows.fetch_job(connection, job_id):
         return given
     await check_not_paused(connection, rules.name)
-    plan = await _plan(connection, context, person, repository, job, request, target)
-    await check_caps(connection, context, rules, job.topic, person.name)
+    plan = await _plan(connection, context, request, target)
+    await check_caps(connection, context, rules, request.job.topic, request.person.name)
     earlier = plan.earlier.job
     # A skill that is no longer configured goes, and none comes: the commit may be one of a stranger's.
     skills = tuple(name for name in choose_skills(context.skills, rules.skills, ()) if name in earlier.skills)
@@ -103,7 +106,7 @@ async def _create(
         preset=plan.preset.name,
         may_change=plan.preset.may_change,
         **plan.choice.wanted(),
-        requested_by=person.name,
+        requested_by=request.person.name,
         requested_at=now,
         clone_url=rules.clone_url or repository.clone_url,
         base_branch=target.branch if target else earlier.base_branch,
@@ -114,7 +117,8 @@ async def _create(
             plan.task,
             token_hex(8),
             skills=skills,
-            steering=request.advice,
+            # After a person's edits in a worktree, the instructions are the task.
+            steering=request.advice if plan.earlier.job.task else "",
             earlier=plan.earlier,
         ),
         skills=skills,
@@ -134,30 +138,28 @@ async def _create(
 async def _plan(
     connection: AsyncConnection,
     context: Context,
-    person: Person,
-    repository: Repository,
-    job: Job,
     request: FurtherAttempt,
     target: Target | None,
 ) -> _FurtherPlan:
-    rules, options = person.rules, request.options
+    rules, repository, topic, options = request.rules, request.repository, request.job.topic, request.options
     if request.is_rebase:
         if target is None:
             raise Refused("there is no diff to rebase: none waits for a note, and none is in a pull request of ptq-bot")
         if target.objection:
             raise target.objection
-        earlier = await find_rebasable(connection, context, job.topic)
+        earlier = await find_rebasable(connection, context, topic)
         preset = choose_preset(REBASE, rules, context.presets, continues=True)
     else:
         try:
-            earlier = await find_earlier(connection, context, job.topic)
+            earlier = await find_earlier(connection, context, topic)
         except NotStarted:
             raise Refused("this attempt cannot be continued: start a new task") from None
         if earlier.job.kind is JobKind.WORKTREE:
             raise Refused("nobody has edited this worktree yet: release it first, or assign it to an agent")
         before = await find_task(connection, earlier.job)
         usual = before if before in context.presets else USUAL
-        preset = choose_preset(options.preset or usual, rules, context.presets)
+        preset = choose_preset((options.preset or usual).casefold(), rules, context.presets, continues=True)
+        check_edited(preset, earlier)
     if earlier.job.private and not repository.private:
         raise Refused("the last attempt ran while this repository was private, so its results are not used here")
     # A person's edits in a worktree have no task: then the instructions are it.

@@ -20,7 +20,7 @@ from handlers.jobs.brief import render_off_thread
 from handlers.jobs.names import find_name_fault
 from handlers.jobs.preconditions import check_caps, check_not_paused
 from handlers.jobs.start import RETRY
-from handlers.rules import Preset, RepositoryRules
+from handlers.rules import REBASE, Preset, RepositoryRules
 from handlers.text.sanitize import one_line
 from runner.agents.skills import choose_skills, leave_out_repository
 from runner.model.job import Job, JobKind, JobRequest, Topic, derive_job_id
@@ -86,10 +86,7 @@ def choose_options(
     try:
         return choose(options, offers, usual, machines, rules.run_caps)
     except OptionRefused as refused:
-        why = str(refused).replace("`", "")
-        if refused.has_choices:
-            why += f"; available: agents {', '.join(offers)}; machines {', '.join(machines) or 'none'}"
-        raise Refused(why, refused.option) from None
+        raise Refused(refused.explain(), refused.option) from None
 
 
 def choose_preset(
@@ -100,12 +97,20 @@ def choose_preset(
     With `continues`, there is an earlier attempt, which some presets need.
     """
     allowed = [known for known in presets.values() if rules.presets is None or known.name in rules.presets]
-    offered = {known.name: known for known in allowed if known.has_agent and (continues or not known.carries_on)}
+    kinds = (JobKind.AGENT, JobKind.REBASE) if name == REBASE and continues else (JobKind.AGENT,)
+    offered = {known.name: known for known in allowed if known.kind in kinds and (continues or not known.carries_on)}
     if name in offered:
         return offered[name]
     there_are = f"available: {', '.join(offered) or 'none'}"
     known = presets.get(name)
-    if name == RETRY or (known and ((known.carries_on and not continues) or not known.has_agent)):
+    if name in (RETRY, REBASE):
+        form = "Follow up" if name == RETRY else "Rebase"
+        raise Refused(
+            f"{name} continues an earlier attempt: use {form} on its page, or ptq-bot jobs {name} JOB", "preset"
+        )
+    if known and known.carries_on and not continues:
+        raise Refused(f"{name} continues an earlier attempt: use ptq-bot jobs retry JOB --preset {name}", "preset")
+    if known and not known.has_agent:
         raise Refused(f"{name} needs an issue; {there_are}", "preset")
     if known:
         raise Refused(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}", "preset")

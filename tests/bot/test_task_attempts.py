@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from handlers.rules import RepositoryRules
+from bot.operations.launch import IssueOrder
+from handlers.commands.options import Options
+from handlers.commands.rights import Person, Surface
+from handlers.events import Repository
+from handlers.jobs.preconditions import NotStarted
+from handlers.jobs.start import RETRY
+from handlers.jobs.task_attempts import start_further
+from handlers.rules import RepositoryRules, Role
 from runner.model.job import Job, JobKind, JobState
 from tests.bot.test_dashboard_actions import add_commit
 from tests.bot.test_task_notes import ID, PAGE, add_task, bring, go_for_a_note
 from tests.support.dashboard import Dashboard, open_dashboard
+from tests.support.site import make_report
 from tests.support.visitor import NAME
 from tests.support.world import NOTE
 
@@ -34,7 +42,7 @@ async def test_a_follow_up_of_a_task_continues_with_its_words_its_edits_and_a_hi
     await add_task(dashboard, task="Write down how to begin.", preset="fix")
     async with dashboard.browser("alice") as browser:
         page = await browser.visit(PAGE)
-        assert '<pre class="prose" tabindex="0">Write down how to begin.</pre>' in page.text, "what the agent was to do"
+        assert "Task\nWrite down how to begin." in page.text, "what the agent was asked for"
         fields = {**browser.fields(FOLLOW_UP), "advice": "Shorter, please."}
         assert "someone is working on this issue" not in browser.page.text
         await browser.send(FOLLOW_UP, fields)
@@ -86,6 +94,19 @@ async def test_what_keeps_a_follow_up_from_starting_is_said_with_the_text_that_w
         page = await browser.send(FOLLOW_UP, {"csrf": csrf, "advice": "And again."})
         assert (page.status, "Another attempt at this task is running" in page.text) == (409, True)
     assert (await newest(dashboard)).id == running.id
+
+
+async def test_a_preset_that_carries_on_continues_a_task_and_needs_its_diff(dashboard: Dashboard) -> None:
+    task: dict[str, Any] = {"kind": JobKind.TASK, "series": 2, "name": "look", "task": "Look."}
+    bare = await dashboard.add(make_report(job_id="empty00001"), id="empty00001", state=JobState.SUCCEEDED, **task)
+    job = await add_task(dashboard, task="Write it down.", preset="fix")
+    person = Person("alice", Surface.PAGE, dashboard.context.repositories[NAME], Role.WRITE)
+    repository = Repository(full_name=NAME, private=False, default_branch="main", clone_url=job.clone_url)
+    order = IssueOrder(RETRY, Options(preset="simplify"))
+    with pytest.raises(NotStarted, match="has no change, and `/ptq simplify` needs one"):
+        await start_further(dashboard.context, order.for_task(person, repository, bare, "once"))
+    further = await start_further(dashboard.context, order.for_task(person, repository, job, "once"))
+    assert (further.preset, further.follows) == ("simplify", ID)
 
 
 async def test_a_confidential_task_is_not_continued(dashboard: Dashboard) -> None:

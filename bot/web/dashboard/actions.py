@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import structlog
 from aiohttp import web
 
-from bot.operations.launch import IssueOrder, read_further, start_on_issue
+from bot.operations.launch import IssueOrder, start_on_issue
 from bot.web.auth.form_fields import MAX_FORM
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.deps import DashboardDeps
@@ -195,7 +195,8 @@ class Actions:
             async with context.db.write() as connection:
                 await tell(connection, person, job, words, occasion, context.now())
         except NotTold as reason:
-            raise ActionRefused(strip_marks(str(reason)), 409, "advice") from None
+            how = " When the job has ended, use Follow up on its page." if reason.is_late else ""
+            raise ActionRefused(strip_marks(str(reason)) + how, 409, "advice") from None
         context.notify()
         log.info("dashboard.told", **job.log_context(), by=visitor.login)
         return f"/jobs/{job.id}?{STARTED}"
@@ -219,8 +220,8 @@ class Actions:
         order = _read_order(fields, preset)
         if job.thread is not None:
             return await self._start(visitor, fields, person, repository, job.thread, order)
-        context, wanted = self._deps.context, read_further(order, derive_request_key(visitor, fields))
-        further = await start_further(context, person, repository, job, wanted)
+        context, occasion = self._deps.context, derive_request_key(visitor, fields)
+        further = await start_further(context, order.for_task(person, repository, job, occasion))
         context.notify()
         log.info("dashboard.launched", **further.log_context(), by=visitor.login)
         return f"/jobs/{further.id}?{STARTED}"
