@@ -217,7 +217,7 @@ async def test_the_operator_tells_an_agent_something(tmp_path: Path) -> None:
     settings = load_settings(await fill(tmp_path))
     said = await tell_job(settings, "1123456789", "Look at the \x1b[31mloop.")
     assert said.startswith("Noted. The agent gets your words")
-    with pytest.raises(NotDone, match=r"it has ended, or none has begun. To start another attempt: ptq-bot jobs retry"):
+    with pytest.raises(NotDone, match=r"no agent is running. After the job has ended: ptq-bot jobs retry"):
         await tell_job(settings, "0123456789", "Look.")
     shown = await show_job(settings, "1123456789")
     assert "The operator: Look at the " in shown
@@ -255,9 +255,10 @@ async def test_a_task_is_called_otherwise_and_a_job_of_an_issue_is_not(tmp_path:
     assert "renamed from task1 by the operator" in await show_job(settings, "1aaaaaaaaa")
     for job_id, name, words in (
         ("0123456789", "nans", "belongs to octo/widgets#7"),
-        ("1aaaaaaaaa", "task2", "job 2aaaaaaaaa of octo/widgets has that name"),
-        ("1aaaaaaaaa", "no name", "a name has letters"),
-        ("1aaaaaaaaa", "0123456789", "is no job's id"),
+        ("1aaaaaaaaa", "task2", "gives tasks names such as task7 itself"),
+        ("1aaaaaaaaa", "no name", "a name has 1 to 50 letters"),
+        ("1aaaaaaaaa", "0123456789", "does not look like a job's id"),
+        ("2aaaaaaaaa", "nans", "job 1aaaaaaaaa of octo/widgets already has this name"),
     ):
         with pytest.raises(NotDone, match=words):
             await rename_job(settings, job_id, name)
