@@ -241,11 +241,11 @@ async def _note_told(runtime: Runtime, job: Job, given: int) -> list[Telling]:
     """Record which messages the agent has got, and return those that it has not."""
     async with runtime.db.read() as connection:
         told = await fetch_tellings(connection, job.id)
-    if any(telling.number <= given and not telling.given_at for telling in told):
+    if any((telling.number <= given) != (telling.given_at is not None) for telling in told):
         async with runtime.db.write() as connection:
-            count = await note_given(connection, job.id, given, runtime.now())
-            what = "a message" if count == 1 else f"{count} messages"
-            await job_rows.add_event(connection, job.id, runtime.now(), f"the agent got {what}")
+            if count := await note_given(connection, job.id, given, runtime.now()):
+                what = "a message" if count == 1 else f"{count} messages"
+                await job_rows.add_event(connection, job.id, runtime.now(), f"the agent got {what}")
     return [telling for telling in told if telling.number > given]
 
 

@@ -101,6 +101,9 @@ async def test_what_an_agent_has_got_is_recorded_once_and_a_replacement_is_told_
             await tell(connection, BOSS, again, f"{number}", f"{number}", NOON)
         assert [await note_given(connection, again.id, 1, NOON) for _ in range(2)] == [1, 0]
         assert [one.given_at for one in await fetch_tellings(connection, again.id)] == [NOON, None]
+        assert await note_given(connection, again.id, 0, NOON) == 0
+        assert [one.given_at for one in await fetch_tellings(connection, again.id)] == [None, None], "taken back"
+        assert await note_given(connection, again.id, 1, NOON) == 1
         await copy_tellings(connection, again.id, "0123456789")
         copied = await fetch_tellings(connection, "0123456789")
     assert [(one.words, one.given_at) for one in copied] == [("1", None), ("2", None)]
