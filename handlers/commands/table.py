@@ -312,7 +312,10 @@ _ELEMENTS = re.compile(
 )
 """The other HTML elements with content. Any other name in angle brackets (`List<int>`) is not an element."""
 
-_FOOTNOTE = re.compile(r"[ \t>*+.)0-9-]*+\[\^[^\] \t\n\0]++\]:")
+CONTAINERS = r"[ \t>*+.)0-9-]*+"
+"""The marks of quotes and lists, and what stands before a block in them."""
+
+_FOOTNOTE = re.compile(rf"{CONTAINERS}\[\^[^\] \t\n\0]++\]:")
 """Begins a footnote's text, which a page shows at its end or not at all. Our parser has no footnotes."""
 
 
@@ -326,7 +329,7 @@ _UNDERLINE = re.compile(r" {0,3}(?:-+|=+)\s*")
 """Makes a heading of the paragraph above, on GitHub, where our parser sees the delimiters of a table."""
 
 
-_DISPUTED = re.compile(r"[ \t>*+.)0-9-]*+<(?:/?(?:search|source|textarea)(?![a-z0-9-])|![a-z])", re.IGNORECASE)
+_DISPUTED = re.compile(rf"{CONTAINERS}<(?:/?(?:search|source|textarea)(?![a-z0-9-])|![a-z])", re.IGNORECASE)
 """Begins a block of HTML for one of GitHub's parser and ours, and not for the other: they know different names.
 
 https://github.com/github/cmark-gfm/blob/master/src/scanners.re has `source`, and ours has the two others, and also

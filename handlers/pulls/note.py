@@ -16,7 +16,7 @@ from textwrap import fill
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from handlers.commands.table import LEFT_OPEN, Command, parse_commands
+from handlers.commands.table import CONTAINERS, LEFT_OPEN, Command, parse_commands
 from handlers.text.sanitize import close_fence, fence, make_safe_line, show_code
 from handlers.text.voice import NOTE_PLACEHOLDER
 from runner.characters import drop_invisible, unify
@@ -251,7 +251,9 @@ def _repeats_itself(prose: str) -> bool:
 _HIDING_ELEMENTS = (
     *("details", "pre", "table", "div", "script", "style", "textarea", "title", "template", "select", "svg", "math"),
 )
-_BLOCK = re.compile(r"^[ \t>]{0,6}<(?=[/a-z])", re.MULTILINE)
+_BLOCK = re.compile(rf"^{CONTAINERS}(?:\[\^[^\]\s]++\]:[ \t]*+)?<(?=[/a-z])", re.MULTILINE)
+"""What begins a block of HTML, also in a quote, a list or a footnote."""
+
 _HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
 """What begins a block of HTML that goes on until its own end (CommonMark, 4.6)."""
 

@@ -199,6 +199,8 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
                 "<Script>",
                 "<title>",
                 "<p title='>",
+                "- <p title='",
+                "[^1]: <p title='",
                 "<p",
                 '<h1 id=">',
             )
