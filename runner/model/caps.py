@@ -29,7 +29,7 @@ class Scope(StrEnum):
 
 OF_WHAT: Mapping[Scope, str] = {
     Scope.JOB: "",
-    Scope.ISSUE: " for all runs on this issue",
+    Scope.ISSUE: " for all attempts together",
     Scope.USER_DAY: " for what {requester} asked for today",
     Scope.REPOSITORY_DAY: " for this repository today",
     Scope.REPOSITORY_MONTH: " for this repository this month",
@@ -87,7 +87,7 @@ class CapUse:
         return f"caps.{self.scope}.{self.kind.removeprefix('unpriced_')}"
 
     def describe(self, requested_by: str, whose: str = "its") -> str:
-        """It as a clause: `its cap of 200 turns`, `the cap of $30.00 for all runs on this issue`."""
+        """It as a clause: `its cap of 200 turns`, `the cap of $30.00 for all attempts together`."""
         unit = _UNITS[self.kind].removesuffix("s") if self.limit == 1 else _UNITS[self.kind]
         amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {unit}"
         requester = requested_by if requested_by == OPERATOR else f"@{requested_by}"
@@ -107,7 +107,8 @@ _OPTIONS = {"turns": "--max-turns", "cost_usd": "--max-cost", "unpriced_turns": 
 def explain_raise(use: CapUse, request: JobRequest) -> str:
     """Who can raise a cap of a run, as a clause: the operator, or who requested the run with a lower limit."""
     if use.scope is Scope.JOB and use.limit == getattr(lower(Caps(), request), use.kind):
-        return f"requested with {_OPTIONS[use.kind]}"
+        instead = ", at 30 turns for each dollar" if use.kind == "unpriced_turns" else ""
+        return f"set by {_OPTIONS[use.kind]} for this run{instead}: try again with a higher one"
     return say_who_raises(use.key)
 
 

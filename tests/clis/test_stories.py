@@ -54,7 +54,7 @@ async def test_what_all_runs_of_an_issue_have_taken_ends_the_one_at_work(tmp_pat
         await story.world.wait_for_report()
         await story.world.comment("/ptq retry")
         report = await story.world.wait_for_report(count=2)
-        assert "the cap of 9,000 tokens for all runs on this issue" in report
+        assert "the cap of 9,000 tokens for all attempts together" in report
 
 
 @EACH_KIND

@@ -68,7 +68,7 @@ async def test_calls_side_by_side_cannot_take_more_than_the_cap_together(books: 
     account.job = replace(account.job, max_cost_usd=1.0)
     with pytest.raises(AtCap):
         await books.ledger.reserve(account, "m", MOST, NOON)
-    assert account.refusal == "its cap of $1.00 (requested with --max-cost)"
+    assert account.refusal == "its cap of $1.00 (set by --max-cost for this run: try again with a higher one)"
     await books.ledger.settle(account, granted[0], "m", REAL, NOON, assumed=False)
     await books.ledger.reserve(account, "m", Usage(known_usd=0.2), NOON)
 
@@ -82,7 +82,7 @@ async def test_tokens_are_capped_likewise(books: Books) -> None:
 
 async def test_what_others_have_taken_counts_where_it_belongs_together(books: Books) -> None:
     account = await books.open({Scope.ISSUE: Usage(known_usd=9.8)}, issue=Caps(cost_usd=10.0))
-    with pytest.raises(AtCap, match="for all runs on this issue"):
+    with pytest.raises(AtCap, match="for all attempts together"):
         await books.ledger.reserve(account, "m", MOST, NOON)
     assert await books.states() == []
 

@@ -19,6 +19,8 @@ from runner.model.usage import Usage
 from tests.support.jobs import NOON, make_job
 from tests.support.meters import make_meter
 
+AGAIN = "try again with a higher one"
+
 LIMITS = Limits(timeout_s=1000, max_log_bytes=10_000, stuck_after_s=300)
 METER = Meter("0123456789")
 
@@ -71,13 +73,22 @@ def test_what_is_stopped_at_a_cap_says_who_can_raise_it_and_where(meter: Meter, 
 @pytest.mark.parametrize(
     ("asked", "meter", "words"),
     [
-        ({"max_turns": 3}, make_meter("0123456789", turns=3), "its cap of 3 turns (requested with --max-turns)"),
-        ({"max_cost_usd": 1.5}, make_meter("0123456789", cost_usd=1.5), "its cap of $1.50 (requested with --max-cost)"),
+        (
+            {"max_turns": 3},
+            make_meter("0123456789", turns=3),
+            f"its cap of 3 turns (set by --max-turns for this run: {AGAIN})",
+        ),
+        (
+            {"max_cost_usd": 1.5},
+            make_meter("0123456789", cost_usd=1.5),
+            f"its cap of $1.50 (set by --max-cost for this run: {AGAIN})",
+        ),
         # At unknown cost, 30 turns stand for a dollar, as in the defaults.
         (
             {"max_cost_usd": 0.1},
             make_meter("0123456789", turns=3, cost_usd=None),
-            "its cap of 3 turns at unknown cost (requested with --max-cost)",
+            "its cap of 3 turns at unknown cost (set by --max-cost for this run, at 30 turns for each dollar: "
+            f"{AGAIN})",
         ),
         (
             {"max_turns": 9, "max_cost_usd": 9.0},
@@ -103,7 +114,7 @@ def test_a_limit_in_money_refuses_no_model_that_the_operator_allows_without_a_pr
 def test_an_agent_that_ends_itself_at_a_cap_says_whose_that_is() -> None:
     job, usage = make_job(max_turns=3), Usage(turns=3, known_usd=0.1)
     caps = bound({Scope.JOB: Caps(turns=4, cost_usd=2.0)}, LIMITS, job)
-    assert explain_own_cap(job, usage, caps) == "requested with --max-turns"
+    assert explain_own_cap(job, usage, caps) == "set by --max-turns for this run: try again with a higher one"
     assert "caps.job.cost_usd" in explain_own_cap(job, Usage(turns=1, known_usd=2.0), caps)
 
 

@@ -358,7 +358,7 @@ async def test_a_repository_narrows_what_may_be_asked_for(tmp_path: Path) -> Non
         await world.wait_for_report()
         assert [job.preset for job in await world.jobs()] == ["repro"]
         await world.comment("/ptq repro")
-        await world.wait_for_reply("the cap of 1 job for all runs on this issue")
+        await world.wait_for_reply("the cap of 1 job for all attempts together")
 
 
 async def test_rules_that_are_broken_stop_what_is_new_and_nothing_else(tmp_path: Path) -> None:

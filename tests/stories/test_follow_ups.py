@@ -273,7 +273,7 @@ async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_ag
 @pytest.mark.parametrize(
     ("scope", "words"),
     [
-        ("issue", "the cap of 1 job for all runs on this issue is used up. Only the operator"),
+        ("issue", "the cap of 1 job for all attempts together is used up. Only the operator"),
         ("user_day", "@maintainer asked for today is used up. It resets at 00:00 UTC."),
         ("repository_month", "for this repository this month is used up. It resets next month (UTC)."),
     ],

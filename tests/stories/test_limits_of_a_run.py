@@ -45,7 +45,10 @@ async def test_a_run_thinks_and_ends_as_requested_and_a_retry_keeps_that(tmp_pat
         assert await world.jobs() == []
         await world.comment("/ptq fix --thinking high --max-turns 3 look at the end")
         report = await world.wait_for_report()
-        assert "the agent was stopped at its cap of 3 turns (requested with --max-turns)" in report
+        assert (
+            "the agent was stopped at its cap of 3 turns (set by --max-turns for this run: try again with a higher one)"
+            in report
+        )
         assert "agent `thinker` (`opus`, thinking `high`)" in report
         assert "at most 3 turns, as requested" in report
         argv = sign.read_text()

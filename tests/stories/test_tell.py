@@ -62,7 +62,7 @@ async def test_an_agent_goes_on_in_its_session_with_a_maintainers_words_and_neve
         assert meter.ending == "finished"
         assert events.count("@maintainer told the agent something") == events.count("the agent got a message") == 2
         await world.comment("/ptq tell One more thing.")
-        await world.wait_for_reply("it has ended, or none has begun. `/ptq retry`")
+        await world.wait_for_reply("no agent is running. `/ptq retry`")
 
 
 async def test_an_agent_of_your_own_reads_the_words_in_a_file(tmp_path: Path) -> None:
