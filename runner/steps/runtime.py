@@ -115,7 +115,7 @@ async def follow(
     has the agent's worklog as in `JobdClient.poll`.
     """
     limit = runtime.profiles[job.repository].limits.max_log_bytes + LOG_CHUNK
-    until = runtime.now() + READ_ON
+    until, worklog = runtime.now() + READ_ON, None
     while True:
         offset = runtime.spool.offset(job.id, stage)
         room = max(min(LOG_CHUNK, limit - offset), 0)
@@ -124,6 +124,9 @@ async def follow(
             where, stage, log_offset=offset, log_limit=room, wait_s=wait_s, worklog_mark=worklog_mark
         )
         runtime.spool.append(job.id, stage, poll.log[:room])
+        if poll.worklog:  # The next answer need not have it again.
+            worklog, worklog_mark = poll.worklog, poll.worklog.mark
+        poll = replace(poll, worklog=worklog)
         is_full = 0 < room <= len(poll.log)
         if poll.state in (StageState.ABSENT, StageState.RUNNING) or not is_full:
             return poll
