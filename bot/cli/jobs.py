@@ -72,7 +72,9 @@ def cancel_jobs_(
 @app.command("tell")
 def tell_job_(
     job_id: Job,
-    words: Annotated[str, typer.Argument(metavar="WORDS", help="For the agent; - reads them from stdin.")],
+    words: Annotated[
+        str, typer.Argument(metavar="WORDS", help="What the agent should know or do, in quotes; - reads it from stdin.")
+    ],
     config: Config,
 ) -> None:
     """Tell the agent of an active job something. It gets the words at its next safe point, and goes on."""
@@ -95,7 +97,7 @@ def clean_job_(
     job_id: Annotated[str | None, typer.Argument(metavar="JOB", help="A job's id.")] = None,
     keep: Annotated[
         int | None,
-        typer.Option(min=0, help="All finished jobs except the newest N."),
+        typer.Option(min=0, help="Delete the logs of all finished jobs except the newest N."),
     ] = None,
 ) -> None:
     """Delete a finished job's logs early. Its results are kept."""
@@ -106,7 +108,7 @@ def clean_job_(
     elif keep is not None and not job_id:
         print_answer(clean_older_jobs(load(config), keep))
     else:
-        give_up("ptq-bot: name a job, or how many jobs keep their logs with --keep, and not both", status=2)
+        give_up("ptq-bot: give either a job's id or --keep N", status=2)
 
 
 @app.command("results")
@@ -136,7 +138,7 @@ def retry_job_(
     anyway: Anyway = False,
     fresh: Fresh = False,
 ) -> None:
-    """Continue the last attempt on a job's issue, like /ptq retry there, or the last attempt at its task."""
+    """Continue the last attempt at a job's issue or task. On an issue, this is like /ptq retry."""
     from bot.operations.launch import IssueOrder, describe_task, go_on
     from handlers.commands.options import Options
     from handlers.jobs.start import RETRY
@@ -170,7 +172,7 @@ def rebase_job_(
     machine: Machine = None,
     anyway: Anyway = False,
 ) -> None:
-    """Bring the current diff of a job's issue onto a newer commit, like /ptq rebase there, or that of its task."""
+    """Rebase the current diff of a job's issue or task onto a newer commit. On an issue, this is like /ptq rebase."""
     from bot.operations.launch import IssueOrder, describe_task, go_on
     from handlers.commands.options import Options
     from handlers.rules import REBASE

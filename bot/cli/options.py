@@ -47,26 +47,28 @@ Config = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 By = Annotated[str, typer.Option(help="Name of the person. Default: your login on this host.")]
-Agent = Annotated[str | None, typer.Option(help="Default: the agent of a continued attempt, or the repository's.")]
-Model = Annotated[str | None, typer.Option(help="Default: the model of a continued attempt, or the agent's.")]
+Agent = Annotated[str | None, typer.Option(help="Default: the earlier attempt's, or the repository's.")]
+Model = Annotated[str | None, typer.Option(help="Default: the earlier attempt's, or the agent's.")]
 Thinking = Annotated[
     str | None,
     typer.Option(
-        metavar="LEVEL", help="How hard the agent thinks: see ptq-bot agents list. Default: as for the model."
+        metavar="LEVEL",
+        help="How hard the agent thinks; ptq-bot agents list shows the levels. "
+        "Default: the earlier attempt's, or the agent's.",
     ),
 ]
 MaxTurns = Annotated[
     str | None,
     typer.Option(
         metavar="N",
-        help="End the run after N answers of the model. Default: the limit of a continued attempt, or the cap.",
+        help="End the run after N answers of the model. Default: the earlier attempt's, or the cap.",
     ),
 ]
 MaxCost = Annotated[
     str | None,
     typer.Option(
         metavar="DOLLARS",
-        help="End the run when it has cost this much. Default: the limit of a continued attempt, or the cap.",
+        help="End the run when it has cost this much. Default: the earlier attempt's, or the cap.",
     ),
 ]
 Machine = Annotated[str | None, typer.Option(help="Default: any suitable machine.")]

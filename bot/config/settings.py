@@ -62,7 +62,7 @@ from runner.agents.prices import Price
 from runner.agents.skills import Skill
 from runner.db.sqlite import COMPANIONS
 from runner.model.caps import DEFAULT_CAPS
-from runner.model.environment import Companion, Limits, Profile
+from runner.model.environment import NEWEST, Companion, Limits, Profile
 from runner.model.job import Job
 from runner.model.machines import Machine
 
@@ -197,7 +197,7 @@ class Settings(Table):
         tables = {known.lower(): table for known, table in self.repos.items()}
         table = tables.get(name.lower())
         branch = (table.environment_branch or table.base_branch) if table else None
-        return Companion(name, f"{find_web_url(self.github.api_url)}/{name}.git", branch or "HEAD")
+        return Companion(name, f"{find_web_url(self.github.api_url)}/{name}.git", branch or NEWEST)
 
     def price_list(self) -> Mapping[str, Price]:
         """Model -> the operator's price."""

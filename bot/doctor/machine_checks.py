@@ -118,7 +118,7 @@ def judge_room(part: Part, machine: Machine, inventory: Inventory) -> Iterator[F
     else:
         yield part.ok("disk", describe_disk(inventory))
     if inventory.gpu_trouble:
-        fix = "make that work for the account; a driver update may have broken it"
+        fix = "fix this on the machine, for the account that jobs use; a driver update may have broken it"
         yield part.fail("GPUs", inventory.gpu_trouble, fix)
     elif missing := find_missing_gpus(machine, inventory):
         yield part.warn("GPUs", *missing)

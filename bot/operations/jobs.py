@@ -220,7 +220,7 @@ async def tell_job(settings: Settings, job_id: str, words: str) -> str:
         try:
             await tell(connection, find_operator(), job, words, f"terminal {token_hex(8)}", datetime.now(UTC))
         except NotTold as reason:
-            how = f"To start another attempt: ptq-bot jobs retry {job.id} WORDS"
+            how = f'After the job has ended: ptq-bot jobs retry {job.id} "INSTRUCTIONS"'
             raise NotDone(f"{reason} {how}" if reason.is_late else strip_marks(str(reason))) from None
     return f"{say_told(job)}\n"
 
@@ -316,7 +316,7 @@ async def lift(connection: AsyncConnection, person: Person, job: Job, now: datet
     person.require(Operation.LIFT)
     confidential = await _fetch_confidential(connection, job)
     if not confidential:
-        is_task = "has no issue whose confidentiality could end" if job.thread is None else "is not confidential"
+        is_task = "has no issue, and only issues can be confidential" if job.thread is None else "is not confidential"
         raise NotDone(f"{job.case_key} {is_task}")
     for case in confidential:
         await casebook.save_case(connection, replace(case, confidential=False))

@@ -33,7 +33,7 @@ class UnknownJob(Exception):  # noqa: N818
 
 
 class NoNotePage(Exception):  # noqa: N818
-    """There is no page on which a note on this job's diff could be written; the message says why."""
+    """This job has no page for a note. The message says why."""
 
 
 async def find_note_page(settings: Settings, job_id: str) -> str:
@@ -53,9 +53,9 @@ async def find_note_page(settings: Settings, job_id: str) -> str:
     if report is None:
         raise NoNotePage(f"no diff of job {job.id} waits for a note: see ptq-bot report {job.id}")
     if settings.dashboard.client_id is None:
-        why = "nobody can sign in to the pages, so there is no page for a note ([dashboard] client_id in ptq.toml)"
-        instead = ". Comment it on the issue: the report there says how" if job.thread is not None else ""
-        raise NoNotePage(f"{why}{instead}")
+        why = "there is no page for a note, because sign-in is not set up: set client_id in [dashboard] of ptq.toml"
+        instead = ". Or write the note as a comment on the issue: the report there says how"
+        raise NoNotePage(why if job.thread is None else why + instead)
     return f"{note_url(settings.server.public_url, job.id)}\n"
 
 

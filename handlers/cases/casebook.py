@@ -480,6 +480,8 @@ async def fetch_same_pull(connection: AsyncConnection, job: Job, digest: str) ->
     newest = await fetch_newest_pull(connection, job.topic)
     if newest is None or newest.digest != digest:
         return None
+    if newest.job_id == job.id:
+        return newest
     # A rebase onto another branch may leave a diff as it was.
     made_of = await job_rows.fetch_job(connection, newest.job_id)
     return newest if made_of and job.base_branch in (made_of.base_branch, _goes_to(newest, made_of)) else None

@@ -42,7 +42,7 @@ class _Quotas(_RulesTable):
 MAX_DOTS = 20
 """Dots outside quotes in a line. The file has two levels of names."""
 
-_QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*+\"|'[^'\n]*+'")
+_QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*+\"|'[^'\n]*+'|#[^\n]*+")
 
 
 class _OwnRules(_RulesTable):

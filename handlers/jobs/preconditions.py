@@ -187,8 +187,9 @@ async def check_may_replace(connection: AsyncConnection, context: Context, lost:
         raise NotStarted(replies.render_not_again(f"{lost.canceller} had cancelled it"))
     rules = context.rules_for(lost.repository)
     offers = list_offers(rules, context.agents) if rules else {}
-    if lost.agent not in offers or (lost.model and lost.model not in offers[lost.agent].models):
-        raise NotStarted(replies.render_not_again("its agent or its model is no longer available here"))
+    offer = offers.get(lost.agent)
+    if offer is None or not {lost.model, lost.thinking} <= {None, *offer.models, *offer.thinking}:
+        raise NotStarted(replies.render_not_again("its agent, model or level of thinking is no longer available here"))
     case = await casebook.fetch_case(connection, lost.case_key)
     if case is None or case.active_job_id:
         raise NotStarted(replies.render_not_again("another job on this issue is running"))

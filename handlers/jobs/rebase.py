@@ -88,6 +88,8 @@ async def find_target(context: Context, rules: RepositoryRules, topic: Topic, on
         branch = onto
     newest = await context.github.fetch_branch_sha(rules.name, branch) if onto is None or is_branch(branch) else None
     if newest is None or (commit and not await leads_to(context.github, rules.name, commit, newest)):
+        if onto is None:  # A task can have begun at a tag, or at the head of a pull request.
+            return Target(branch, objection=NotStarted(replies.render_onto_missing(), form_errors.ONTO_MISSING))
         reply, on_page = replies.render_onto_refused(job.base_branch), form_errors.say_onto_refused(job.base_branch)
         return Target(branch, objection=NotStarted(reply, on_page))
     if (branch, commit or newest) == (job.base_branch, job.base_commit):

@@ -248,7 +248,7 @@ async def _check_base(context: Context, job: Job) -> None:
 
 def _say_how_to_rebase(job: Job) -> str:
     if job.thread is None:
-        return "a rebase on the job's page moves the diff to the newest commit"
+        return "a rebase on the job's page moves the diff to the newest commit of a branch"
     return "`/ptq rebase` moves the diff to the newest commit"
 
 
@@ -279,7 +279,7 @@ async def _check_account(context: Context, job: Job, login: str, account_id: int
     except NotFound:
         is_theirs = False
     if not is_theirs:
-        raise Abandoned(f"another account has the login {login} now, so the note is not valid")
+        raise Abandoned(f"the login {login} no longer belongs to the author of the note, so the note is not valid")
 
 
 async def _check_note(context: Context, job: Job, pull: Pull) -> None:

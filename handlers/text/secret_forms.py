@@ -17,7 +17,7 @@ from urllib.parse import quote, quote_plus
 MIN_SECRET = 6
 """Characters. A shorter value would be found in innocent words."""
 
-MINPIECE = 20
+MIN_PIECE = 20
 """Characters of a line of a secret that has several, from which on the line alone is taken for the secret."""
 
 MIN_PACKED = 8
@@ -81,7 +81,7 @@ def find_forms(secrets: frozenset[str]) -> tuple[str, ...]:
     """
     forms = {form for secret in spell_out(secrets) for form in (secret, secret.replace("\r\n", "\n"))}
     pieces = {piece.strip() for form in forms if "\n" in form.strip() for piece in form.split("\n")}
-    pieces = {piece for piece in pieces if len(piece) >= MINPIECE and not piece.startswith("-----")}
+    pieces = {piece for piece in pieces if len(piece) >= MIN_PIECE and not piece.startswith("-----")}
     encoded = {form for secret in secrets if len(secret.strip()) >= MIN_SECRET for form in _encode(secret.strip())}
     return tuple(sorted((form for form in forms | pieces | encoded if len(form) >= MIN_SECRET), key=len, reverse=True))
 

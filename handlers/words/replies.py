@@ -149,7 +149,8 @@ def render_pull_request_thread() -> str:
     """Commands on a pull request that is not ours, or that is of a task without an issue."""
     return (
         "ptq-bot only works on issues and on the pull requests that it opened for them. Please write the command on "
-        "the issue that this pull request is about. A task is continued on its page."
+        "the issue that this pull request is about. For a pull request of a task, use the job's page, which its "
+        "description links."
     )
 
 
@@ -187,7 +188,7 @@ def render_presets(presets: Iterable[Preset]) -> str:
 
 def render_nothing_to_carry_on(command: str) -> str:
     """A preset that continues with the edits of the last attempt, after one without edits."""
-    return f"The last attempt on this issue has no change, and `{command}` needs one. `/ptq fix` makes one."
+    return f"The last attempt has no change, and `{command}` needs one. `/ptq fix` makes one."
 
 
 def render_nothing_to_rebase() -> str:
@@ -204,6 +205,11 @@ def render_onto_refused(base_branch: str) -> str:
         "Not started: `onto` needs the name of an existing branch, or the full SHA of a commit on "
         f"{show_code(base_branch, (), 200)}."
     )
+
+
+def render_onto_missing() -> str:
+    """A rebase of what did not begin on a branch, without a target."""
+    return "Not started: this job did not begin on a branch. Name one: `/ptq rebase onto BRANCH`."
 
 
 def render_up_to_date(branch: str, commit: str) -> str:

@@ -32,7 +32,7 @@ def say_told(job: Job) -> str:
 
 def say_no_words() -> str:
     """Nothing to tell."""
-    return "Write after `/ptq tell` what the agent should know or do."
+    return "The agent was not told: there are no words. Say what it should know or do."
 
 
 def say_too_long(limit: int) -> str:
@@ -47,7 +47,7 @@ def say_too_many(limit: int) -> str:
 
 def say_ended() -> str:
     """No job is active."""
-    return "The agent was not told: it has ended, or none has begun."
+    return "The agent was not told: no agent is running."
 
 
 def say_ending() -> str:

@@ -56,7 +56,7 @@ class ClaudeAgent:
             *(["--model", model] if model else []),
             *(["--effort", thinking] if thinking else []),
             *(["--max-turns", str(run.max_turns)] if run.max_turns else []),
-            *(["--max-budget-usd", f"{max(run.max_cost_usd, 0.01):.2f}"] if run.max_cost_usd else []),
+            *(["--max-budget-usd", f"{run.max_cost_usd:.2f}"] if run.max_cost_usd else []),
         ]
         env = {
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",

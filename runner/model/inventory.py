@@ -150,7 +150,10 @@ def find_missing_gpus(machine: Machine, inventory: Inventory) -> tuple[str, str]
         return None
     tools = ", ".join(vendor.tools for vendor in VENDORS.values())
     fixes = "; ".join(vendor.fix for vendor in VENDORS.values())
-    return f"ptq.toml says that it has GPUs, but no tool lists one ({tools})", f"{fixes}; or remove the label"
+    return (
+        f"ptq.toml says that it has GPUs, but no tool lists one ({tools})",
+        f"{fixes}; or remove gpus_per_slot and the label {ANY_GPU}",
+    )
 
 
 # Which GPUs belong to which slot

@@ -50,10 +50,10 @@ def explain_refusal(job: Job, branch: str, commit: str, *, on_base_branch: bool)
             f"the newest commit of `{branch}`, `{commit[:10]}`, is not on `{job.base_branch}`, where the pull request "
             f"would go: change `environment_branch`, or wait until `{job.base_branch}` has it"
         )
-    return (
-        f"the base commit `{commit[:10]}` is not on `{job.base_branch}`: `/ptq rebase` moves an earlier diff to "
-        "the newest commit, and `/ptq fix` begins from there"
-    )
+    how = "`/ptq rebase` moves an earlier diff to the newest commit, and `/ptq fix` begins from there"
+    if job.thread is None:
+        how = "a rebase on the job's page moves the diff to the newest commit of a branch"
+    return f"the base commit `{commit[:10]}` is not on `{job.base_branch}`: {how}"
 
 
 def _begins_on_branch(job: Job) -> bool:

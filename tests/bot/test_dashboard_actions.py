@@ -91,11 +91,11 @@ async def test_a_task_has_the_name_that_it_was_launched_with_if_no_other_one_has
         fields = {**browser.fields("/launch"), "repository": NAME, "preset": "ad-hoc", "advice": "Look."}
         page = await browser.send("/launch", {**fields, "name": "../x"})
         assert (page.status, name_wrong_fields(page)) == (409, ["name"])
-        assert "A name has letters, digits, dots, dashes and underscores" in page.text
+        assert "A name has 1 to 50 letters, digits, dots, dashes and underscores" in page.text
         await browser.send("/launch", {**fields, "name": "slow-import"})
         assert f"{NAME}~slow-import" in browser.page.text
         page = await browser.send("/launch", {**fields, "name": "slow-import", "occasion": "another-form"})
-        assert (page.status, f"of {NAME} has that name." in page.text) == (409, True)
+        assert (page.status, f"of {NAME} already has this name: choose another." in page.text) == (409, True)
     (job,) = await dashboard.jobs()
     assert job.name == "slow-import"
 
@@ -273,7 +273,7 @@ async def test_an_agent_is_told_something_once_and_the_page_shows_what(dashboard
         assert browser.page.text.count("And at the tests.") == 1, "the browser went back to the same form"
         page = await browser.send(path, {**fields, "occasion": "another-form", "advice": "  "})
         assert page.status == 409
-        assert "what the agent should know" in page.text
+        assert "there are no words" in page.text
         async with dashboard.database.write() as connection:
             assert await note_given(connection, job.id, 2, job.changed_at) == 2
             await job_rows.move_job(connection, job, JobState.COLLECTING, job.changed_at)
@@ -445,7 +445,7 @@ async def test_a_refused_launch_shows_the_form_again_as_it_was_sent_with_the_rea
         number = await dashboard.github.open_issue(NAME, "Broken", "It is.", by="bob")
         refused = await browser.send("/launch", {**sent, "issue": str(number), "agent": "gpt"})
         assert name_wrong_fields(refused) == ["agent"]
-        assert "Unknown agent. Available: mine." in refused.text
+        assert "Unknown agent; available: mine." in refused.text
         refused = await browser.send("/launch", {**sent, "issue": str(number), "max_turns": "many", "model": ""})
         assert name_wrong_fields(refused) == ["max_turns"]
         assert "--max-turns needs a whole number, such as 20." in refused.text

@@ -42,7 +42,7 @@ async def test_the_page_for_a_note_is_named_only_while_a_diff_waits_for_one(tmp_
         async with database.write() as connection:
             await casebook.save_case(connection, replace(case, standing_job_id=job.id))
         assert await find_note_page(with_sign_in, job.id) == "http://127.0.0.1:0/jobs/0123456789/note\n"
-        await find(settings, "nobody can sign in to the pages")
+        await find(settings, "there is no page for a note, because sign-in is not set up")
         async with database.write() as connection:
             await casebook.save_pull(connection, pull)
         await find(with_sign_in, "is in pull request #9 already")

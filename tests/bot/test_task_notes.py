@@ -154,7 +154,8 @@ async def test_a_note_opens_nothing_once_its_author_has_lost_their_access_and_ma
         assert (await bring(dashboard), list_branches(dashboard)) == ([], [])
         dashboard.github.set_permission(NAME, "alice", "write")
         page = await browser.visit(PAGE)
-        assert "Its pull request was given up: alice no longer has write access, so the note is not valid" in page.text
+        lost = "alice no longer has write access, so the note is not valid"
+        assert f"The pull request was not opened: {lost}. After this is fixed, send the note again." in page.text
         await go_for_a_note(browser)
         await browser.fill_in(f"{PAGE}/note", {"note": NOTE})
         assert len(await bring(dashboard)) == 1
@@ -172,7 +173,7 @@ async def test_a_note_opens_nothing_once_another_account_has_its_authors_login(d
     assert (await bring(dashboard), list_branches(dashboard)) == ([], [])
     given_up = await fetch_pull(dashboard)
     assert given_up
-    assert given_up.abandoned == "another account has the login alice now, so the note is not valid"
+    assert given_up.abandoned == "the login alice no longer belongs to the author of the note, so the note is not valid"
 
 
 async def test_a_note_approves_only_the_diff_that_its_form_showed(dashboard: Dashboard) -> None:

@@ -118,6 +118,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_presets: [replies.render_presets(PRESETS.values())],
     replies.render_nothing_to_carry_on: [replies.render_nothing_to_carry_on("/ptq simplify")],
     replies.render_nothing_to_rebase: [replies.render_nothing_to_rebase()],
+    replies.render_onto_missing: [replies.render_onto_missing()],
     replies.render_onto_refused: [replies.render_onto_refused("main")],
     replies.render_up_to_date: [replies.render_up_to_date("main", "b" * 40)],
     replies.render_nothing_to_verify: [replies.render_nothing_to_verify()],
