@@ -40,6 +40,16 @@ class _SqliteConnection(aiosqlite.Connection):
         self._handed_over = 0
         self._done = 0
         self._turn_began = 0.0
+        self._stopped: asyncio.Future[None] | None = None
+
+    def stop(self) -> asyncio.Future[None] | None:
+        """End the thread, once. SQLAlchemy asks again if a task is cancelled while it closes a connection.
+
+        Nobody would answer the second request, and the process could not end.
+        """
+        if self._stopped is None:
+            self._stopped = super().stop()
+        return self._stopped
 
     def cursor(self) -> Any:
         return _SqliteCursor(self, self._conn.cursor())

@@ -101,3 +101,11 @@ async def test_a_cancelled_task_leaves_its_statement_to_the_thread_and_nobody_wa
         other.rollback()
         await undoing
     assert await fetch(connection, "SELECT count(*) FROM seen") == [(0,)]
+
+
+async def test_a_connection_that_is_stopped_while_it_closes_is_closed(connection: aiosqlite.Connection) -> None:
+    closing = asyncio.create_task(connection.close())
+    await asyncio.sleep(0)
+    connection.stop()
+    async with asyncio.timeout(10):
+        await closing
