@@ -522,7 +522,7 @@ TOGETHER: tuple[dict[str, Broken], ...] = (
             MACHINE,
             "GPUs",
             "no tool lists one (nvidia-smi, amd-smi or rocm-smi, xpu-smi)",
-            "remove the label",
+            "remove gpus_per_slot and the label gpu",
             ('labels = ["fast"]', 'labels = ["fast", "gpu"]'),
             verdict=WARNING,
         ),

@@ -31,7 +31,7 @@ async def run(world: World, *words: str, status: int = 0) -> str:
 
 async def test_an_operator_starts_retries_and_rebases_at_the_terminal(world: World) -> None:
     said = await run(world, "run", "--repo", NAME, "--issue", "1", "--preset", "fix", "Look at the end.")
-    assert "starts with agent script: http://127.0.0.1" in said
+    assert "was created with agent script: http://127.0.0.1" in said
     await world.wait_for_report()
     (first,) = await world.jobs()
     assert (first.preset, first.requested_by, first.attempt) == ("fix", "the operator", 1)

@@ -76,7 +76,7 @@ async def test_who_follows_a_task_reads_its_report_and_learns_by_the_status_how_
     named = ("--name", "chunks")
     done = await asyncio.to_thread(program.run, "run", *words, *named, "--preset", "fix", "--ref", "main", "Mend it.")
     assert done.returncode == 0, done.stderr
-    assert "starts with agent script: http://127.0.0.1" in done.stdout
+    assert "was created with agent script: http://127.0.0.1" in done.stdout
     assert "=== Diff ===" in done.stdout
     assert "octo/widgets~chunks" in done.stdout
     assert "queued" in done.stderr
@@ -111,7 +111,7 @@ async def test_a_task_is_continued_with_a_hint_and_its_diff_rebased_from_the_ter
         assert "+    for first in range(0, len(items), size):" in report
         with pytest.raises(NotStarted, match="there is nothing to rebase"):
             await go_on(settings, first, IssueOrder(REBASE))
-        with pytest.raises(Refused, match="leave out --anyway and --fresh"):
+        with pytest.raises(Refused, match="only for jobs on issues: leave them out"):
             await go_on(settings, first, IssueOrder(RETRY, Options(fresh=True)))
 
 
@@ -139,7 +139,7 @@ async def test_a_task_of_the_launch_page_becomes_a_pull_request_by_a_note_on_its
 
 REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"words": " "}, "a task has 1 to 10,000 characters"),
-    ({"name": "no name"}, "a name has letters"),
+    ({"name": "no name"}, "a name has 1 to 50 letters"),
     ({"preset": "verify"}, "verify needs an issue; available: repro, diagnose, fix, ad-hoc, slow"),
     ({"preset": "simplify"}, "simplify needs an issue"),
     ({"preset": "retry"}, "retry needs an issue"),
