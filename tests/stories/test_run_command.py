@@ -141,21 +141,15 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"words": " "}, "a task has 1 to 10,000 characters"),
     ({"name": "no name"}, "a name has 1 to 50 letters"),
     ({"preset": "verify"}, "verify needs an issue; available: repro, diagnose, fix, ad-hoc, slow"),
-    ({"preset": "simplify"}, "simplify needs an issue"),
-    ({"preset": "retry"}, "retry needs an issue"),
-    ({"preset": "rebase"}, "rebase needs an issue"),
+    ({"preset": "simplify"}, "simplify continues an earlier attempt: use ptq-bot jobs retry JOB --preset simplify"),
+    ({"preset": "retry"}, "retry continues an earlier attempt: use Follow up on its page, or ptq-bot jobs retry JOB"),
+    ({"preset": "rebase"}, "rebase continues an earlier attempt: use Rebase on its page, or ptq-bot jobs rebase JOB"),
     ({"preset": "none"}, "unknown preset 'none'; available: repro, "),
-    (
-        {"options": Options(agent="none")},
-        "unknown agent; available: agents script; machines ",
-    ),
+    ({"options": Options(agent="none")}, "unknown agent; available: script$"),
     ({"options": Options(model="none")}, "unknown model for script"),
     ({"options": Options(thinking="high")}, "the agent script has no --thinking; no agent here has it$"),
     ({"options": Options(max_turns="5")}, "--max-turns cannot limit the agent script: nobody counts its turns"),
-    (
-        {"options": Options(machine="none")},
-        "unknown machine; available: agents script; machines gpu-1",
-    ),
+    ({"options": Options(machine="none")}, "unknown machine; available: gpu-1$"),
 )
 
 
