@@ -50,7 +50,7 @@ class IssueOrder:
 async def start_on_issue(
     context: Context, person: Person, repository: Repository, number: int, order: IssueOrder, trigger: str
 ) -> Job:
-    """Create the job, which reports in the thread as usual; or find it, for a trigger that came before.
+    """Create the job, which reports in the thread as usual, or return the job that the same trigger created before.
 
     The trigger is a unique text. Raises `NotPermitted`, `Refused`, `NotStarted`, and what `handlers.ports.GitHub`
     raises.
@@ -77,7 +77,7 @@ async def start_on_issue(
 
 
 async def start_from_terminal(settings: Settings, repository: str, number: int, order: IssueOrder) -> Job:
-    """Start a job on an issue, which its thread says that the operator requested. Raises what `start_task` raises."""
+    """Start a job on an issue. The thread names the operator as the requester. Raises what `start_task` raises."""
     async with open_context(settings) as context:
         person, asked = await ask_about(context, settings, find_operator(), repository)
         return await start_on_issue(context, person, asked, number, order, f"terminal {token_hex(8)}")

@@ -24,7 +24,7 @@ from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.actions import Actions
 from bot.web.dashboard.checks import show_checks
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.job_page import Moves, fetch_details, fetch_standing_mark, list_phases
+from bot.web.dashboard.job_page import Moves, fetch_details, fetch_offer_mark, list_phases
 from bot.web.dashboard.listing import name_state
 from bot.web.dashboard.lists import ListPages
 from bot.web.dashboard.machines import describe_machines
@@ -286,7 +286,7 @@ class Pages:
             job = await job_rows.fetch_job(connection, job_id)
             assert job is not None, "jobs are never deleted"
             standing = await self._fetch_standing(connection, job)
-            mark = await fetch_standing_mark(connection, job, self._context.db.secret)
+            mark = await fetch_offer_mark(connection, job, self._context.db.secret)
             standing["worklog"] = await fetch_worklog(connection, job_id)
             report = await job_rows.fetch_report(connection, job_id)
         return await run_for_page(partial(self._draw_view, job, report, mark, **standing))

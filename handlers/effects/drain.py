@@ -22,7 +22,7 @@ from runner.rows.claims import ClaimLost
 log = structlog.get_logger()
 
 FRESH: Mapping[str, object] = {"attempts": 0, "refusals": 0, "absences": 0, "trouble": None}
-"""A row's columns about attempts after success."""
+"""The columns that a success resets."""
 
 
 class AttemptCounts(Protocol):
@@ -30,7 +30,7 @@ class AttemptCounts(Protocol):
 
     @property
     def attempts(self) -> int:
-        """The number of attempts in a row."""
+        """The number of consecutive attempts."""
 
     @property
     def refusals(self) -> int:
@@ -38,7 +38,7 @@ class AttemptCounts(Protocol):
 
     @property
     def absences(self) -> int:
-        """How many of the last refusals, in a row, said that something is not there."""
+        """How many consecutive refusals, up to the last one, said that something is not there."""
 
 
 Row = TypeVar("Row", bound=AttemptCounts)
@@ -71,7 +71,7 @@ class Effect(ABC, Generic[Item]):
     store: ClassVar[Callable[..., Awaitable[object]]]
     """Changes columns of a row: `(connection, row, **changes)`."""
     waits: ClassVar[str]
-    """The log event of an effect that waits."""
+    """The log event after a failed attempt that will be retried."""
     waits_for_turn: ClassVar[str] = "effect.waits_for_turn"
     """The log event if nothing was sent."""
     marks: ClassVar[Mapping[str, object]] = {}
@@ -88,12 +88,13 @@ class Effect(ABC, Generic[Item]):
     async def carry_out(self, due: Item) -> None:
         """Look for the result of an earlier attempt, write what is missing, and store that it exists.
 
-        The row is in its state before this attempt. Raises `NotSent`, `Abandoned`, or the error of the other side.
+        `due.row` is the row as it was before this attempt was counted. Raises `NotSent`, `Abandoned`, or the error of
+        the other side.
         """
 
     @abstractmethod
     def judge(self, due: Item, attempts: int, error: Exception) -> Verdict:
-        """Judge a failed attempt, the `attempts`-th in a row."""
+        """Judge a failed attempt, after so many consecutive `attempts`."""
 
     def after_failure(self) -> Mapping[str, object]:
         """Other columns that are stored after a failed attempt."""
@@ -146,7 +147,7 @@ async def _attempt(effect: Effect[Item], due: Item) -> None:
 async def _apply(
     effect: Effect[Item], due: Item, verdict: Verdict, error: Exception, changes: Mapping[str, Any]
 ) -> None:
-    """Store the consequence of a failed attempt: another text, the end, or a wait."""
+    """Store the consequence of a failed attempt: another text, giving up, or a wait."""
     if verdict.wait_s is not None:
         at = effect.context.now() + timedelta(seconds=verdict.wait_s)
         counts = {"refusals": verdict.refusals, "absences": verdict.absences}

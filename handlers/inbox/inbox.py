@@ -59,8 +59,8 @@ WAITS = BackOff(1.0, 600.0)
 """The waits before a failed delivery is retried."""
 
 SUSPECT_DEATHS, MAX_LONE_DEATHS = 2, 3
-"""The service crashes, or loses its claim, while it processes a delivery. After this many crashes it processes the
-delivery alone, because another one may have been the cause. After this many more it sets the delivery aside."""
+"""If the service crashes, or loses its claim, this often during one delivery, it processes that delivery alone, because
+another one may have been the cause. After `MAX_LONE_DEATHS` more, it sets the delivery aside."""
 
 POSTPONED = BackOff(0.5, 30.0)
 """The waits of a delivery that came too early."""
@@ -91,7 +91,7 @@ class Delivery:
     """The same for copies with other ids; None for a delivery from before an upgrade."""
     attempts: int
     begun: int
-    """How often its processing was started without an end."""
+    """How often its processing was started but not finished."""
     received_at: datetime
 
     @property
@@ -156,7 +156,7 @@ class Inbox:
 
     @property
     def calm_in_s(self) -> float:
-        """How many more seconds less urgent work should wait, because many deliveries are arriving."""
+        """For how many seconds less urgent work should still wait, because many deliveries are arriving."""
         return self._receiver.calm_in_s()
 
     async def step(self, context: Context) -> None:
@@ -229,11 +229,11 @@ class Inbox:
             except TooEarly:
                 await self._postpone(delivery)
             except Namesake as error:
-                # It counts as worked, so that strangers can neither fill the disk nor raise alarms with them.
+                # It is recorded as done, so that strangers can neither fill the disk nor raise alarms with them.
                 log.warning("delivery.of_namesake", reason=str(error))
                 await self._record(delivery, state="done", finished_at=self._now(), error=str(error))
             except (GitHubUnavailable, GitHubError) as error:
-                # A refusal may end, too: a suspended App, an organization that requires new consent.
+                # A refusal can be temporary, too: a suspended App, an organization that requires new consent.
                 asked_s = error.retry_after_s if isinstance(error, GitHubUnavailable) else 0.0
                 wait_s = WAITS.after(delivery.attempts + 1, asked_s=asked_s)
                 log.warning("delivery.waits_for_github", reason=str(error), wait_s=wait_s)
@@ -307,7 +307,7 @@ class Inbox:
             await self._record(delivery, attempts=delivery.attempts + 1, error=error, next_attempt_at=at)
 
     async def _record(self, delivery: Delivery, **changes: Any) -> None:
-        """Store the delivery's state: by default, that its processing has ended."""
+        """Store changes of a delivery. Unless they set `begun`, it is reset."""
         await self._records.add((delivery, {"begun": 0, **changes}))
 
     async def _write_down(self, records: Sequence[tuple[Delivery, dict[str, Any]]]) -> Sequence[None]:

@@ -38,7 +38,7 @@ MAX_NAMED = 5
 """The most people or pull requests that a sentence names."""
 
 MAX_LOOKED_AT = 10
-"""The newest attempts among which one with a repro that fails is searched."""
+"""How many of the newest attempts are searched for a repro that fails."""
 
 
 Script = tuple[CheckKind, str, str]
@@ -55,7 +55,7 @@ class NotStarted(Exception):  # noqa: N818
 
 
 class NothingStarts(NotStarted):
-    """The same for every issue that this person could ask for."""
+    """A pause or a cap would refuse this person on any issue of the repository."""
 
 
 class Busy(NotStarted):
@@ -221,8 +221,8 @@ def check_edited(preset: Preset, earlier: EarlierAttempt) -> None:
 async def find_proven_repro(
     connection: AsyncConnection, repository: str, number: int, *, private: bool
 ) -> list[Script]:
-    """The newest repro of an attempt on an issue that the service saw failing, for another reason than that a change
-    was missing, as a check. Others say nothing about the bug. Its result is shown in the thread."""
+    """The newest repro that the service saw fail, as far as is known because of the bug and not because it looks for a
+    patch; returned as a check. Others say nothing about the bug. Its result is shown in the thread."""
     told = await job_rows.fetch_told(connection, repository, number, private=private, limit=MAX_LOOKED_AT)
     for job in told:
         own = [check for check in await fetch_checks(connection, job.id) if check.kind is CheckKind.AGENT]
@@ -239,7 +239,8 @@ async def find_proven_repro(
 async def find_known(
     connection: AsyncConnection, context: Context, repository: str, number: int, *, private: bool
 ) -> EarlierAttempt | None:
-    """What the last usable attempt on an issue found, for one that starts fresh; None if there is none."""
+    """What the newest usable attempt on an issue found, for a new attempt that does not continue it; None if there is
+    none."""
     job, report = await _fetch_usable(connection, repository, number, private=private)
     return recall(job, report, context.secrets, continued=False) if job else None
 
@@ -249,8 +250,8 @@ async def _fetch_usable(
 ) -> tuple[Job, Report] | tuple[None, None]:
     """The newest attempt on an issue with a report that later attempts may use, and the report.
 
-    That is none without words, which nobody has judged, no confidential one, and in a repository that is not `private`,
-    none from when it was.
+    Skips reports without words (nobody has judged them), confidential ones and, unless the repository is `private` now,
+    those from when it was.
     """
     for job in await job_rows.fetch_told(connection, repository, number, private=private, limit=1):
         report = await job_rows.fetch_report(connection, job.id)

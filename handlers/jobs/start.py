@@ -61,7 +61,7 @@ CLOCK_SKEW = timedelta(seconds=60)
 """The most that our clock can be ahead of GitHub's: otherwise GitHub refuses our App's signature."""
 
 AT_ONCE = timedelta(seconds=5)
-"""How long after a label other changes of its issue may belong to the same action, such as another label."""
+"""Changes of the issue this soon after a label may belong to the same action, such as another label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +333,7 @@ async def _plan(connection: AsyncConnection, context: Context, request: StartReq
 
 
 def _check_goes_on(preset: Preset, earlier: EarlierAttempt) -> None:
-    """Raise `NotStarted` if this preset cannot continue an attempt that had another one."""
+    """Raise `NotStarted` if this preset cannot continue an attempt that had a different preset."""
     if preset.kind is not JobKind.AGENT:
         raise NotStarted(replies.render_not_a_retry(preset.command), form_errors.NOT_A_RETRY)
     check_edited(preset, earlier)
@@ -363,8 +363,8 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job) 
 async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, now: datetime) -> Job:
     """Create the job of an issue without an active one, and update its case and thread.
 
-    It is confidential if its case is, under any name of the repository, or if its request says so. The request of a job
-    that replaces a confidential one does.
+    It is confidential if its case is, under any name of the repository, or if its request says so, as when it replaces
+    a confidential job.
     """
     if await casebook.fetch_confidential(connection, request.repository, request.issue_number):
         request = replace(request, confidential=True)
@@ -393,7 +393,7 @@ async def freeze(context: Context, request: StartRequest) -> Snapshot:
     newest = NewestComments(request.triggered_at, own_login, request.comment_id)
     async for comment in context.github.list_comments(rules.name, issue.number):
         newest.add(comment)
-    # In a thread, because a hostile issue may take long.
+    # In a worker thread, because parsing a hostile issue may take long.
     return await run_in_thread(
         freeze_issue,
         repository=rules.name,
@@ -435,7 +435,7 @@ def _draft(context: Context, request: StartRequest, snapshot: Snapshot, plan: _P
         if plan.preset.has_agent
         else "",
         skills=skills,
-        # Whoever names a machine knows better than a label.
+        # A requested machine overrides the labels.
         requires=() if plan.choice.machine else rules.find_route(snapshot.labels),
         pinned_to=plan.choice.machine,
         posts=request.posts,

@@ -1,6 +1,6 @@
 """Further attempts at a task: one that continues the last attempt, and a rebase of its diff.
 
-They belong to the same series, and to the same rules, as a retry and a rebase of an issue. Nothing of them is posted.
+They belong to the task's series, and follow the same rules as a retry or a rebase on an issue. They post no comments.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class _FurtherPlan:
 
 
 async def start_further(context: Context, request: FurtherAttempt) -> Job:
-    """Create another attempt at a task; or find it, for an occasion that came before.
+    """Create another attempt at a task, or return the job that the same occasion created before.
 
     Raises `NotPermitted`, `Refused`, `NotStarted`, and what `handlers.ports.GitHub` raises.
     """
@@ -93,7 +93,7 @@ async def _create(
     plan = await _plan(connection, context, request, target)
     await check_caps(connection, context, rules, request.job.topic, request.person.name)
     earlier = plan.earlier.job
-    # A skill that is no longer configured goes, and none comes: the commit may be one of a stranger's.
+    # Skills that are no longer configured are dropped, and none are added, because the commit may be a stranger's.
     skills = tuple(name for name in choose_skills(context.skills, rules.skills, ()) if name in earlier.skills)
     if request.onto is not None:
         skills = leave_out_repository(skills, context.skills)
@@ -117,7 +117,7 @@ async def _create(
             plan.task,
             token_hex(8),
             skills=skills,
-            # After a person's edits in a worktree, the instructions are the task.
+            # A person's edits in a worktree have no task, so the instructions become the task.
             steering=request.advice if plan.earlier.job.task else "",
             earlier=plan.earlier,
         ),
@@ -162,7 +162,7 @@ async def _plan(
         check_edited(preset, earlier)
     if earlier.job.private and not repository.private:
         raise Refused("the last attempt ran while this repository was private, so its results are not used here")
-    # A person's edits in a worktree have no task: then the instructions are it.
+    # A person's edits in a worktree have no task, so the instructions become the task.
     task = earlier.job.task or request.advice
     if not task.strip() and not request.is_rebase:
         raise Refused("say what the agent should do", "advice")

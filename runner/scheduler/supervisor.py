@@ -34,7 +34,8 @@ from runner.transport.jobd_client import JobdClient
 log = structlog.get_logger()
 
 MAX_EXCEPTIONS = 3
-"""How many unexpected exceptions in a row a job survives: bugs of this program must not cost a job its report."""
+"""After this many unexpected exceptions in a row, a job is given up. Earlier ones are retried, because a bug in this
+program must not cost a job its report."""
 
 INTERNAL = "an internal error, which the service has logged"
 LEASED = (JobState.PREPARING, JobState.RUNNING, JobState.COLLECTING, JobState.VERIFYING)
@@ -216,8 +217,8 @@ class Supervisor:
     async def _free(self, lease: Lease, adopted: Sequence[str]) -> bool:
         """Free the slot once the machine confirms that the job has no processes and its folder is gone.
 
-        The same applies to the job that it `adopted`, which may have ended before the adoption, and to the environment
-        of its checks.
+        Also clean the environment that the job took over (`adopted`): the job may have ended before the machine passed
+        it on. Clean the environment of its checks, too.
         """
         async with self._runtime.db.read() as connection:
             checked = [job_id for job_id in (*adopted, lease.job_id) if await fetch_checks(connection, job_id)]

@@ -68,7 +68,7 @@ LEAST_USD = 0.01
 """The least cost that a command line accepts as a limit. The service stops the run at its cap itself."""
 
 KILL_AFTER_S = 10
-"""The seconds after twice the grace time until an agent is killed."""
+"""An agent is killed this many seconds after twice its grace time."""
 
 
 async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
@@ -109,11 +109,11 @@ class _Taken:
     """The usage that is stored, read at one moment."""
 
     meter: Meter | None
-    """Of the job."""
+    """The job's own usage."""
     others: Mapping[Scope, Usage]
-    """In each scope, without the job."""
+    """The usage of other jobs, by scope."""
     stored: Mapping[str, Usage]
-    """Of each job that has an account with the gateway."""
+    """The stored usage of each job that has an account with the gateway, by job id."""
 
 
 async def _open_account(runtime: Runtime, job: Job, taken: _Taken) -> Account | None:
@@ -133,8 +133,8 @@ async def _fetch_taken(runtime: Runtime, job: Job) -> _Taken:
 def _describe_run(runtime: Runtime, job: Job, token: str, tally: Tally = NEW) -> Run:
     """The parameters of this run: a new session, or the one of the `tally`, and the caps that the backend can enforce.
 
-    The session of another job is never resumed: its agent could write to the file, and so invent messages of the
-    service. An agent that does that to its own session can only deceive itself.
+    The session of another job is never resumed: that job's agent could have written to the session's file, and so
+    could have invented messages of the service. An agent that does that to its own session can only deceive itself.
     """
     profile, cost_usd = runtime.profiles[job.repository], tally.usage.known_usd
     caps = bound(profile.caps, profile.limits, job)[Scope.JOB]
@@ -169,13 +169,13 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         exit_status = _read_exit_status(poll.result)
         profile = runtime.profiles[job.repository]
         raising = explain_own_cap(job, meter.usage, bound(profile.caps, profile.limits, job))
-        told = _told(runtime, job, poll.result, account)
+        told = _find_why_stopped(runtime, job, poll.result, account)
         verdict = judge(tally, exit_status, speaks=agent.speaks, told=told, raising=raising)
     else:
         # Its results so far may still be useful.
         exit_status = None
         reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
-        verdict = _told(runtime, job, {}, account) or RunVerdict(Ending.KILLED, reason)
+        verdict = _find_why_stopped(runtime, job, {}, account) or RunVerdict(Ending.KILLED, reason)
     async with runtime.db.write() as connection:
         await job_rows.save_meter(connection, replace(meter, ending=str(verdict.ending)))
         failure = None if verdict.finished else verdict.reason
@@ -214,7 +214,9 @@ def _read_exit_status(result: Mapping[str, Any]) -> int | None:
     return status if type(status) is int and -MAX_EXIT_STATUS <= status <= MAX_EXIT_STATUS else None
 
 
-def _told(runtime: Runtime, job: Job, result: Mapping[str, Any], account: Account | None) -> RunVerdict | None:
+def _find_why_stopped(
+    runtime: Runtime, job: Job, result: Mapping[str, Any], account: Account | None
+) -> RunVerdict | None:
     """Why the agent was stopped, by a person, the service or its machine; None if it ended by itself."""
     if job.cancel_requested_at:
         return RunVerdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
@@ -268,7 +270,7 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequen
         # If this write is lost in a power failure, the log and the model calls are counted again.
         async with runtime.db.relaxed_commit.write() as connection:
             await job_rows.save_meter(connection, meter)
-    # Its own word counts in full here, since it ends no other run.
+    # The usage that the agent itself reports counts in full here, because it can stop only this run.
     spent = {scope: usage + meter.usage for scope, usage in taken.others.items()}
     caps, watched = bound(profile.caps, profile.limits, job), Watched(job, meter, idle_s, spent)
     told = find_end(watched, caps, profile.limits) or _find_refusal(account)
@@ -325,7 +327,8 @@ async def _stop(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         log.warning("job.killed", **job.log_context())
         is_alive = await client.kill(job.id) > 0
         if not is_alive and runtime.now() - kill_from > KILL_PATIENCE:
-            # The machine may report living processes although there are none, or may have been away all the time.
+            # Nothing is left to kill, but the machine may still report the agent as running; or it was away, and the
+            # agent has ended meanwhile.
             is_alive = (await follow(runtime, client, job, "agent")).state is StageState.RUNNING
         return bear_survivors(runtime, job, kill_from) if is_alive else job
     try:

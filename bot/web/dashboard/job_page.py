@@ -60,7 +60,7 @@ class JobDetails:
     attempts: Sequence[Job]
     """Those that the reader may look at, the newest first."""
     newest: str
-    """The id of the newest attempt, whoever may look at it."""
+    """The id of the newest attempt, even if the reader may not see it."""
     hidden: Collection[str]
     """The attempts whose result the reader may not see."""
     case: Case | None
@@ -99,11 +99,11 @@ class JobDetails:
         return self.newest == job.id
 
     def is_settled(self, job: Job) -> bool:
-        """Whether the case has recorded the job's end. This happens a moment later."""
+        """Whether the case has recorded the job's end, which it does a moment after the job ends."""
         return self.case is None or self.case.active_job_id != job.id
 
     def stands(self, job: Job) -> bool:
-        """Whether a note would approve the job's diff. One on the page of a job without an issue does so once."""
+        """Whether a note would approve the job's diff. Without an issue, not once a note was accepted for it."""
         return self.standing == job.id and (job.thread is not None or self.accepted is None)
 
 
@@ -170,11 +170,10 @@ async def _fetch_accepted(connection: AsyncConnection, job: Job) -> Pull | None:
     return await casebook.fetch_same_pull(connection, job, report.digest) if report and report.digest else None
 
 
-async def fetch_standing_mark(connection: AsyncConnection, job: Job, secret: bytes) -> str:
+async def fetch_offer_mark(connection: AsyncConnection, job: Job, secret: bytes) -> str:
     """A text that changes when what a reader is offered may change: attempts, pull request, hold, cancellation.
 
-    It says nothing else, because everybody who sees the job gets it. Without the secret, nobody can try out what it is
-    made of.
+    It reveals nothing else: everybody who sees the job gets it, and without the secret nobody can guess its content.
     """
     query = select(jobs.c.id, jobs.c.state).where(job_rows.belong_to(job.topic)).order_by(jobs.c.id)
     rows = (await connection.execute(query)).all()
@@ -182,8 +181,8 @@ async def fetch_standing_mark(connection: AsyncConnection, job: Job, secret: byt
     attempts = [(row.id, name_state(row.state, is_hidden=row.id in hidden)) for row in rows]
     case = await casebook.fetch_case(connection, job.case_key) if job.thread is not None else None
     held, accepted = await fetch_hold(connection, job.id), await _fetch_accepted(connection, job)
-    standing = (attempts, case, held, job.cancel_requested_at, accepted and accepted.number)
-    return hmac.new(secret, f"standing\0{standing!r}".encode(), "sha256").hexdigest()[:16]
+    offered = (attempts, case, held, job.cancel_requested_at, accepted and accepted.number)
+    return hmac.new(secret, f"standing\0{offered!r}".encode(), "sha256").hexdigest()[:16]
 
 
 def find_ssh_command(hold: Hold | None, machine: Machine | None, visitor: Visitor) -> str:

@@ -39,7 +39,7 @@ class StopConditions(NamedTuple):
     watcher_stop: Path | None = None
     """A watcher creates this file to end the command."""
     is_told: Callable[[], bool] = lambda: False
-    """Whether the command has to end so that it can go on with a message."""
+    """Whether the command has to end because there is a message, with which its session then continues."""
 
     def find_reason(self) -> str | None:
         """Why the command has to end: its time is over (`timed_out`), a watcher ended it (`ended_by_watcher`), it was

@@ -121,7 +121,7 @@ class Stage:
     def do_inside(self, work: Callable[[], Any], patience_s: float | None = None) -> Any:
         """Do jobd's own work on the job's files in the job's sandbox, if it has one (`Sandbox.do`).
 
-        Waits for room for so long. Raises `Failure`, and what the work raises.
+        Waits up to `patience_s` for room. Raises `Failure`, and what the work raises.
         """
         sandbox = open_sandbox(self.job, self.request)
         if not sandbox:
@@ -138,7 +138,7 @@ class Stage:
             self.took[what] = self.took.get(what, 0.0) + time.monotonic() - began
 
     def say(self, sentence: str) -> None:
-        """Write a sentence for people to the log. If it was the last one, the next commands belong to it, too."""
+        """Write a sentence to the log, unless it repeats the last one."""
         if sentence != self._said:
             self.log.say(f"[{sentence}]")
         self._said = sentence
@@ -163,7 +163,8 @@ class Stage:
         try:
             ended = self.run(argv, env, cwd, in_sandbox=in_sandbox, start_beside=start_beside)
         except NotRunnable as error:
-            # In the sandbox, the job may have closed the worktree or removed it. Git was run outside before.
+            # Inside the sandbox, git may fail because the job closed or removed the worktree. Git itself exists: it
+            # ran outside before.
             is_missing = argv[0] == "git" and not in_sandbox
             raise Failure("no_git" if is_missing else name, f"{what}: {error}") from None
         if ended.timed_out:

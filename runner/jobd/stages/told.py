@@ -1,11 +1,12 @@
 """What maintainers tell a running agent. Each message reaches it once, in order.
 
-The service leaves numbered messages (verb `tell`), and the stage `agent` gives those that it has not given yet to the
+The service stores numbered messages (verb `tell`), and the stage `agent` gives those that it has not given yet to the
 next process of the agent's session. One lock decides whether a message comes before the end of the stage. If it does,
 it is given; if not, the service hears that. So a service that was killed can ask again without harm.
 
-A message ends the process that is at work. If that process has not read its input yet, what it should hear is lost. The
-service sees in the log whether it has, so a message names the process that the service has seen.
+To deliver a message, the agent's current process is ended. If it has not read its input yet, that input is lost. The
+log shows the service whether it has, so a message names the process it is meant for, and is refused if another one runs
+by now.
 
 A message without a command line is for an agent whose sessions cannot be resumed: it is added to a file that the agent
 reads.
@@ -38,9 +39,9 @@ class Messages(NamedTuple):
 
 
 def tell(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Leave a message; it is stored only once.
+    """Store a message for the agent, only once. `taken` in the answer says whether it was accepted.
 
-    `taken` is false if the agent has not begun or has ended, or if its session has another process by now.
+    It is not if the agent has not begun or has ended, or if its session has another process by now.
     """
     job, number = JobPaths(request), request["number"]
     with not_ended(job):
@@ -69,7 +70,7 @@ def count_given(job: JobPaths) -> int:
 
 
 def count_left(job: JobPaths, book: Mapping[str, Any]) -> int:
-    """The number of the last message that was left for the agent."""
+    """The number of the last message that was stored for the agent."""
     last: int = book["messages"][-1]["number"] if book.get("messages") else 0
     return max(count_given(job), last)
 
@@ -81,9 +82,9 @@ def is_told(job: JobPaths) -> bool:
 
 
 def take_messages(job: JobPaths, *, is_over: bool) -> Messages | None:
-    """The messages that the agent has not got, which are then its own; None if there are none, or it `is_over`.
+    """The messages that the agent has not got, recorded as given; None if there are none, or it `is_over`.
 
-    After None, no further message is taken.
+    After None, no further message is accepted.
     """
     with _open(job) as book:
         given = count_given(job)
@@ -97,7 +98,8 @@ def take_messages(job: JobPaths, *, is_over: bool) -> Messages | None:
 
 
 def put_back(job: JobPaths, messages: Messages) -> None:
-    """Record that the agent did not get these messages, because no process could be started. No more are taken."""
+    """Record that the agent did not get these messages, because no process could be started. No more are
+    accepted."""
     with _open(job) as book:
         _save(job, {**book, "given": messages.numbers[0] - 1, "is_closed": True})
 

@@ -18,7 +18,7 @@ KEPT_S = 30 * 86_400
 
 @contextmanager
 def not_ended(job: JobPaths) -> Iterator[None]:
-    """Prevent that the job is ended inside the block. Raises `Failure` if it has ended already."""
+    """Keep the job from being ended inside the block. Raises `Failure` if it has ended already."""
     with _open(job, fcntl.LOCK_SH) as mark:
         if mark.read(1):
             raise Failure("ended", "the job has ended, and its environment is gone")
