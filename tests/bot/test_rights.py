@@ -22,6 +22,7 @@ from handlers.holds import takeover
 from handlers.holds.manual_jobs import KeyHolder, Source
 from handlers.jobs import cancel, pauses, tell
 from handlers.jobs.start import StartRequest, start_job, start_unheard
+from handlers.jobs.task_attempts import FurtherAttempt, start_further
 from handlers.jobs.tasks import TaskRequest, start_off_thread
 from handlers.pulls.pulls import ask_for_pull
 from handlers.rules import RepositoryRules, Role
@@ -123,6 +124,10 @@ ACTS: tuple[tuple[Operation, Act], ...] = (
     (
         Operation.START,
         lambda context, _, person: start_off_thread(context, person, REPOSITORY, TaskRequest("Do it.", "fix")),
+    ),
+    (
+        Operation.START,
+        lambda context, _, person: start_further(context, FurtherAttempt(person, REPOSITORY, JOB, "a form")),
     ),
     (Operation.CANCEL, lambda _, connection, person: cancel.cancel(connection, person, JOB, NOON)),
     (Operation.TELL, lambda _, connection, person: tell.tell(connection, person, JOB, "Look.", "once", NOON)),
