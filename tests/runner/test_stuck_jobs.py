@@ -138,6 +138,34 @@ async def test_a_cancel_ends_what_a_job_may_ask_while_its_machine_does_not_answe
         await supervisor.stop()
 
 
+async def test_a_slot_stays_taken_while_its_machine_is_silent_and_is_free_without_the_machine(floor: Floor) -> None:
+    job, asked, machine = await insert(floor, JobState.FAILED), asyncio.Event(), Machine("gpu-1", "/srv/gpu-1")
+    async with floor.runtime.db.write() as connection:
+        await job_rows.insert_lease(connection, Lease("gpu-1", 0, job.id), NOON)
+
+    async def never_answer() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async def count_leases() -> int:
+        async with floor.runtime.db.read() as connection:
+            return len(await job_rows.fetch_leases(connection))
+
+    client = JobdClient(machine, ModelWire(floor.machine, never_answer))
+    for clients, machines in (({"gpu-1": client}, {"gpu-1": machine}), ({}, {})):
+        runtime = replace(floor.runtime, clients=clients)
+        supervisor = Supervisor(runtime, machines, Wakeup(), Claims(runtime.db), poll_s=3600)
+        try:
+            await supervisor.step()
+            async with asyncio.timeout(10):
+                await asked.wait()
+                while not clients and await count_leases():
+                    await asyncio.sleep(0.01)
+            assert await count_leases() == len(clients)
+        finally:
+            await supervisor.stop()
+
+
 async def test_a_log_that_drips_after_its_end_is_left_after_a_piece_that_is_not_full(floor: Floor) -> None:
     machine = Dripping(1, clock_of(floor))
     client = use(floor, machine)
