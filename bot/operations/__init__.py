@@ -1,5 +1,7 @@
 """What operators can do beside a running service, and what their terminal shows of it.
 
-What people on GitHub can do, too, is in `handlers/jobs` and `handlers/holds`, and is called from here. All of it takes
-a `Person` and checks their right. It speaks with the service through the database alone.
+Operations that people on GitHub also have are in `handlers`. This package calls them. A function that carries out an
+operation takes a `Person` and checks their right; the functions around it, for a terminal, take the `Settings`. A
+terminal speaks with a running service through the database alone. Pages call some of these functions inside the
+service.
 """

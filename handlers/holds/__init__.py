@@ -1,4 +1,4 @@
 """Environments that people work in: takeover, release, and what people are told about them.
 
-GitHub is asked again whether their holders still may.
+The service regularly asks GitHub whether the holder still has the right.
 """

@@ -1,4 +1,4 @@
-"""Deliveries from GitHub: stored before they are acknowledged, then worked in order for each issue.
+"""Deliveries from GitHub: stored before they are acknowledged, then handled in order for each issue.
 
 Only a cancel overtakes the others.
 """

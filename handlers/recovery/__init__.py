@@ -1,2 +1,4 @@
-"""Events that GitHub could not deliver, found by asking; how long the service was away; and repositories that became
-private."""
+"""This package asks GitHub for missed events.
+
+It also stores when the service was running, and notices repositories that became private.
+"""

@@ -1,1 +1,5 @@
-"""Which comments and labels start what: `router.py` lists every event that the service works."""
+"""Which comments and labels start what.
+
+`labels.py` and `comments.py` register a handler for each event (`@router.register`), and `router.py` joins their
+routers.
+"""

@@ -1,1 +1,4 @@
-"""Who is signed in, what they may see, how often pages may ask GitHub about it, and how many are made at once."""
+"""Who is signed in, and what they may see.
+
+It also limits how often pages ask GitHub for rights, and how many pages are rendered at the same time.
+"""
