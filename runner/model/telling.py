@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from runner.model.job import OPERATOR
+from runner.model.jobd_answers import Poll, StageState
 
 PATIENCE = timedelta(minutes=1)
 """How long a message waits until the agent's tools have finished. After that, they are ended."""
@@ -47,3 +49,16 @@ def is_safe_point(*, turns: int, open_calls: int, waited: timedelta) -> bool:
 def add_messages(prompt: str, told: list[Telling]) -> str:
     """A prompt with the messages that came before the agent began."""
     return "\n".join([prompt.rstrip("\n") + "\n", *(telling.message for telling in told)]) if told else prompt
+
+
+def find_last_given(told: Sequence[Telling], poll: Poll) -> int:
+    """The number of the last message that the agent has got, by what its machine says; 0 if it has got none.
+
+    Only an agent that has ended can turn out to have got fewer than before: none if it could not be started, and not
+    the last ones if no process could be started for them. A machine that has lost the job does not know.
+    """
+    if poll.state is StageState.FAILED:
+        return 0
+    if poll.state is StageState.DONE:
+        return poll.told
+    return max([poll.told, *(telling.number for telling in told if telling.given_at)])

@@ -24,15 +24,12 @@ async def fetch_tellings(connection: AsyncConnection, job_id: str) -> list[Telli
     return [Telling(**row._mapping) for row in await connection.execute(query)]
 
 
-async def note_given(connection: AsyncConnection, job_id: str, up_to: int, now: datetime) -> int:
-    """Record that the agent has the messages up to this number, and no others. Returns how many of them are new.
-
-    The machine takes a message back if the process that should read it cannot be started.
-    """
-    others = (tellings.c.job_id == job_id, tellings.c.number > up_to, tellings.c.given_at.is_not(None))
+async def note_given(connection: AsyncConnection, job_id: str, up_to: int, now: datetime) -> None:
+    """Record that the agent has the messages up to this number, and no others."""
+    others = (tellings.c.job_id == job_id, tellings.c.number > up_to)
     await connection.execute(update(tellings).where(*others).values(given_at=None))
     new = (tellings.c.job_id == job_id, tellings.c.number <= up_to, tellings.c.given_at.is_(None))
-    return (await connection.execute(update(tellings).where(*new).values(given_at=now))).rowcount
+    await connection.execute(update(tellings).where(*new).values(given_at=now))
 
 
 async def copy_tellings(connection: AsyncConnection, source: str, job_id: str) -> None:

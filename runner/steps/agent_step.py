@@ -32,7 +32,7 @@ from runner.model.stop_policy import (
     find_warning,
     is_worth_writing,
 )
-from runner.model.telling import Telling, add_messages, is_safe_point
+from runner.model.telling import Telling, add_messages, find_last_given, is_safe_point
 from runner.model.usage import Usage
 from runner.rows import job_rows
 from runner.rows.calls import Account
@@ -154,7 +154,7 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     """Watch a running agent. When it has ended, judge its run."""
     poll = await _follow_with_worklog(runtime, client, job)
     agent = runtime.agents[job.agent]
-    waiting = await _note_told(runtime, job, poll.told)
+    waiting = await _note_told(runtime, job, poll)
     if poll.state is StageState.RUNNING:
         return await _watch(runtime, client, job, waiting)
     account = await _open_account(runtime, job, await _fetch_taken(runtime, job))
@@ -239,15 +239,20 @@ def _find_refusal(account: Account | None) -> RunVerdict | None:
     return RunVerdict(Ending.CAPPED, f"the agent was stopped at {refusal}") if refusal else None
 
 
-async def _note_told(runtime: Runtime, job: Job, given: int) -> list[Telling]:
+async def _note_told(runtime: Runtime, job: Job, poll: Poll) -> list[Telling]:
     """Record which messages the agent has got, and return those that it has not."""
     async with runtime.db.read() as connection:
         told = await fetch_tellings(connection, job.id)
-    if any((telling.number <= given) != (telling.given_at is not None) for telling in told):
+    given = find_last_given(told, poll)
+    got = [telling for telling in told if telling.number <= given and not telling.given_at]
+    lost = [telling for telling in told if telling.number > given and telling.given_at]
+    if got or lost:
         async with runtime.db.write() as connection:
-            if count := await note_given(connection, job.id, given, runtime.now()):
-                what = "a message" if count == 1 else f"{count} messages"
-                await job_rows.add_event(connection, job.id, runtime.now(), f"the agent got {what}")
+            await note_given(connection, job.id, given, runtime.now())
+            for messages, what in ((got, "the agent got {}"), (lost, "the agent did not get {} after all")):
+                if messages:
+                    amount = "a message" if len(messages) == 1 else f"{len(messages)} messages"
+                    await job_rows.add_event(connection, job.id, runtime.now(), what.format(amount))
     return [telling for telling in told if telling.number > given]
 
 

@@ -275,7 +275,7 @@ async def test_an_agent_is_told_something_once_and_the_page_shows_what(dashboard
         assert page.status == 409
         assert "there are no words" in page.text
         async with dashboard.database.write() as connection:
-            assert await note_given(connection, job.id, 2, job.changed_at) == 2
+            await note_given(connection, job.id, 2, job.changed_at)
             await job_rows.move_job(connection, job, JobState.COLLECTING, job.changed_at)
         page = await browser.send(path, {**fields, "occasion": "yet-another", "advice": "Too late."})
         assert page.status == 409

@@ -13,7 +13,8 @@ from handlers.rules import RepositoryRules, Role
 from handlers.words import tellings
 from handlers.words.report_comment import draft_report
 from runner.model.job import JobKind, JobState
-from runner.model.telling import PATIENCE, add_messages, is_safe_point
+from runner.model.jobd_answers import Poll, StageState
+from runner.model.telling import PATIENCE, add_messages, find_last_given, is_safe_point
 from runner.rows import job_rows
 from runner.rows.tellings import copy_tellings, fetch_tellings, note_given
 from tests.support.jobs import NOON, make_job, make_telling, open_database
@@ -99,11 +100,9 @@ async def test_what_an_agent_has_got_is_recorded_once_and_a_replacement_is_told_
         await job_rows.insert_job(connection, again)
         for number in (1, 2):
             await tell(connection, BOSS, again, f"{number}", f"{number}", NOON)
-        assert [await note_given(connection, again.id, 1, NOON) for _ in range(2)] == [1, 0]
-        assert [one.given_at for one in await fetch_tellings(connection, again.id)] == [NOON, None]
-        assert await note_given(connection, again.id, 0, NOON) == 0
-        assert [one.given_at for one in await fetch_tellings(connection, again.id)] == [None, None], "taken back"
-        assert await note_given(connection, again.id, 1, NOON) == 1
+        for up_to, given in ((1, [NOON, None]), (0, [None, None]), (1, [NOON, None])):
+            await note_given(connection, again.id, up_to, NOON)
+            assert [one.given_at for one in await fetch_tellings(connection, again.id)] == given
         await copy_tellings(connection, again.id, "0123456789")
         copied = await fetch_tellings(connection, "0123456789")
     assert [(one.words, one.given_at) for one in copied] == [("1", None), ("2", None)]
@@ -152,3 +151,21 @@ def test_a_report_quotes_what_was_told_and_says_what_was_missed() -> None:
     assert "````" in text, "a fence in the words does not end ours"
     assert "The agent ended before it got everything" in text
     assert "The agent ended before it got everything" not in render(JobState.LOST), "its replacement gets it"
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "given"),
+    [
+        (StageState.RUNNING, 2, 2),
+        (StageState.RUNNING, 0, 1),  # A machine may lie, and would fill the history.
+        (StageState.ABSENT, 0, 1),
+        (StageState.DONE, 2, 2),
+        (StageState.DONE, 0, 0),
+        (StageState.FAILED, 2, 0),
+    ],
+)
+def test_only_an_agent_that_has_ended_has_got_fewer_messages_than_before(
+    state: StageState, told: int, given: int
+) -> None:
+    poll = Poll(state, None, None, {}, b"", 0, "", "", told=told)
+    assert find_last_given([make_telling(number=1, given_at=NOON), make_telling(number=2)], poll) == given
