@@ -148,7 +148,7 @@ async def _plan(
         if target.objection:
             raise target.objection
         earlier = await find_rebasable(connection, context, topic)
-        preset = choose_preset(REBASE, rules, context.presets, continues=True)
+        preset = choose_preset(REBASE, rules, context.presets, kind=JobKind.REBASE, continues=True)
     else:
         try:
             earlier = await find_earlier(connection, context, topic)
@@ -158,8 +158,9 @@ async def _plan(
             raise Refused("nobody has edited this worktree yet: release it first, or assign it to an agent")
         before = await find_task(connection, earlier.job)
         usual = before if before in context.presets else USUAL
-        preset = choose_preset((options.preset or usual).casefold(), rules, context.presets, continues=True)
-        check_edited(preset, earlier)
+        preset = choose_preset(options.preset or usual, rules, context.presets, continues=True)
+        if options.preset:
+            check_edited(preset, earlier)
     if earlier.job.private and not repository.private:
         raise Refused("the last attempt ran while this repository was private, so its results are not used here")
     # A person's edits in a worktree have no task, so the instructions become the task.

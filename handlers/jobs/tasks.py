@@ -90,31 +90,38 @@ def choose_options(
 
 
 def choose_preset(
-    name: str, rules: RepositoryRules, presets: Mapping[str, Preset], *, continues: bool = False
+    name: str,
+    rules: RepositoryRules,
+    presets: Mapping[str, Preset],
+    *,
+    kind: JobKind = JobKind.AGENT,
+    continues: bool = False,
 ) -> Preset:
-    """The preset of that name. Raises `Refused` if it is not allowed, or needs an issue. Pure.
+    """The preset of that name and kind. Raises `Refused` if it is not allowed, or needs an issue. Pure.
 
     With `continues`, there is an earlier attempt, which some presets need.
     """
-    allowed = [known for known in presets.values() if rules.presets is None or known.name in rules.presets]
-    kinds = (JobKind.AGENT, JobKind.REBASE) if name == REBASE and continues else (JobKind.AGENT,)
-    offered = {known.name: known for known in allowed if known.kind in kinds and (continues or not known.carries_on)}
+    name = name.casefold()
+    allowed = {known.name for known in presets.values() if rules.presets is None or known.name in rules.presets}
+    offered = [
+        known.name
+        for known in presets.values()
+        if known.name in allowed and known.kind is kind and (continues or not known.carries_on)
+    ]
     if name in offered:
-        return offered[name]
+        return presets[name]
     there_are = f"available: {', '.join(offered) or 'none'}"
-    known = presets.get(name)
-    if name in (RETRY, REBASE):
-        form = "Follow up" if name == RETRY else "Rebase"
-        raise Refused(
-            f"{name} continues an earlier attempt: use {form} on its page, or ptq-bot jobs {name} JOB", "preset"
-        )
-    if known and known.carries_on and not continues:
-        raise Refused(f"{name} continues an earlier attempt: use ptq-bot jobs retry JOB --preset {name}", "preset")
-    if known and not known.has_agent:
-        raise Refused(f"{name} needs an issue; {there_are}", "preset")
-    if known:
+    if name == RETRY:
+        raise Refused(f"retry continues an earlier attempt, so it is no preset; {there_are}", "preset")
+    if name not in presets:
+        raise Refused(f"unknown preset {name[:50]!r}; {there_are}", "preset")
+    if name not in allowed:
         raise Refused(f"the .github/ptq.toml of {rules.name} does not allow {name}; {there_are}", "preset")
-    raise Refused(f"unknown preset {name[:50]!r}; {there_are}", "preset")
+    if presets[name].carries_on and not continues:
+        raise Refused(f"{name} continues an earlier attempt, so no task begins with it; {there_are}", "preset")
+    if name == REBASE:
+        raise Refused(f"rebase has a form and a command of its own; {there_are}", "preset")
+    raise Refused(f"{name} needs an issue; {there_are}", "preset")
 
 
 def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:

@@ -16,7 +16,8 @@ from handlers.events import Repository
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.start import RETRY
 from handlers.jobs.task_attempts import start_further
-from handlers.rules import RepositoryRules, Role
+from handlers.jobs.tasks import Refused, choose_preset
+from handlers.rules import PRESETS, RepositoryRules, Role
 from runner.model.job import Job, JobKind, JobState
 from tests.bot.test_dashboard_actions import add_commit
 from tests.bot.test_task_notes import ID, PAGE, add_task, bring, go_for_a_note
@@ -105,6 +106,9 @@ async def test_a_preset_that_carries_on_continues_a_task_and_needs_its_diff(dash
     order = IssueOrder(RETRY, Options(preset="simplify"))
     with pytest.raises(NotStarted, match="has no change, and `/ptq simplify` needs one"):
         await start_further(dashboard.context, order.for_task(person, repository, bare, "once"))
+    rebase = IssueOrder(RETRY, Options(preset="rebase"))
+    with pytest.raises(Refused, match="rebase has a form and a command of its own; available: repro, diagnose"):
+        await start_further(dashboard.context, rebase.for_task(person, repository, job, "once"))
     further = await start_further(dashboard.context, order.for_task(person, repository, job, "once"))
     assert (further.preset, further.follows) == ("simplify", ID)
 
@@ -153,3 +157,12 @@ async def test_a_diff_that_is_in_a_pull_request_is_rebased_and_one_that_nobody_c
         await browser.visit(f"/jobs/{failed.id}")
         page = await browser.fill_in(f"/jobs/{failed.id}/rebase")
         assert (page.status, "There is no diff to rebase" in page.text) == (409, True)
+
+
+def test_a_preset_that_the_repository_does_not_allow_is_refused_for_that_reason() -> None:
+    narrow = RepositoryRules(NAME, "mine", presets=("fix",))
+    with pytest.raises(Refused, match="does not allow rebase; available: none"):
+        choose_preset("rebase", narrow, PRESETS, kind=JobKind.REBASE, continues=True)
+    with pytest.raises(Refused, match="does not allow simplify; available: fix"):
+        choose_preset("Simplify", narrow, PRESETS)
+    assert choose_preset("Fix", narrow, PRESETS).name == "fix"
