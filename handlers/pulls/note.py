@@ -16,7 +16,7 @@ from textwrap import fill
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from handlers.commands.table import CONTAINERS, LEFT_OPEN, Command, parse_commands
+from handlers.commands.table import LEFT_OPEN, Command, parse_commands
 from handlers.text.sanitize import close_fence, fence, make_safe_line, show_code
 from handlers.text.voice import NOTE_PLACEHOLDER
 from runner.characters import drop_invisible, unify
@@ -251,8 +251,17 @@ def _repeats_itself(prose: str) -> bool:
 _HIDING_ELEMENTS = (
     *("details", "pre", "table", "div", "script", "style", "textarea", "title", "template", "select", "svg", "math"),
 )
-_BLOCK = re.compile(rf"^{CONTAINERS}(?:\[\^[^\]\s]++\]:[ \t]*+)?<(?=[/a-z])", re.MULTILINE)
-"""What begins a block of HTML, also in a quote, a list or a footnote."""
+_MARKS = r"(?:[ \t]{0,6}(?:>|[-+*](?=[ \t])|[0-9]{1,9}[.)](?=[ \t])))*+[ \t]{0,6}"
+"""Marks of quotes and lists, as CommonMark has them."""
+
+_BLOCK_NAMES = (
+    "address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl|dt"
+    "|fieldset|figcaption|figure|footer|form|frame|frameset|h[1-6]|head|header|hr|html|iframe|legend|li|link|main|menu"
+    "|menuitem|nav|noframes|ol|optgroup|option|p|param|search|section|source|summary|table|tbody|td|tfoot|th|thead"
+    "|title|tr|track|ul"
+)
+_BLOCK = re.compile(rf"^{_MARKS}(?:\[\^[^\]\s]++\]:{_MARKS})?(?=</?(?:{_BLOCK_NAMES})(?:[ \t>]|/>|$))", re.MULTILINE)
+"""What begins a block of HTML that may be torn (CommonMark, 4.6), also in a quote, a list or a footnote."""
 
 _HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
 """What begins a block of HTML that goes on until its own end (CommonMark, 4.6)."""

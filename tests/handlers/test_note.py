@@ -148,6 +148,9 @@ def test_fewer_digits_are_refused_with_the_number_it_takes() -> None:
         "循環在最後一個區塊之前就結束了，所以尾端的資料遺失。現在它會一直跑到結尾，我也檢查過測試。",
         "The test failed and the test now passes: the loop ended before the last of the rows.",
         " ".join(f"The loop number {name} ended early, and I checked that it no longer does." for name in NAMES),
+        f"{NOTE} It ended too early:\n0<i && i<n, so the last row was lost.",
+        f"{NOTE}\n\n```diff\n-  <Row key={{i}}\n+  <Row key={{row.id}}\n   items={{rows}}\n```",
+        f"{NOTE}\n\n1. <T is now bound.\n- <n> rows are kept while i <n holds",
         "I read it. The range excludes the tail, and adding one size brings it back without touching callers.",
     ],
 )
@@ -201,6 +204,7 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
                 "<p title='>",
                 "- <p title='",
                 "[^1]: <p title='",
+                "[^1]: - <p title='",
                 "<p",
                 '<h1 id=">',
             )
