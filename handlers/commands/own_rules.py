@@ -42,7 +42,8 @@ class _Quotas(_RulesTable):
 MAX_DOTS = 20
 """Dots outside quotes in a line. The file has two levels of names."""
 
-_QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*+\"|'[^'\n]*+'|#[^\n]*+")
+_QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*+(?:\"|\\?$)|'[^'\n]*+(?:'|$)|#[^\n]*+", re.MULTILINE)
+"""A text or a comment. A quote that its line does not close takes the rest of the line, so that each is read once."""
 
 
 class _OwnRules(_RulesTable):

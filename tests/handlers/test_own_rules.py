@@ -8,6 +8,7 @@ from handlers.commands.own_rules import MAX_BYTES, apply_own
 from handlers.rules import PRESETS, RepositoryRules, Role
 from handlers.words.replies import render_broken_rules
 from runner.model.caps import Caps, Scope
+from tests.support.cpu_time import takes_at_most
 
 RULES = RepositoryRules("octo/widgets", agent="mine", labels={"ptq": "diagnose", "ptq:fix": "fix"})
 
@@ -80,3 +81,11 @@ def test_any_bytes_are_rules_or_a_fault(content: bytes) -> None:
     rules = apply_own(RULES, content, PRESETS)
     assert rules.fault is None or len(rules.fault) <= 200
     assert rules.who_may_start >= RULES.who_may_start
+
+
+@pytest.mark.parametrize("piece", ['"\\', "'\"", "#'"])
+def test_quotes_that_nothing_closes_are_each_read_once(piece: str) -> None:
+    def read(pieces: int) -> None:
+        apply_own(RULES, (piece * pieces).encode(), PRESETS)
+
+    assert takes_at_most(6, lambda: read(2_000), lambda: read(8_000))
