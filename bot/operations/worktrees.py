@@ -21,7 +21,7 @@ from handlers.commands.options import Choice, OptionRefused, Options, choose, li
 from handlers.commands.rights import Operation, Person
 from handlers.holds.manual_jobs import HoldRefused, KeyHolder, Source, start_task, start_worktree
 from handlers.holds.takeover import fetch_releasable
-from handlers.jobs.names import JOB_ID, NAME
+from handlers.jobs.names import find_form_fault
 from handlers.jobs.tasks import MAX_TASK, read_ref
 from handlers.rules import RepositoryRules
 from runner.agents import AgentSpec
@@ -77,10 +77,8 @@ async def begin_worktree(
 ) -> Job:
     """Create the job that builds a guest's environment, and their hold. Raises `NotPermitted` and `HoldRefused`."""
     person.require(Operation.MAKE_WORKTREE)
-    if not NAME.fullmatch(name):
-        raise HoldRefused("a worktree's name has letters, digits, dots, dashes and underscores, at most 50")
-    if JOB_ID.fullmatch(name):
-        raise HoldRefused("this name could be a job's id: choose another one")
+    if fault := find_form_fault(name):
+        raise HoldRefused(fault)
     await _require_unused(connection, name)
     return await start_worktree(connection, guest, source, name, machine=machine, secret=secret, now=now)
 

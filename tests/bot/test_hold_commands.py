@@ -46,7 +46,7 @@ def run(folder: Path, *words: str) -> tuple[int, str, str]:
         (("release", "0123456789", "--drop"), "nobody holds this job"),
         (("assign", "0123456789", "Go on."), "nobody holds this job"),
         ((*WORKTREE, "--repo", "octo/other"), "there is no repository 'octo/other'; configured: octo/widgets"),
-        (("worktree", "a/b", *WORKTREE[2:]), "a worktree's name has letters, digits"),
+        (("worktree", "a/b", *WORKTREE[2:]), "a name has 1 to 50 letters, digits"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(folder: Path, words: Sequence[str], said: str) -> None:

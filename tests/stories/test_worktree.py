@@ -180,8 +180,9 @@ async def test_what_cannot_be_made_is_told_and_holds_nothing(world: World, key: 
     await world.settle()
     assert await list_holds(settings) == "Nobody holds a job.\n"
     for name, repository, machine, refusal in (
-        ("a b", "octo/widgets", "gpu-1", "a worktree's name has letters"),
-        ("0123456789", "octo/widgets", "gpu-1", "this name could be a job's id"),
+        ("a b", "octo/widgets", "gpu-1", "a name has 1 to 50 letters"),
+        ("0123456789", "octo/widgets", "gpu-1", "does not look like a job's id"),
+        ("task7", "octo/widgets", "gpu-1", "gives tasks names such as task7 itself"),
         ("try", "octo/other", "gpu-1", "there is no repository 'octo/other'; configured: octo/widgets"),
         ("try", "octo/widgets", "gpu-9", "there is no machine 'gpu-9'; configured: gpu-1"),
     ):
