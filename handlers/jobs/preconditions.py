@@ -188,7 +188,7 @@ async def check_may_replace(connection: AsyncConnection, context: Context, lost:
     rules = context.rules_for(lost.repository)
     offers = list_offers(rules, context.agents) if rules else {}
     offer = offers.get(lost.agent)
-    if offer is None or not {lost.model, lost.thinking} <= {None, *offer.models, *offer.thinking}:
+    if offer is None or lost.model not in (None, *offer.models) or lost.thinking not in (None, *offer.thinking):
         raise NotStarted(replies.render_not_again("its agent, model or level of thinking is no longer available here"))
     case = await casebook.fetch_case(connection, lost.case_key)
     if case is None or case.active_job_id:
