@@ -11,6 +11,8 @@ from contextlib import suppress
 from typing import NamedTuple
 
 KILL_TIMEOUT_S = 20.0
+MAX_PAUSE_S = 0.5
+"""The longest pause between two looks: a process that hangs in the kernel can take minutes to end."""
 
 MARK = b"PTQ_JOB_ID="
 """The variable that names the job of a process."""
@@ -135,7 +137,7 @@ def kill_processes(job_id: str) -> tuple[int, int]:
     job's.
     """
     killed: set[Process] = set()
-    deadline = time.monotonic() + KILL_TIMEOUT_S
+    deadline, pause_s = time.monotonic() + KILL_TIMEOUT_S, 0.01
     while (found := [*find_processes(job_id), *filter(is_alive, killed)]) and time.monotonic() < deadline:
         stopped: set[Process] = set()
         while not stopped.issuperset(found) and time.monotonic() < deadline:  # Stopped processes cannot fork.
@@ -144,7 +146,8 @@ def kill_processes(job_id: str) -> tuple[int, int]:
             found = find_processes(job_id)
         send_signal(found, signal.SIGKILL)
         killed.update(found)
-        time.sleep(0.01)
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, MAX_PAUSE_S)
     return len({process.pid for process in killed}), len({process.pid for process in found})
 
 
