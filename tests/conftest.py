@@ -42,10 +42,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Keep what was imported and collected out of garbage collections: there are millions of objects."""
+    """Keep what was imported and collected out of garbage collections, which are fewer than usual."""
     gc.collect()
     gc.freeze()
+    gc.set_threshold(50_000)
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
