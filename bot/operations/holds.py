@@ -111,20 +111,20 @@ async def wait_for_way_in(
 def _describe_success(hold: Hold, job: Job | None, machines: Mapping[str, Machine], key_file: Path) -> str:
     until = f"{hold.expires_at:%Y-%m-%d %H:%M} UTC"
     if hold.trouble:
-        state = f"but its machine does not let you in yet: {one_line(hold.trouble, 300)}"
+        state = f"but you cannot log in yet: {one_line(hold.trouble, 300)}"
     elif hold.admitted_at:
-        state = "and its machine lets you in"
+        state = "and you can log in"
     elif job and job.kind is JobKind.WORKTREE:
-        state = "and its machine lets you in once its environment is made: see ptq-bot holds"
+        state = "and you can log in when its environment is ready: see ptq-bot holds"
     else:
-        state = "and its machine lets you in once the job's result is collected"
-    words = [f"Job {hold.job_id} is held for {hold.person} until {until}, {state}."]
+        state = "and you can log in when the job's result is collected"
+    words = [f"Job {hold.job_id} is reserved for {hold.person} until {until}, {state}."]
     if job and job.machine:
         machine = machines.get(job.machine)
         way_in = shlex.join(describe_way_in(machine, key_file)) if machine else "(its machine is gone)"
-        words += ["Enter it by:", "", f"    {way_in}", ""]
+        words += ["Log in with:", "", f"    {way_in}", ""]
     name = (job and job.name) or hold.job_id
-    words += [f"Then let your edits be collected by: ptq-bot release {name}. What is not released is lost."]
+    words += [f"To collect your edits: ptq-bot release {name}. Edits that are not released in time are lost."]
     return "\n".join(words) + "\n"
 
 
@@ -159,10 +159,10 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
     if job is None and held.active:
         return f"Job {held.id} ends: its environment is not wanted any more.\n"
     if job is None:
-        return f"Job {held.id} is released. What was edited in it is dropped.\n"
+        return f"Job {held.id} is released. Its edits are discarded.\n"
     page = settings.find_page(job)
-    where = f": {page}" if job.thread is not None and page else f"; see it by: ptq-bot report {job.id}"
-    return f"Job {held.id} is released. What was edited in it comes as job {job.id}{where}\n"
+    where = f": {page}" if job.thread is not None and page else f". Result: ptq-bot report {job.id}"
+    return f"Job {held.id} is released. Edits are collected as job {job.id}{where}\n"
 
 
 async def list_holds(settings: Settings, *, as_json: bool = False) -> str:

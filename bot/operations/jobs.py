@@ -208,7 +208,7 @@ async def cancel_jobs(settings: Settings, job_ids: Iterable[str], machine: str |
             found += [job for job in running if job.id not in {one.id for one in found}]
         for job in found:
             is_ending = await cancel(connection, person, job, now)
-            how = "is asked to end" if is_ending else f"has ended already ({job.state})"
+            how = "is being cancelled" if is_ending else f"has ended already ({job.state})"
             said.append(f"Job {job.id} {how}.\n")
     return "".join(said)
 
@@ -222,7 +222,7 @@ async def tell_job(settings: Settings, job_id: str, words: str) -> str:
         except NotTold as reason:
             how = f'After the job has ended: ptq-bot jobs retry {job.id} "INSTRUCTIONS"'
             raise NotDone(f"{reason} {how}" if reason.is_late else strip_marks(str(reason))) from None
-    return f"{say_told(job)}\n"
+    return f"{say_told(job, f'ptq-bot jobs show {job.id}')}\n"
 
 
 class NotDone(Exception):  # noqa: N818
@@ -397,7 +397,7 @@ def render_job(
     facts = {
         "about": f"{job.case_key}, {job.preset}, attempt {job.attempt}, requested by {job.requested_by}",
         "state": f"{job.state}{f': {one_line(job.failure, 500)}' if job.failure else ''}",
-        "held up": one_line(job.trouble or "", 500),
+        "waiting": one_line(job.trouble or "", 500),
         "agent": f"{job.agent}{f' ({job.model})' if job.model else ''}" if job.has_agent else "",
         "thinking": job.thinking or "",
         "limits": describe_limits(job),
@@ -406,7 +406,7 @@ def render_job(
         "ran in": one_line("; ".join(f"{name} {value}" for name, value in job.facts), 1_000),
         "follows": job.follows or "",
         "took": describe_meter(meter) if meter else "",
-        "held for": f"{hold.person} until {hold.expires_at:%Y-%m-%d %H:%M} UTC" if hold else "",
+        "reserved": f"for {hold.person} until {hold.expires_at:%Y-%m-%d %H:%M} UTC" if hold else "",
         "issue": f"confidential. To end that: ptq-bot jobs lift {job.id}" if is_confidential else "",
         "page": page,
     }

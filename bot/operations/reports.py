@@ -84,7 +84,7 @@ def describe_report(job: Job, report: Report | None, checks: Sequence[Check]) ->
 
 def render_report(job: Job, report: Report | None, seen: str = "", *, secrets: Collection[str] = ()) -> str:
     """A job, the service's own checks (`seen`), and the titled texts of the report, without the `secrets`. Pure."""
-    head = f"{job.case_key} · {job.preset} attempt {job.attempt}, requested by @{job.requested_by} · {job.state}"
+    head = f"{job.case_key} · {job.preset} attempt {job.attempt}, requested by {job.requester} · {job.state}"
     failure = [job.failure] if job.failure else []
     texts = [(title, text) for title, text in (report.texts() if report else ()) if text.strip()]
     shown = [f"=== {title} ===\n\n{_show(title, text, secrets)}" for title, text in texts]

@@ -24,7 +24,7 @@ async def pause(settings: Settings, repository: str | None) -> str:
     where, now = _find(settings, repository), datetime.now(UTC).replace(microsecond=0)
     async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
         await pauses.pause(connection, find_operator(), where, now)
-    return f"no new job begins {_name(where)}; those under way go on. Take it back by: ptq-bot resume{_option(where)}\n"
+    return f"no new job begins {_name(where)}. Running jobs continue. Undo: ptq-bot resume{_option(where)}\n"
 
 
 async def resume(settings: Settings, repository: str | None) -> str:

@@ -119,7 +119,7 @@ async def give_task(settings: Settings, name: str, task: str, options: Options) 
         job = await assign(
             connection, find_operator(), held, task, options, rules, agents, secret=database.secret, now=now
         )
-    return f"{job.agent} goes on in {held.name} as job {job.id}. See what came of it by: ptq-bot report {job.id}\n"
+    return f"{job.agent} goes on in {held.name} as job {job.id}. Result: ptq-bot report {job.id}\n"
 
 
 async def assign(

@@ -51,7 +51,7 @@ def render_held(hold: Hold, secrets: Collection[str]) -> str:
     """The holder of an environment, in a status. It may be a person without a GitHub account."""
     entered = "access is ready" if hold.admitted_at else "access is not ready yet"
     why = f": {make_plain_line(hold.trouble, secrets, 300)}" if hold.trouble else ""
-    head = f"{Label.HELD.bold} `{hold.person}` until {_render_time(hold)}"
+    head = f"{Label.RESERVED.bold} `{hold.person}` until {_render_time(hold)}"
     return f"{head}; {entered}{why}. `/ptq release` ends this."
 
 
@@ -65,8 +65,8 @@ def render_no_longer_allowed(hold: Hold) -> str:
     """A hold ends because its person has lost access to the repository."""
     what = "gets no access to the environment" if hold.waits_for_report else "no longer holds this environment"
     return (
-        f"`{hold.person}` {what}, because they may no longer open pull requests here. "
-        "Edits that were not released are lost. Anyone who may open pull requests can run `/ptq takeover`, which "
+        f"`{hold.person}` {what}, because they can no longer open pull requests here. "
+        "Edits that were not released are lost. Anyone who can open pull requests can run `/ptq takeover`, which "
         "rebuilds the environment."
     )
 
@@ -89,9 +89,9 @@ def render_takeover_refused() -> str:
 def render_no_keys(login: str) -> str:
     """`/ptq takeover` by somebody without a usable SSH key."""
     return (
-        f"@{login}, you have no SSH key on GitHub that we can use (Ed25519, ECDSA, RSA, or a security key). Please add "
-        'one in your settings, under "SSH and GPG keys", and try again. The operator of this App can also give you '
-        "access with another key (`ptq-bot takeover --key`)."
+        f"@{login}, you have no SSH key on GitHub that ptq-bot can use (Ed25519, ECDSA, RSA, or a security key). "
+        'Please add one in your settings, under "SSH and GPG keys", and try again. The operator of this App can also '
+        "give you access with another key (`ptq-bot takeover --key`)."
     )
 
 

@@ -75,7 +75,7 @@ async def take_over(
     else:
         hold = _sign(guest.hold(job.id, now), waits=is_checked and job.active, is_checked=is_checked)
     await save_hold(connection, hold)
-    await job_rows.add_event(connection, job.id, now, f"taken over by @{guest.name}")
+    await job_rows.add_event(connection, job.id, now, f"taken over by {guest.name}")
     if job.state is JobState.RUNNING:
         await job_rows.request_cancel(connection, job.id, guest.name if is_checked else person.signature, now)
     return Taken(job, hold, before)
@@ -99,7 +99,7 @@ async def _start_again(
     if ended.kind is JobKind.WORKTREE:
         raise HoldRefused("this worktree is gone, and nothing was collected from it: create a new one")
     if await fetch_withheld(connection, ended.id):
-        raise HoldRefused("its report is confidential, and a release would publish its edits: see ptq-bot report")
+        raise HoldRefused("its report is confidential, so its environment is not rebuilt: see ptq-bot report")
     source = Source(
         ended.repository,
         ended.private,
@@ -119,8 +119,9 @@ async def fetch_releasable(connection: AsyncConnection, held: Job, now: datetime
     if hold is None or hold.expires_at <= now:
         raise HoldRefused("nobody holds this job")
     if held.active:
-        result = "its environment is not ready yet" if held.kind is JobKind.WORKTREE else "its result is not stored yet"
-        raise HoldRefused(f"the job has not ended yet; {result}")
+        if held.kind is JobKind.WORKTREE:
+            raise HoldRefused("its environment is not ready yet. Try again when it is")
+        raise HoldRefused("the job has not ended yet. Try again when its result is stored")
     if held.kind is JobKind.WORKTREE and held.state is not JobState.SUCCEEDED:
         raise HoldRefused(f"its environment could not be built: {one_line(held.failure or 'it was lost', 300)}")
     return hold

@@ -46,10 +46,10 @@ Script = tuple[CheckKind, str, str]
 
 
 class NotStarted(Exception):  # noqa: N818
-    """No job is started. `reply` says why in the thread, and `on_page` in a form."""
+    """No job is started. `reply` says why in the thread, `on_page` in a form, and its own text in a terminal."""
 
     def __init__(self, reply: str, on_page: FormError | None = None) -> None:
-        super().__init__(reply)
+        super().__init__((on_page and on_page.in_terminal) or strip_marks(reply))
         self.reply = reply
         self.on_page = on_page or FormError(strip_marks(reply))
 
@@ -88,8 +88,12 @@ def find_objections(issue: Issue, pulls: Sequence[str]) -> list[str]:
     found = ["this issue is closed"] if issue.state == "closed" else []
     people = [user.login for user in issue.assignees if not user.is_bot]
     if people:
-        found.append(f"it is assigned to {', '.join(f'`{login}`' for login in people[:MAX_NAMED])}")
-    return found + [f"an open pull request would close it ({', '.join(pulls[:MAX_NAMED])})"] * bool(pulls)
+        named = ", ".join(f"`{login}`" for login in people[:MAX_NAMED])
+        found.append(f"{'it' if found else 'this issue'} is assigned to {named}")
+    if pulls:
+        which = "open pull requests" if pulls[1:] else "an open pull request"
+        found.append(f"{which} would close it ({', '.join(pulls[:MAX_NAMED])})")
+    return found
 
 
 async def check_unopposed(context: Context, repository: str, issue: Issue, command: str) -> None:

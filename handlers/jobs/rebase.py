@@ -89,12 +89,16 @@ async def find_target(context: Context, rules: RepositoryRules, topic: Topic, on
     newest = await context.github.fetch_branch_sha(rules.name, branch) if onto is None or is_branch(branch) else None
     if newest is None or (commit and not await leads_to(context.github, rules.name, commit, newest)):
         if onto is None:  # A task can have begun at a tag, or at the head of a pull request.
-            return Target(branch, objection=NotStarted(replies.render_onto_missing(), form_errors.ONTO_MISSING))
+            return Target(branch, objection=_say_missing(branch))
         reply, on_page = replies.render_onto_refused(job.base_branch), form_errors.say_onto_refused(job.base_branch)
         return Target(branch, objection=NotStarted(reply, on_page))
     if (branch, commit or newest) == (job.base_branch, job.base_commit):
         return Target(branch, objection=NotStarted(replies.render_up_to_date(branch, commit or newest)))
     return Target(branch, commit)
+
+
+def _say_missing(branch: str) -> NotStarted:
+    return NotStarted(replies.render_onto_missing(branch), form_errors.say_onto_missing(branch))
 
 
 async def find_task(connection: AsyncConnection, job: Job) -> str:

@@ -155,7 +155,9 @@ async def _plan(
         except NotStarted:
             raise Refused("this attempt cannot be continued: start a new task") from None
         if earlier.job.kind is JobKind.WORKTREE:
-            raise Refused("nobody has edited this worktree yet: release it first, or assign it to an agent")
+            raise Refused(
+                "nothing has been collected from this worktree yet: release it first, or assign it to an agent"
+            )
         before = await find_task(connection, earlier.job)
         usual = before if before in context.presets else USUAL
         preset = choose_preset(options.preset or usual, rules, context.presets, continues=True)

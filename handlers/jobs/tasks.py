@@ -13,7 +13,7 @@ from secrets import token_hex
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.commands.options import Choice, OptionRefused, Options, choose, list_offers
-from handlers.commands.rights import Operation, Person
+from handlers.commands.rights import Operation, Person, Surface
 from handlers.context import Context
 from handlers.events import Repository
 from handlers.jobs.brief import render_off_thread
@@ -65,7 +65,9 @@ async def start_off_thread(context: Context, person: Person, repository: Reposit
     rules = person.rules
     check_rules(rules)
     if not request.words.strip() or len(request.words) > MAX_TASK:
-        raise Refused(f"a task has 1 to {MAX_TASK:,} characters", "advice")
+        on_page = person.surface is Surface.PAGE
+        wanted = f"enter instructions (up to {MAX_TASK:,} characters)"
+        raise Refused(wanted if on_page else f"a task has 1 to {MAX_TASK:,} characters", "advice")
     preset = choose_preset(request.preset, rules, context.presets)
     choice = choose_options(context, rules, repository, request.options, Choice(rules.agent))
     async with context.db.write() as connection:

@@ -134,10 +134,7 @@ def find_digest_fault(shown: str) -> str | None:
     """Why `shown` names no digest at all, whichever stands, as a reply; None when it may name one."""
     if len(shown) >= DIGEST_SHOWN:
         return None
-    return (
-        f"`{shown}` has {len(shown)} digits, and that is too few to be sure which diff you mean: "
-        f"please give at least {DIGEST_SHOWN} of the digest, as the report shows them."
-    )
+    return f"`{shown}` is too short. Give at least {DIGEST_SHOWN} digits of the digest, as the report shows them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +155,14 @@ def find_option_fault(note: NoteText, shown: str) -> str | None:
     if note.unknown is None:
         return None
     return (
-        f"{show_code(note.unknown, (), 40)} is no option of `/ptq pr`. Its only option is `--title` with a title in "
+        f"Unknown option {show_code(note.unknown, (), 40)}. The only option of `/ptq pr` is `--title` with a title in "
         f"quotes, {example}. Write your note on the lines after it."
     )
 
 
 _OUR_REFUSALS = (
+    "Please add a note under the command: every pull request starts with one from a person. Please say",
+    "is copied from the agent's report. Use your own words, and quote with",
     "A pull request opens with a human's note, and this command came without one. Please say below it",
     "This note holds only quotes, links or code. Please say",
     "This note is too short to tell a reviewer anything: it has letters of your own, and needs",
@@ -188,13 +187,13 @@ def find_note_fault(note: str, report_texts: Sequence[str], shown: str) -> NoteF
 def _judge(note: str, report_texts: Sequence[str]) -> NoteFault | None:
     if not note.strip():
         return NoteFault(
-            "A pull request opens with a human's note, and this command came without one. "
-            f"Please say below it, {NOTE_PLACEHOLDER}.",
+            "Please add a note under the command: every pull request starts with one from a person. "
+            f"Please say, {NOTE_PLACEHOLDER}.",
             "Write a note: every pull request begins with one.",
         )
     # Before anything is read: the note may be as long as a comment can be.
     if len(note) > MAX_NOTE:
-        much = f"This note has {len(note)} characters, and may have {MAX_NOTE}."
+        much = f"This note has {len(note):,} characters. It can have {MAX_NOTE:,}."
         return NoteFault(
             f"{much} Please say more briefly, {NOTE_PLACEHOLDER}.",
             f"Your note has {len(note):,} characters. It can have {MAX_NOTE:,}.",
@@ -231,8 +230,8 @@ def _judge(note: str, report_texts: Sequence[str]) -> NoteFault | None:
         )
     if passage := _find_copied(prose, report_texts):
         return NoteFault(
-            f"“{make_safe_line(passage, (), 200)}” stands in the agent's report already, and a reviewer wants to hear "
-            f"from somebody who read the diff. Please say, {NOTE_PLACEHOLDER}; what you quote goes behind a `>`.",
+            f"“{make_safe_line(passage, (), 200)}” is copied from the agent's report. Use your own words, and "
+            "quote with `>`.",
             "Your note copies the agent's report. Use your own words, and put a > before what you quote: "
             f"“{' '.join(passage.split())[:200]}”",
         )

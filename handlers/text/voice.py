@@ -28,8 +28,8 @@ class Label(StrEnum):
 
     PTQ = "ptq"
     NOW = "Now:"
-    HELD_UP = "Held up:"
-    HELD = "Held for"
+    WAITING = "Waiting:"
+    RESERVED = "Reserved for"
     SO_FAR = "So far:"
     WHY = "Why:"
     AGENT_SAYS = "What the agent says"
@@ -41,6 +41,7 @@ class Label(StrEnum):
     TOO_LONG = "The diff is too long for a comment"
     CHECKOUT = "Apply locally:"
     FULL_REPORT = "Full report"
+    FULL_REPRO = "Full repro"
     FULL_WORKLOG = "Full worklog"
     WORKLOG = "From the agent's worklog:"
     TOLD = "What the agent was told"

@@ -19,29 +19,38 @@ class FormError:
     words: str
     field: str = ""
     """The name of the field; empty if it is about none, or about several."""
+    in_terminal: str = ""
+    """What a terminal says; empty if that is the reply in the thread."""
 
 
-NO_ADVICE = FormError("This preset needs instructions.", "advice")
-NOTHING_TO_RETRY = FormError(
-    "No attempt on this issue has finished, so there is nothing to continue. Choose another preset.", "preset"
+def _say_both(words: str, field: str) -> FormError:
+    """The same words for a page and for a terminal."""
+    return FormError(words, field, words)
+
+
+NO_ADVICE = _say_both("This preset needs instructions.", "advice")
+NOTHING_TO_RETRY = _say_both("No attempt has run on this issue yet. Choose another preset.", "preset")
+NOTHING_TO_CARRY_ON = _say_both("The last attempt has no change, and this preset needs one.", "preset")
+NOT_FRESH = FormError(
+    "This continues an earlier attempt, so it cannot start without it.",
+    "fresh",
+    "--fresh does not work with a preset that continues an earlier attempt.",
 )
-NOTHING_TO_CARRY_ON = FormError("The last attempt has no change, and this preset needs one.", "preset")
-ONTO_MISSING = FormError("This job did not begin on a branch. Enter the one that the pull request goes to.", "onto")
-NOT_FRESH = FormError("This continues an earlier attempt, so it cannot start without it.", "fresh")
-NOT_A_RETRY = FormError("This preset continues no attempt. Start it by itself.", "preset")
-NOTHING_TO_REBASE = FormError(
+NOT_A_RETRY = _say_both("This preset continues no attempt. Start it by itself.", "preset")
+NOTHING_TO_REBASE = _say_both(
     "There is no diff to rebase: none waits for a note, and none is in a pull request of ptq-bot.", "preset"
 )
-NOTHING_TO_VERIFY = FormError(
+NOTHING_TO_VERIFY = _say_both(
     "There is no script to run, neither in the issue nor from an attempt. Choose another preset.", "preset"
 )
-BUSY = FormError("Another job on this issue is still running. Cancel it first, or wait for it.", "issue")
+BUSY = _say_both("Another job on this issue is still running. Cancel it first, or wait for it.", "issue")
 
 
 def say_opposed(reasons: Sequence[str]) -> FormError:
     """Somebody may be working on the issue; `reasons` are our own clauses."""
     why = strip_marks(" and ".join(reasons))
-    return FormError(f"{why[:1].upper()}{why[1:]}. Tick this box to start anyway.", "anyway")
+    why = f"{why[:1].upper()}{why[1:]}."
+    return FormError(f"{why} Tick this box to start anyway.", "anyway", f"{why} Use --anyway to start anyway.")
 
 
 def say_unknown_preset(presets: Iterable[Preset]) -> FormError:
@@ -58,6 +67,12 @@ def say_option_refused(why: str, option: str) -> FormError:
 def say_onto_refused(base_branch: str) -> FormError:
     """A target of a rebase that does not exist."""
     return FormError(f"Enter an existing branch, or the full SHA of a commit on {base_branch}.", "onto")
+
+
+def say_onto_missing(branch: str) -> FormError:
+    """A rebase without a target, of a diff whose base is no branch of GitHub's."""
+    why = f"GitHub has no branch {branch}, the base of this diff."
+    return FormError(f"{why} Enter a branch.", "onto", f"{why} Name a branch with --onto BRANCH.")
 
 
 def strip_marks(reply: str) -> str:

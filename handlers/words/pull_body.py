@@ -86,7 +86,7 @@ def render_pull_body(
     note = redact(render_note(pull), secrets)
     fixes = f"Fixes #{job.thread}" if job.thread is not None else ""
     disclosure = f"---\n\n{_render_disclosure(pull, job, author, model, url)}"
-    found, repro, worklog = _render_agents_texts(report, secrets, url)
+    found, repro, worklog = _render_texts(author, report, secrets, url)
     seen = disarm(render_checks(job, checks, report, public_url, secrets))
     headings = render_template(template, job, report, secrets)
     edits = close_fence(cut(redact(edits, secrets), MAX_EDITS, "… (GitHub keeps all of this text among its edits)"))
@@ -98,18 +98,20 @@ def render_pull_body(
     return "\n\n".join(part for part in parts if part)
 
 
-def _render_agents_texts(report: Report, secrets: Collection[str], url: str) -> list[str]:
-    """Report, repro and worklog, each collapsed; an agent's text is quoted.
+def _render_texts(author: Job, report: Report, secrets: Collection[str], url: str) -> list[str]:
+    """Report, repro and worklog, each collapsed and quoted.
 
     On GitHub, the body can become the message of a commit. Prose and code are changed where they would command there.
     """
     notice = f"… (cut: [all of it is here]({url}))" if url else "… (cut)"
+    agents = (Label.AGENTS_REPORT, Label.AGENTS_REPRO, Label.AGENTS_WORKLOG)
+    titles = agents if author.has_agent else (Label.FULL_REPORT, Label.FULL_REPRO, Label.FULL_WORKLOG)
     parts = (
-        (Label.AGENTS_REPORT, disarm(quote(report.body, secrets, MAX_COMMENT, notice))),
-        (Label.AGENTS_REPRO, _render_repro(show_invisible(redact(report.repro, secrets)), url)),
-        (Label.AGENTS_WORKLOG, disarm(quote(report.worklog, secrets, MAX_COMMENT, notice))),
+        disarm(quote(report.body, secrets, MAX_COMMENT, notice)),
+        _render_repro(show_invisible(redact(report.repro, secrets)), url),
+        disarm(quote(report.worklog, secrets, MAX_COMMENT, notice)),
     )
-    return [collapse(title, shown) if shown else "" for title, shown in parts]
+    return [collapse(title, shown) if shown else "" for title, shown in zip(titles, parts, strict=True)]
 
 
 def _render_repro(script: str, url: str) -> str:
@@ -142,10 +144,11 @@ def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str
 def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url: str) -> str:
     agent = f"`{author.agent}`" + (f" ({disarm(model)})" if model else "")
     base = f"{'and rebased ' * (author != job)}on base `{(job.base_commit or '')[:10]}`"
+    shown = f"digest `{pull.digest[:DIGEST_SHOWN]}`"
+    note = f"({shown}) with the note above" if job.thread is None else f"({shown}, [note]({pull.note_url}))"
     return (
         f"{Label.WRITTEN} {_name_authors(author, f', {agent},')} {base}"
-        f"{f' ([log]({url}))' if url else ''}. Approved by @{pull.approver} "
-        f"(digest `{pull.digest[:DIGEST_SHOWN]}`, [note]({pull.note_url}))."
+        f"{f' ([log]({url}))' if url else ''}. Approved by @{pull.approver} {note}."
     )
 
 

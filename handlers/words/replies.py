@@ -91,8 +91,8 @@ def render_option_refused(why: str, offers: Mapping[str, Offer], machines: Seque
 
 
 def render_nothing_to_retry() -> str:
-    """`/ptq retry` on an issue without an ended attempt."""
-    return "There is no finished attempt to continue. Start one with `/ptq diagnose`."
+    """`/ptq retry` on an issue without an attempt."""
+    return "No attempt has run on this issue yet. Start one with `/ptq diagnose`."
 
 
 def render_retry_refused() -> str:
@@ -102,12 +102,12 @@ def render_retry_refused() -> str:
 
 def render_not_fresh(command: str) -> str:
     """A command with `--fresh` that only continues an earlier attempt."""
-    return f"Not started: `{command}` continues an earlier attempt, so it cannot start without it. Leave out `--fresh`."
+    return f"Not started: `--fresh` does not work with `{command}`, which continues an earlier attempt."
 
 
 def render_preset_for_retry(command: str) -> str:
     """The option `--preset` of a command that names its preset itself."""
-    return f"Not started: `--preset` is an option of `/ptq retry`, and `{command}` has its own preset."
+    return f"Not started: `--preset` only works with `/ptq retry`. `{command}` always uses its own preset."
 
 
 def render_not_a_retry(command: str) -> str:
@@ -207,16 +207,19 @@ def render_onto_refused(base_branch: str) -> str:
     )
 
 
-def render_onto_missing() -> str:
-    """A rebase of what did not begin on a branch, without a target."""
-    return "Not started: this job did not begin on a branch. Name one: `/ptq rebase onto BRANCH`."
+def render_onto_missing(branch: str) -> str:
+    """A rebase without a target, of a diff whose base is no branch of GitHub's."""
+    named = show_code(branch, (), 200)
+    return (
+        f"Not started: GitHub has no branch {named}, the base of this diff. Name a branch: `/ptq rebase onto BRANCH`."
+    )
 
 
 def render_up_to_date(branch: str, commit: str) -> str:
-    """`/ptq rebase` of a change that is already based on the newest commit."""
+    """`/ptq rebase` of a change that is already based on this commit."""
     return (
-        f"The diff is already based on the latest commit of {show_code(branch, (), 200)} (`{commit[:10]}`): there is "
-        "nothing to rebase."
+        f"The diff is already based on commit `{commit[:10]}` of {show_code(branch, (), 200)}, so there is nothing to "
+        "rebase."
     )
 
 
@@ -278,7 +281,8 @@ def render_pause_ended(login: str) -> str:
 def render_pause_kept(login: str, label: str, least: Role, *, put_back: bool) -> str:
     """The pause label was removed by somebody who may not end a pause."""
     named = show_code(label, (), 50)
-    now = f"ptq-bot has put {named} back." if put_back else f"To end the pause, put {named} on again and remove it."
+    how = f"To end the pause, somebody with {least.word} access must add the label {named} again and remove it."
+    now = f"ptq-bot has put {named} back." if put_back else how
     return f"@{login}, new jobs are still paused: only people with {least.word} access can end a pause. {now}"
 
 
@@ -319,7 +323,9 @@ def render_nothing_to_cancel() -> str:
 def render_cancelling(job: Job, public_url: str) -> str:
     """`/ptq cancel`, accepted."""
     is_told = job.posts is Posts.ALL
-    follows = "Its report will follow." if is_told else "It was started by the operator."
+    follows = (
+        "Its report will follow." if is_told else "It was started by the operator and will not post a report here."
+    )
     return f"Cancelling {link_job(public_url, job.id, 'this job')}. {follows}"
 
 
@@ -359,8 +365,8 @@ def render_unshown_diff() -> str:
     """`/ptq pr` for a diff that is neither on a page nor in a comment."""
     return (
         "This diff cannot become a pull request, because nobody could read all of it: it is not in a comment, and jobs "
-        "of private repositories have a page only if sign-in is configured. The operator of this App can set up "
-        "sign-in, or ask for a smaller change."
+        "of private repositories have a page only if sign-in is configured. Ask for a smaller change, or ask the "
+        "operator of this App to set up sign-in."
     )
 
 
@@ -373,8 +379,8 @@ def render_pull_opened(number: int, approver: str, *, updated: bool = False, dro
     body = f"It begins with @{approver}'s note."
     if drops_edits:
         body += (
-            " Somebody had deleted ptq-bot's hidden line in its body, so ptq-bot wrote the whole body again. "
-            "GitHub keeps the earlier text among the body's edits."
+            " ptq-bot's hidden marker was missing from the description, so the whole description was rewritten. "
+            "The earlier text is in its edit history on GitHub."
         )
     return f"{done}. {body} Please review it before you merge it."
 

@@ -252,10 +252,7 @@ def _render_told(job: Job, tellings: Sequence[Telling], secrets: Collection[str]
     return f"{Label.NOTE.bold} {_MISSED}\n\n{shown}"
 
 
-_MISSED = (
-    "The agent ended before it got everything that it was told. `/ptq retry`, followed by the words, starts another "
-    "attempt with them."
-)
+_MISSED = "The agent ended before it received all messages. To pass them on, write them after `/ptq retry`."
 
 
 def _quote_telling(telling: Telling, secrets: Collection[str], room: int) -> str:
@@ -266,7 +263,7 @@ def _quote_telling(telling: Telling, secrets: Collection[str], room: int) -> str
 
 def say_who_told(telling: Telling) -> str:
     """The line above a person's words for an agent."""
-    missed = "" if telling.given_at else ", but the agent has not got this"
+    missed = "" if telling.given_at else " (not delivered)"
     return f"**{telling.teller} told the agent** on {telling.told_at:%Y-%m-%d at %H:%M} UTC{missed}:"
 
 
@@ -298,7 +295,7 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
 def propose_title(job: Job, report: Report | ReportHead, secrets: Collection[str]) -> str:
     """The title of pull request and commit, unless the note has another one: the agent's, or else the title that the
     issue had when the job was requested. Its author may change that later. A task has only a name."""
-    usual = f"Change by {job.name}" if job.thread is None else f"Fix: {job.issue_title}"
+    usual = f"Changes from {job.name}" if job.thread is None else f"Fix: {job.issue_title}"
     proposed = (report.pr_title, usual)
     return next(filter(None, (make_safe_title(title, secrets, MAX_TITLE) for title in proposed)), "")
 
@@ -347,7 +344,7 @@ def _explain_apply(job: Job, public_url: str, *, opens_page: bool) -> str:
 
 _NO_PAGE = (
     "jobs of private repositories have a page only if sign-in is configured, so nobody could read the whole diff, and "
-    "it cannot become a pull request. The operator of this App can set up sign-in, or ask for a smaller change"
+    "it cannot become a pull request. Ask for a smaller change, or ask the operator of this App to set up sign-in"
 )
 
 
@@ -425,9 +422,9 @@ def _render_hand_over(job: Job, report: Report, secrets: Collection[str]) -> str
     files = "\n".join([*left[:MAX_LISTED], *more])
     return (
         f"Resolve conflicts in these files:\n\n{cut(files, MAX_DOUBTS, '…')}\n\n"
-        "`/ptq takeover` gives you access to the environment, and `/ptq release` makes the result the next attempt. "
-        "Or merge the base branch into the pull request's branch yourself, and push. The earlier diff is unchanged. "
-        f"`{find_command(job.preset)}` lets agents try again."
+        "Run `/ptq takeover`, resolve them, and collect your edits with `/ptq release`. If there is a pull request, "
+        "you can instead merge the base branch into its branch and push. "
+        f"`{find_command(job.preset)}` starts agents on this again. The earlier diff is unchanged."
     )
 
 

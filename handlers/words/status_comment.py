@@ -93,7 +93,7 @@ def render_status(
         phase = f"{PHASES.get(job.state, str(job.state))} on `{job.machine}`"
     lines = [head, _join_page(f"{Label.NOW.bold} {phase}", public_url, job.id, "live log")]
     if job.trouble:
-        lines.append(f"{Label.HELD_UP.bold} {make_plain_line(job.trouble, secrets, 300)}")
+        lines.append(f"{Label.WAITING.bold} {make_plain_line(job.trouble, secrets, 300)}")
     if job.state is JobState.QUEUED and not job.by_hand:
         preset = PRESETS.get(job.preset)
         other = f"The agent will follow the preset `{job.preset}`."

@@ -18,48 +18,48 @@ def render_told(job: Job, public_url: str) -> str:
     return f"{say_told(job)}{page}"
 
 
-def say_told(job: Job) -> str:
-    """When the agent gets the words."""
+def say_told(job: Job, where: str = "the report") -> str:
+    """When the agent gets the message. `where` says whether it has got it."""
     if job.state is JobState.RUNNING:
         return (
-            "Noted. The agent gets your words when its current command has finished. A command that takes longer than "
-            "a minute is ended. If the agent ends before that, the report says so."
+            "Noted. The agent gets your message when its current command finishes. After one minute the command is "
+            f"stopped for it. If the agent ends before it gets the message, {where} says so."
         )
     if job.kind is JobKind.REBASE:
-        return "Noted. If there are conflicts, the agent gets your words together with its instructions."
-    return "Noted. The agent gets your words together with its instructions."
+        return "Noted. If there are conflicts, the agent gets your message together with its instructions."
+    return "Noted. The agent gets your message together with its instructions."
 
 
 def say_no_words() -> str:
     """Nothing to tell."""
-    return "The agent was not told: there are no words. Say what it should know or do."
+    return "Not sent: the message is empty. Say what the agent should know or do."
 
 
 def say_too_long(limit: int) -> str:
     """More words than an agent gets."""
-    return f"The agent was not told: this has more than {limit:,} characters."
+    return f"Not sent: a message can have up to {limit:,} characters."
 
 
 def say_too_many(limit: int) -> str:
     """More messages than one agent gets."""
-    return f"The agent was not told: it has got {limit} messages already, which is the most for one job."
+    return f"Not sent: this job already has {limit} messages, the most for one job."
 
 
 def say_ended() -> str:
     """No job is active."""
-    return "The agent was not told: no agent is running."
+    return "Not sent: no agent is running."
 
 
 def say_ending() -> str:
     """The job is being cancelled, or its agent is being stopped."""
-    return "The agent was not told: it is being stopped."
+    return "Not sent: the agent is being stopped."
 
 
 def say_at_result() -> str:
     """The agent has ended, and its result is collected or verified."""
-    return "The agent was not told: it has finished, and its result is being checked."
+    return "Not sent: the agent has finished, and its result is being checked."
 
 
 def say_no_agent() -> str:
     """A job of a kind without an agent."""
-    return "No agent works in this job."
+    return "Not sent: no agent works in this job."

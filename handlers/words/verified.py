@@ -70,7 +70,7 @@ _DOUBTS = {
         "it checks that the patch is present, not that the bug is gone (or reads the source for another reason)"
     ),
     CheckVerdict.LOOKS_AT_PATCH: ("it fails in another way with patched files while the unpatched code still runs"),
-    CheckVerdict.NAMES_PATCH: "it uses names that only the change has, and that are not in the issue",
+    CheckVerdict.NAMES_PATCH: "it uses names that only the change has, and that the request does not mention",
     CheckVerdict.UNTRIED: "it could not be tested whether it looks for the patch",
     CheckVerdict.NOT_ALL_FAIL: "before the change, not all of them fail",
     CheckVerdict.SKIPPED: "after the change, some are skipped",
@@ -145,8 +145,12 @@ def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str])
         return redact(job.failure or str(job.state), secrets)
     if outcome is not Outcome.UNSETTLED:
         return ""
-    doubts = ((judge(check, has_change=False), check.trouble) for check in checks)
-    said = (redact(trouble or explain_doubt(it, secrets), secrets) for it, trouble in doubts if it.verdict not in GOOD)
+    doubts = ((check, judge(check, has_change=False)) for check in checks)
+    said = (
+        redact(check.trouble or explain_doubt(check, it, secrets), secrets)
+        for check, it in doubts
+        if it.verdict not in GOOD
+    )
     return "; ".join(dict.fromkeys(said))
 
 
@@ -213,17 +217,19 @@ def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Itera
             reason = f": {', '.join(names)}"
         is_part = finding.verdict is CheckVerdict.NOT_RUN and any(finding.total.values())
         head = _HEADS.get(finding.verdict, "not verified")
-        yield f"**{head}**: {'some runs are missing' if is_part else explain_doubt(finding, secrets)}{reason}"
+        yield f"**{head}**: {'some runs are missing' if is_part else explain_doubt(check, finding, secrets)}{reason}"
 
 
-def explain_doubt(finding: CheckFinding, secrets: Collection[str]) -> str:
+def explain_doubt(check: Check, finding: CheckFinding, secrets: Collection[str]) -> str:
     """Why a check does not count, and what to do where it could not run, as a clause in Markdown."""
-    return name_doubt(finding, lambda name: show_words(name, secrets, MAX_FAILURE))
+    return name_doubt(check, finding, lambda name: show_words(name, secrets, MAX_FAILURE))
 
 
-def name_doubt(finding: CheckFinding, show: Callable[[str], str] = str) -> str:
+def name_doubt(check: Check, finding: CheckFinding, show: Callable[[str], str] = str) -> str:
     """The same as text; `show` shows a name, which is untrusted."""
     if finding.verdict is CheckVerdict.NOT_RUNNABLE and finding.fault:
+        if finding.fault.kind is FaultKind.SYNTAX and check.kind is not CheckKind.ISSUE:
+            return "the agent's script is not valid, so this does not count as the bug"
         return _REMEDIES[finding.fault.kind].format(name=show(finding.fault.name))
     if finding.verdict is CheckVerdict.SHOWS_NOTHING and Side.CHANGED not in finding.total:
         return "it does not fail, so the bug does not show"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import TypeVar
 
-from runner.model.job import OPERATOR, JobRequest
+from runner.model.job import JobRequest
 from runner.model.usage import NOTHING, Usage
 
 Number = TypeVar("Number", int, float)
@@ -87,12 +87,14 @@ class CapUse:
         return f"caps.{self.scope}.{self.kind.removeprefix('unpriced_')}"
 
     def describe(self, requested_by: str, whose: str = "its") -> str:
-        """It as a clause: `its cap of 200 turns`, `the cap of $30.00 for all attempts together`."""
+        """It as a clause: `its cap of 200 turns`, `the cap of $30.00 for all attempts together`.
+
+        The requester is named without an `@`: it may be an account on the host.
+        """
         unit = _UNITS[self.kind].removesuffix("s") if self.limit == 1 else _UNITS[self.kind]
         amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {unit}"
-        requester = requested_by if requested_by == OPERATOR else f"@{requested_by}"
         article = whose if self.scope is Scope.JOB else "the"
-        return f"{article} cap of {amount}{OF_WHAT[self.scope].format(requester=requester)}"
+        return f"{article} cap of {amount}{OF_WHAT[self.scope].format(requester=requested_by)}"
 
 
 def say_who_raises(key: str) -> str:

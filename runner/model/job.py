@@ -250,9 +250,9 @@ class Job(JobRequest):
 
     @property
     def requester(self) -> str:
-        """What comments call the person. Work by hand is not mentioned: it may be of an account on the host, whose
-        name may be a stranger's login on GitHub."""
-        is_named = self.by_hand or self.requested_by == OPERATOR
+        """What people read of the person. Work by hand, tasks, and jobs that post less mention nobody: they may be of
+        an account on the host, whose name may be a stranger's login on GitHub."""
+        is_named = self.by_hand or self.thread is None or self.posts is not Posts.ALL or self.requested_by == OPERATOR
         return self.requested_by if is_named else f"@{self.requested_by}"
 
     @property

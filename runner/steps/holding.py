@@ -103,7 +103,7 @@ async def _let_in(runtime: Runtime, client: JobdClient, job: Job, hold: Hold, co
     async with runtime.db.write() as connection:
         await change_hold(connection, hold, admitted_at=runtime.now(), trouble=None)
         await job_rows.add_event(
-            connection, job.id, runtime.now(), f"held for @{hold.person} until {hold.expires_at:%F %R}"
+            connection, job.id, runtime.now(), f"reserved for {hold.person} until {hold.expires_at:%F %R}"
         )
     log.info("hold.admitted", **job.log_context(), person=hold.person)
 
@@ -114,7 +114,7 @@ async def _let_out(runtime: Runtime, client: JobdClient, hold: Hold) -> bool:
     async with runtime.db.write() as connection:
         ended = await end_hold(connection, hold)
         if ended:
-            await job_rows.add_event(connection, hold.job_id, runtime.now(), f"no longer held for @{hold.person}")
+            await job_rows.add_event(connection, hold.job_id, runtime.now(), f"no longer reserved for {hold.person}")
     log.info("hold.over", job=hold.job_id, person=hold.person)
     return ended
 
@@ -131,7 +131,7 @@ def describe_context(job: Job, report: Report | None, profile: Profile | None) -
     }
     facts = [
         f"# Job {job.id}",
-        f"{job.case_key}, {job.preset}, attempt {job.attempt}, requested by @{job.requested_by}; state: {job.state}.",
+        f"{job.case_key}, {job.preset}, attempt {job.attempt}, requested by {job.requester}; state: {job.state}.",
         f"Base commit: {job.base_commit}, of `{job.base_branch}`.",
         *([f"Failure: {job.failure}"] if job.failure else []),
         "Your changes in the worktree are collected when the job is released, with the report in "

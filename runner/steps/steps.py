@@ -269,7 +269,7 @@ async def _tell_origin(runtime: Runtime, job: Job, report: Report) -> Report:
 
 def _tell_by_hand(job: Job, report: Report) -> Report:
     """The report of a release: its change has a person's edits, and its text may be older."""
-    by_hand = f"@{job.requested_by} has edited files in this environment"
+    by_hand = f"{job.requester} has edited files in this environment"
     body = report.body if report.body.strip() else f"{by_hand}. No report was written."
     return replace(report, body=body, warnings=(f"{by_hand}: the report may be older", *report.warnings))
 

@@ -194,7 +194,7 @@ async def test_jobs_that_are_under_way_are_asked_to_end_by_the_operator(tmp_path
     with pytest.raises(UnknownJob):
         await cancel_jobs(settings, ["1123456789", "none"])
     said = await cancel_jobs(settings, ["1123456789", "0123456789"])
-    assert said == "Job 1123456789 is asked to end.\nJob 0123456789 has ended already (failed).\n"
+    assert said == "Job 1123456789 is being cancelled.\nJob 0123456789 has ended already (failed).\n"
     async with open_database(tmp_path) as database, database.read() as connection:
         asked, events = (
             await job_rows.fetch_job(connection, "1123456789"),
@@ -207,8 +207,8 @@ async def test_jobs_that_are_under_way_are_asked_to_end_by_the_operator(tmp_path
 
 async def test_all_jobs_on_a_machine_are_asked_to_end(tmp_path: Path) -> None:
     settings = load_settings(await fill(tmp_path))
-    assert await cancel_jobs(settings, ["1123456789"], "gpu-1") == "Job 1123456789 is asked to end.\n"
-    assert await cancel_jobs(settings, [], "gpu-1") == "Job 1123456789 is asked to end.\n"
+    assert await cancel_jobs(settings, ["1123456789"], "gpu-1") == "Job 1123456789 is being cancelled.\n"
+    assert await cancel_jobs(settings, [], "gpu-1") == "Job 1123456789 is being cancelled.\n"
     with pytest.raises(NotDone, match="no job runs on a machine 'gpu-7'"):
         await cancel_jobs(settings, ["1123456789"], "gpu-7")
 
@@ -216,7 +216,7 @@ async def test_all_jobs_on_a_machine_are_asked_to_end(tmp_path: Path) -> None:
 async def test_the_operator_tells_an_agent_something(tmp_path: Path) -> None:
     settings = load_settings(await fill(tmp_path))
     said = await tell_job(settings, "1123456789", "Look at the \x1b[31mloop.")
-    assert said.startswith("Noted. The agent gets your words")
+    assert said.startswith("Noted. The agent gets your message")
     with pytest.raises(NotDone, match=r"no agent is running. After the job has ended: ptq-bot jobs retry"):
         await tell_job(settings, "0123456789", "Look.")
     shown = await show_job(settings, "1123456789")

@@ -95,7 +95,7 @@ async def test_a_note_on_the_page_of_a_task_opens_one_draft_pull_request_that_be
     assert (pull.title, list_branches(dashboard)) == ("Add notes", [f"ptq/task-{ID}"])
     body = pull.body
     assert body.startswith(f"**@alice wrote:**\n\n{NOTE}\n\n<!-- ptq:pull={ID} -->")
-    assert f"Approved by @alice (digest `{fields['digest']}`, [note]({dashboard.url}{PAGE}))." in body
+    assert f"Approved by @alice (digest `{fields['digest']}`) with the note above." in body
     assert "Fixes #" not in body
     message = dashboard.visitor.git("log", "-1", "--format=%B", pull.head_sha)
     assert "issue" not in message

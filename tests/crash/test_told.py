@@ -53,8 +53,8 @@ async def test_an_agent_hears_words_once_wherever_the_service_is_killed(tmp_path
         assert installation.fate.waiting == []
         (report,) = world.reports()
         assert "Look at the loop." in report
-        assert "has not got this" not in report
-        assert len([reply for reply in world.replies() if "Noted. The agent gets your words" in reply]) == 1
+        assert "not delivered" not in report
+        assert len([reply for reply in world.replies() if "Noted. The agent gets your message" in reply]) == 1
     _, (option, _, words) = read_heard(tmp_path)
     assert option == "--resume"
     assert words.count("Look at the loop.") == 1

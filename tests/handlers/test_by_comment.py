@@ -217,7 +217,7 @@ async def test_who_loses_the_right_while_they_hold_it_is_let_out_within_minutes(
         assert ended is not None
         if by_comment:
             assert ended.expires_at == clock()
-            assert "may no longer open pull requests here" in await fetch_answer(database)
+            assert "can no longer open pull requests here" in await fetch_answer(database)
         else:
             assert ended == hold, "the operator's guests need not be people of GitHub"
 

@@ -136,7 +136,7 @@ STARTED = {Scope.ISSUE: Caps(jobs=1)}
             "the cap of 1 job for all attempts together is used up. Only the operator of this App can raise it: "
             "`caps.issue.jobs` in `ptq.toml`.",
         ),
-        ({}, {Scope.USER_DAY: Caps(jobs=1)}, "the cap of 1 job for what @somebody asked for today is used up"),
+        ({}, {Scope.USER_DAY: Caps(jobs=1)}, "the cap of 1 job for what somebody asked for today is used up"),
         ({"agent": "gone"}, {}, "no longer available here"),
         ({"model": "gone"}, {}, "no longer available here"),
         ({"repository": "octo/gone"}, {}, "no longer available here"),

@@ -159,10 +159,10 @@ async def test_what_is_news_does_not_wait_for_the_numbers(database_url: str) -> 
         assert "1 turn," in await desk.count(1)
         desk.clock.forward(1)
         await desk.change(trouble="the machine does not answer")
-        assert "Held up" in (await desk.reply("status")).body
+        assert "**Waiting:**" in (await desk.reply("status")).body
         desk.clock.forward(1)
         await desk.change(trouble=None)
-        assert "Held up" not in (await desk.reply("status")).body
+        assert "**Waiting:**" not in (await desk.reply("status")).body
         await desk.change(state=str(JobState.COLLECTING))
         assert "collecting the result" in (await desk.reply("status")).body
 
@@ -366,7 +366,7 @@ async def test_a_status_is_rendered_before_its_transaction_too(database_url: str
     async with open_desk(database_url) as desk:
         Transactions(desk)
         await desk.add(running(trouble="the machine does not answer"))
-        assert "Held up" in (await desk.reply("status")).body
+        assert "**Waiting:**" in (await desk.reply("status")).body
         assert_rendered_outside(desk)
 
 

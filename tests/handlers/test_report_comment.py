@@ -598,4 +598,4 @@ def test_what_a_machine_says_of_a_failure_is_code_to_its_end(report: Report | No
 
 def test_what_a_machine_says_of_a_wait_is_code_to_its_end() -> None:
     job = make_job(state=JobState.RUNNING, trouble="the machine says: Verified. Merge at once, #7.")
-    assert "**Held up:** the machine says: `Verified. Merge at once, #7.`" in render_status(job, "", 0)
+    assert "**Waiting:** the machine says: `Verified. Merge at once, #7.`" in render_status(job, "", 0)

@@ -118,14 +118,14 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     replies.render_presets: [replies.render_presets(PRESETS.values())],
     replies.render_nothing_to_carry_on: [replies.render_nothing_to_carry_on("/ptq simplify")],
     replies.render_nothing_to_rebase: [replies.render_nothing_to_rebase()],
-    replies.render_onto_missing: [replies.render_onto_missing()],
+    replies.render_onto_missing: [replies.render_onto_missing("v1.0")],
     replies.render_onto_refused: [replies.render_onto_refused("main")],
     replies.render_up_to_date: [replies.render_up_to_date("main", "b" * 40)],
     replies.render_nothing_to_verify: [replies.render_nothing_to_verify()],
     replies.render_spoken_against: [
         replies.render_spoken_against(["this issue is closed"], "/ptq fix"),
         replies.render_spoken_against(
-            ["it is assigned to `alice`", "an open pull request would close it (#7)"], "/ptq run slow"
+            ["this issue is assigned to `alice`", "an open pull request would close it (#7)"], "/ptq run slow"
         ),
     ],
     replies.render_issue_changed: [replies.render_issue_changed(12)],
@@ -177,7 +177,9 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     hold_replies.render_held: [
         hold_replies.render_held(HOLD, ()),
         hold_replies.render_held(replace(HOLD, admitted_at=NOON), ()),
-        hold_replies.render_held(replace(HOLD, trouble="the account already uses this key"), ()),
+        hold_replies.render_held(
+            replace(HOLD, trouble="this SSH key already gives access to the machine's account; use another key"), ()
+        ),
     ],
     hold_replies.render_not_made: [
         hold_replies.render_not_made(replace(ANEW, failure="setup failed with exit status 1: false"), ())
@@ -193,7 +195,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     hold_replies.render_nothing_held: [hold_replies.render_nothing_held()],
     hold_replies.render_release_unclear: [hold_replies.render_release_unclear()],
     hold_replies.render_not_released: [
-        hold_replies.render_not_released("the job has not ended yet; its result is not stored yet", ())
+        hold_replies.render_not_released("the job has not ended yet. Try again when its result is stored", ())
     ],
     hold_replies.render_released: [
         hold_replies.render_released("maintainer", replace(DONE, attempt=2), URL),

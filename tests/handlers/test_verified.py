@@ -109,7 +109,10 @@ def test_a_name_that_only_the_change_has_is_quoted_unless_the_issue_has_it_too()
     seen = check(CheckKind.AGENT, script="import a\nassert hasattr(a, '_FIXED')")
     line = render_checks(JOB, [seen], report, "https://ptq.example", ())
     assert "- ❔ **the agent's repro**" in line
-    assert "**not verified**: it uses names that only the change has, and that are not in the issue: `_FIXED` (" in line
+    assert (
+        "**not verified**: it uses names that only the change has, and that the request does not mention: `_FIXED` ("
+        in line
+    )
     told = replace(JOB, prompt=f"{JOB.prompt}\nPlease add `_FIXED` to `a`.")
     assert "- ✅ **the agent's repro**" in render_checks(told, [seen], report, "https://ptq.example", ())
     # An earlier attempt may have written down what it wanted to add. That does not make it part of the issue.

@@ -45,7 +45,7 @@ def test_runs_at_unknown_cost_are_capped_by_turns_and_time_and_runs_at_known_cos
     [
         (Scope.JOB, Caps(turns=200), "its cap of 200 turns"),
         (Scope.ISSUE, Caps(tokens=2_000_000), "the cap of 2,000,000 tokens for all attempts together"),
-        (Scope.USER_DAY, Caps(cost_usd=2.5), "the cap of $2.50 for what @ada asked for today"),
+        (Scope.USER_DAY, Caps(cost_usd=2.5), "the cap of $2.50 for what ada asked for today"),
         (Scope.JOB, Caps(unpriced_turns=300), "its cap of 300 turns at unknown cost"),
         (Scope.REPOSITORY_MONTH, Caps(run_s=7200), "the cap of 7,200 seconds for this repository this month"),
     ],

@@ -148,7 +148,10 @@ async def test_a_retry_may_have_another_preset_and_then_continues_the_attempt_wi
         world.commit({"NEWS": "something else\n"})
         for count, (typed, refusal) in enumerate(
             (
-                ("/ptq fix --preset diagnose", "`--preset` is an option of `/ptq retry`, and `/ptq fix` has its own"),
+                (
+                    "/ptq fix --preset diagnose",
+                    "`--preset` only works with `/ptq retry`. `/ptq fix` always uses its own",
+                ),
                 ("/ptq retry --preset verify", "this preset cannot continue an attempt. Use `/ptq verify`."),
                 ("/ptq retry --preset rebase", "this preset cannot continue an attempt. Use `/ptq rebase`."),
                 ("/ptq retry --preset simplify", "has no change, and `/ptq simplify` needs one"),

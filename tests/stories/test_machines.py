@@ -86,7 +86,7 @@ async def test_a_stalled_network_is_noticed_and_the_job_goes_on_after_it(tmp_pat
             await world.wait_for_job("running")
             ssh.stall()
             assert await wait_for_machine(world, out=True) < 30, "a command by itself may take a minute"
-            assert "gpu-1 cannot be reached" in await world.wait_for_reply("**Held up:**")
+            assert "gpu-1 cannot be reached" in await world.wait_for_reply("**Waiting:**")
             ssh.resume()
             await wait_for_machine(world, out=False)
             go.touch()
@@ -169,7 +169,7 @@ async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(
     async with open_world(tmp_path, on_real_machine=True, more_toml=more_toml, repository_toml=setup) as world:
         await start(world)
         await world.wait_for_reply("preparing the environment on `gpu-1`")
-        await world.wait_for_reply("Held up:** machine gpu-1 is building this repository's base environment")
+        await world.wait_for_reply("Waiting:** machine gpu-1 is building this repository's base environment")
         await world.playground.embedded_ssh.stop()
         await world.wait_for_reply("### Lost")
         go.touch()
@@ -305,7 +305,7 @@ async def test_a_machine_on_which_no_job_can_be_prepared_is_out_and_the_next_one
             world, "list"
         )
         await start(world)
-        await world.wait_for_reply("**Held up:**")
+        await world.wait_for_reply("**Waiting:**")
         await order(world, "resume", "gpu-1")
         await world.wait_for_report()
         assert world.digest()

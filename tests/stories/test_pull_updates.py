@@ -103,7 +103,7 @@ async def test_an_update_drops_the_earlier_body_if_its_hidden_line_was_deleted(w
     await world.github.edit_issue(NAME, pull.number, by="maintainer", title=pull.title, body=body)
     second = await attempt(world)
     await approve_again(world)
-    await world.wait_for_reply("Somebody had deleted ptq-bot's hidden line in its body")
+    await world.wait_for_reply("ptq-bot's hidden marker was missing from the description")
     assert pull.body.startswith(f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
     assert f"digest `{first}`" not in pull.body
 

@@ -61,7 +61,7 @@ async def test_what_comes_of_a_task_without_an_issue_is_on_its_page(world: World
     assert (job.state, job.failure, job.case_key) == ("succeeded", None, "octo/widgets~task1")
     assert (job.preset, job.agent, job.requested_by, job.may_change) == ("ad-hoc", "script", "casey", True)
     report = await read_report(settings, job_id)
-    assert "octo/widgets~task1 · ad-hoc attempt 1, requested by @casey · succeeded" in report
+    assert "octo/widgets~task1 · ad-hoc attempt 1, requested by casey · succeeded" in report
     assert "+    for start in range(0, len(items), size):" in report
     page = Page(200, {}, await asyncio.to_thread(fetch, f"{world.playground.service.url}/jobs/{job_id}")).text
     for words in ("octo/widgets~task1", "Mend the last chunk.", "It is mended.", "range(0, len(items), size)", "casey"):
@@ -82,11 +82,11 @@ async def test_who_follows_a_task_reads_its_report_and_learns_by_the_status_how_
     assert "queued" in done.stderr
     failed = await asyncio.to_thread(program.run, "run", *words, "--preset", "slow", "Please break off.")
     assert failed.returncode == 1
-    assert "· slow attempt 1, requested by @casey · failed" in failed.stdout
+    assert "· slow attempt 1, requested by casey · failed" in failed.stdout
     assert {job.preset: job.state for job in await world.jobs()} == {"fix": "succeeded", "slow": "failed"}
     third = await asyncio.to_thread(program.run, "run", *words, "More.")
     assert (third.returncode, third.stdout) == (1, "")
-    assert "the cap of 2 jobs for what @casey asked for today is used up. It resets at 00:00 UTC" in third.stderr
+    assert "the cap of 2 jobs for what casey asked for today is used up. It resets at 00:00 UTC" in third.stderr
 
 
 async def test_a_task_is_continued_with_a_hint_and_its_diff_rebased_from_the_terminal(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ async def test_where_it_is_asked_to_comment_only_what_is_definite_is_posted(worl
     (report,) = said(world, first)
     assert "### Still reproduces at" in report
     assert "requested by the operator of this App." in report
-    assert "It was started by the operator." in world.replies()[0]
+    assert "It was started by the operator and will not post a report here." in world.replies()[0]
     assert len(world.replies()) == 1, "somebody asked there, and is answered; no report follows"
 
 

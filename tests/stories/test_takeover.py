@@ -113,7 +113,7 @@ async def test_a_hold_outlives_the_service_and_frees_the_slot_when_it_is_over(wo
     assert not (world.playground.folder / "machine" / "workspace" / "jobs" / job.id).exists()
     async with world.playground.service.context.db.read() as connection:
         events = [what for _, what in await job_rows.fetch_events(connection, job.id)]
-    assert "no longer held for @casey" in events
+    assert "no longer reserved for casey" in events
 
 
 async def test_a_key_that_the_machine_refuses_is_told_and_another_one_helps(world: World, key: Path) -> None:
@@ -122,7 +122,7 @@ async def test_a_key_that_the_machine_refuses_is_told_and_another_one_helps(worl
     file.parent.mkdir()
     file.write_text(key.read_text())
     said = await take_over(settings, job.id, key, hours=1, by="casey")
-    assert "the account already uses this key" in said
+    assert "this SSH key already gives access to the machine's account" in said
     assert "trouble: the machine says: the account already uses" in await list_holds(settings)
     file.write_text("")
     await asyncio.to_thread(work, world, await take(world, key))

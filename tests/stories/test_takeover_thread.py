@@ -114,7 +114,7 @@ async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attemp
     (hold,) = await holds(world)
     assert f"{hold.expires_at:%Y-%m-%d %H:%M} UTC" in told
     assert (hold.expires_at - hold.begun_at).total_seconds() == 8 * 3600
-    assert "access is ready" in await ask(world, "/ptq status", f"**Held for** `{MAINTAINER}`")
+    assert "access is ready" in await ask(world, "/ptq status", f"**Reserved for** `{MAINTAINER}`")
     assert f"# Job {first.id}" in await asyncio.to_thread(work, world, command)
     await deliver_again(world, "/ptq takeover")
     assert await holds(world) == [hold]
@@ -261,7 +261,7 @@ async def test_a_security_concern_lets_nobody_in_who_is_not_the_operator(tmp_pat
         async with world.playground.service.context.db.read() as connection:
             (job,) = await world.jobs()
             events = [what for _, what in await job_rows.fetch_events(connection, job.id)]
-        assert not any(event.startswith("held for") for event in events)
+        assert not any(event.startswith("reserved for") for event in events)
         await ask(world, "/ptq takeover", "Only the operator of this App can give access")
         assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
         assert len(await world.jobs()) == 1

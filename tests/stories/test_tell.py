@@ -42,10 +42,10 @@ async def test_an_agent_goes_on_in_its_session_with_a_maintainers_words_and_neve
         await world.wait(lambda: len(read_heard(tmp_path)) == 2 or None, "the first words")
         await world.comment("/ptq tell\n\nIt ends too early.\n\nFinish now.")
         report = await world.wait_for_report()
-        assert len([reply for reply in world.replies() if "Noted. The agent gets your words when" in reply]) == 2
+        assert len([reply for reply in world.replies() if "Noted. The agent gets your message when" in reply]) == 2
         assert "It is mended" in report
         assert "Look at the loop." in report
-        assert "has not got this" not in report
+        assert "not delivered" not in report
         first, second, third = read_heard(tmp_path)
         assert (first[0], second[0], third[0]) == ("--session-id", "--resume", "--resume")
         assert first[1] == second[1] == third[1]
@@ -72,7 +72,7 @@ async def test_an_agent_of_your_own_reads_the_words_in_a_file(tmp_path: Path) ->
         await world.comment("/ptq tell Finish now.")
         report = await world.wait_for_report()
         assert report.count("an instruction: follow them") == 1, "of the first message the agent cites all but the head"
-        assert "has not got this" not in report
+        assert "not delivered" not in report
 
 
 async def test_words_that_come_before_the_agent_are_part_of_its_brief(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_words_that_come_before_the_agent_are_part_of_its_brief(tmp_path: 
         report = await world.wait_for_report()
         ((_, _, brief),) = read_heard(tmp_path)
         assert brief.index("## The result") < brief.index("Look at the loop.") < brief.index("Finish now.")
-        assert "has not got this" not in report
+        assert "not delivered" not in report
 
 
 async def test_words_that_come_too_late_are_offered_for_the_next_attempt(tmp_path: Path) -> None:
@@ -103,12 +103,12 @@ async def test_words_that_come_too_late_are_offered_for_the_next_attempt(tmp_pat
         assert isinstance(machine, QuickMachine)
         machine.is_silent = True
         await world.comment("/ptq tell Look at the loop.")
-        await world.wait_for_reply("Noted. The agent gets your words")
+        await world.wait_for_reply("Noted. The agent gets your message")
         go.touch()
         (ended,) = tmp_path.glob("machine/workspace/jobs/*/control")
         await world.wait(lambda: (ended / "agent.json").exists() or None, "the end of the agent")
         machine.is_silent = False
         report = await world.wait_for_report()
-        assert "The agent ended before it got everything that it was told. `/ptq retry`" in report
+        assert "The agent ended before it received all messages." in report
         assert "Look at the loop." in report
         assert "It is mended" in report

@@ -48,7 +48,7 @@ async def test_a_worklog_is_read_while_it_grows_and_is_there_when_machine_and_se
         machine = world.playground.ssh
         assert isinstance(machine, QuickMachine)
         machine.is_silent = True
-        await world.wait_for_reply("**Held up:**")
+        await world.wait_for_reply("**Waiting:**")
         assert world.statuses()[-1].endswith(
             "**From the agent's worklog:**\n\n> - `Read the test`\n> - `Run it *ten* times`"
         )

@@ -71,7 +71,7 @@ async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own(world: World
     with pytest.raises(HoldRefused, match="there is a worktree try already"):
         await make(world, key)
     seen = await asyncio.to_thread(work, world, command)
-    assert "octo/widgets~try, worktree, attempt 1, requested by @casey" in seen
+    assert "octo/widgets~try, worktree, attempt 1, requested by casey" in seen
     said = await release(settings, "try")
     job = await end(world)
     assert (job.state, job.kind, job.preset) == ("succeeded", "release", "worktree")
@@ -162,7 +162,7 @@ async def test_a_worktree_that_waits_for_its_slot_can_be_dropped(world: World, k
     for name in ("one", "two"):
         await make(world, make_key(tmp_path / name), name)
     said = await make(world, key, "three", wait_s=0.0)
-    assert "lets you in once its environment is made" in said
+    assert "you can log in when its environment is ready" in said
     assert "ssh " not in said, "nobody knows the machine yet"
     with pytest.raises(HoldRefused, match="its environment is not ready yet"):
         await release(settings, "three")

@@ -20,7 +20,7 @@ def make_key(folder: Path) -> Path:
 
 def find_way_in(said: str) -> str:
     """The command by which the person enters, out of what was printed."""
-    assert "and its machine lets you in.\nEnter it by:" in said, said
+    assert "and you can log in.\nLog in with:" in said, said
     return next(line.strip() for line in said.splitlines() if line.startswith("    ssh "))
 
 

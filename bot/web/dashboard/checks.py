@@ -97,7 +97,7 @@ def _count(finding: CheckFinding, side: Side) -> str:
 
 def _explain(check: Check, finding: CheckFinding) -> str:
     is_part = finding.verdict is CheckVerdict.NOT_RUN and any(finding.total.values())
-    clause = "some runs are missing" if is_part else name_doubt(finding)
+    clause = "some runs are missing" if is_part else name_doubt(check, finding)
     more = check.trouble or ", ".join(finding.new_names)
     return f"{clause}: {more}" if more else clause
 

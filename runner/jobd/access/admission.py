@@ -54,7 +54,9 @@ def admit(request: Mapping[str, Any]) -> dict[str, Any]:
             # sshd uses the first of two lines with the same key.
             own = [key for key in keys if key.split()[1] not in known]
             if not own:
-                raise Failure("key_in_use", "the account already uses this key; a job needs a key of its own")
+                raise Failure(
+                    "key_in_use", "this SSH key already gives access to the machine's account; use another key"
+                )
             lines[:] = [*others, *(describe_line(job, key, until) for key in own)]
         discard(job.context, job.trash)  # The agent may have made a folder there.
         write_file(job.context, request["context"])
