@@ -273,13 +273,13 @@ async def test_an_agent_is_told_something_once_and_the_page_shows_what(dashboard
         assert browser.page.text.count("And at the tests.") == 1, "the browser went back to the same form"
         page = await browser.send(path, {**fields, "occasion": "another-form", "advice": "  "})
         assert page.status == 409
-        assert "there are no words" in page.text
+        assert "Not sent: the message is empty" in page.text
         async with dashboard.database.write() as connection:
             await note_given(connection, job.id, 2, job.changed_at)
             await job_rows.move_job(connection, job, JobState.COLLECTING, job.changed_at)
         page = await browser.send(path, {**fields, "occasion": "yet-another", "advice": "Too late."})
         assert page.status == 409
-        assert "it has finished, and its result is being checked" in page.text
+        assert "the agent has finished, and its result is being checked" in page.text
         assert "Too late." in page.html, "no typed words are lost"
         assert "and it got this on" in (await browser.visit(f"/jobs/{job.id}")).text
 

@@ -104,7 +104,7 @@ async def test_a_preset_that_carries_on_continues_a_task_and_needs_its_diff(dash
     person = Person("alice", Surface.PAGE, dashboard.context.repositories[NAME], Role.WRITE)
     repository = Repository(full_name=NAME, private=False, default_branch="main", clone_url=job.clone_url)
     order = IssueOrder(RETRY, Options(preset="simplify"))
-    with pytest.raises(NotStarted, match="has no change, and `/ptq simplify` needs one"):
+    with pytest.raises(NotStarted, match="The last attempt has no change, and this preset needs one"):
         await start_further(dashboard.context, order.for_task(person, repository, bare, "once"))
     rebase = IssueOrder(RETRY, Options(preset="rebase"))
     with pytest.raises(Refused, match="rebase has a form and a command of its own; available: repro, diagnose"):

@@ -133,7 +133,7 @@ def test_twelve_digits_name_a_digest(shown: str, matches: bool) -> None:
 def test_fewer_digits_are_refused_with_the_number_it_takes() -> None:
     assert find_digest_fault(DIGEST[:12]) is None
     reply = find_digest_fault(DIGEST[:6]) or ""
-    assert "`3f9c21` has 6 digits" in reply
+    assert "`3f9c21` is too short. Give at least 12 digits" in reply
     assert "at least 12" in reply
 
 
@@ -161,8 +161,8 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
 @pytest.mark.parametrize(
     ("note", "words"),
     [
-        ("", "came without one"),
-        (" \n\t", "came without one"),
+        ("", "Please add a note under the command"),
+        (" \n\t", "Please add a note under the command"),
         ("lgtm", f"it has 4 letters of your own, and needs {MIN_LETTERS}"),
         ("👍" * 40, "0 letters"),
         ("." * 100 + "1" * 100, "0 letters"),
@@ -188,8 +188,8 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
         ("lgtm, looks good to me, ship it now, please merge. " * 5, "same few words"),
         (f"ok ok ok it is fine by me {'ok ' * 40}", "same few words"),
         ("好的沒問題" * 8, "same few words"),
-        (NOTE + " x" * 5000, "may have 10000"),
-        (f"> {NOTE}\n" * 200, "may have 10000"),
+        (NOTE + " x" * 5000, "can have 10,000"),
+        (f"> {NOTE}\n" * 200, "can have 10,000"),
         (f"{NOTE}\n\n```python\nx = 1", "leaves a fence"),
         (f"{NOTE}\n\n<!-- hidden", "leaves a fence, a comment"),
         *(
@@ -246,7 +246,7 @@ def test_a_refusal_holds_no_live_command_and_repeats_no_mention() -> None:
     found = find_note_fault(report, [report], DIGEST[:12])
     assert found
     reply = found.reply
-    assert "stands in the agent's report" in reply
+    assert "is copied from the agent's report" in reply
     assert "@octocat" not in reply
     assert parse_commands(reply) == []
 

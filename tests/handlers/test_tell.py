@@ -81,7 +81,7 @@ async def test_a_request_that_comes_again_after_the_end_is_not_refused(database_
         await tell(connection, BOSS, RUNNING, "one", "first", NOON)
         await job_rows.move_job(connection, RUNNING, JobState.COLLECTING, NOON)
         await tell(connection, BOSS, RUNNING, "one", "first", NOON)
-        with pytest.raises(NotTold, match="it has finished"):
+        with pytest.raises(NotTold, match="the agent has finished"):
             await tell(connection, BOSS, RUNNING, "two", "second", NOON)
 
 
@@ -146,11 +146,11 @@ def test_a_report_quotes_what_was_told_and_says_what_was_missed() -> None:
 
     text = render(JobState.FAILED)
     assert "@maintainer told the agent** on 2026-03-01 at 12:00 UTC:" in text
-    assert "(not delivered):" in text
+    assert "but the agent has not got this:" in text
     assert "Look at" not in text, "secrets are removed"
     assert "````" in text, "a fence in the words does not end ours"
-    assert "The agent ended before it got everything" in text
-    assert "The agent ended before it got everything" not in render(JobState.LOST), "its replacement gets it"
+    assert "The agent ended before it received all messages" in text
+    assert "The agent ended before it received all messages" not in render(JobState.LOST), "its replacement gets it"
 
 
 @pytest.mark.parametrize(

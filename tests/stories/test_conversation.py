@@ -162,7 +162,7 @@ async def test_simplify_goes_on_from_the_change_of_the_last_attempt(tmp_path: Pa
     async with open_world(tmp_path, agent=agent, more_toml=toml) as world:
         await world.open_issue()
         await world.comment("/ptq simplify")
-        await world.wait_for_reply("no finished attempt to continue")
+        await world.wait_for_reply("No attempt has run on this issue yet")
         await world.label()
         first = await world.wait_for_report()
         await world.comment("/ptq simplify no new helper")

@@ -229,7 +229,7 @@ async def test_without_an_attempt_there_is_nothing_to_retry(tmp_path: Path) -> N
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
         await world.open_issue()
         await world.comment("/ptq retry")
-        assert "`/ptq diagnose`" in await world.wait_for_reply("no finished attempt to continue")
+        assert "`/ptq diagnose`" in await world.wait_for_reply("No attempt has run on this issue yet")
         await bring_again(world)
         assert len(world.replies()) == 1
 
@@ -238,7 +238,7 @@ async def test_what_only_the_operator_may_know_is_not_carried_on(tmp_path: Path)
     async with open_world(tmp_path) as world:
         await world.open_issue()
         await world.comment("/ptq retry --agent nobody")
-        await world.wait_for_reply("no finished attempt to continue")
+        await world.wait_for_reply("No attempt has run on this issue yet")
         await add_ended_job(world, "security concern\n\n## Summary\nThe parser of headers.")
         await world.comment("/ptq retry --agent nobody")
         reply = await world.wait_for_reply("`/ptq retry` cannot continue this attempt")

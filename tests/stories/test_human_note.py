@@ -88,7 +88,7 @@ async def test_a_title_of_ones_own_stands_on_the_pull_request_and_its_commit_and
     world: World,
 ) -> None:
     await refused(world, f"/ptq pr {world.digest()} --title\n\n{NOTE}", "needs a title in quotes")
-    await refused(world, f"/ptq pr {world.digest()} --titel 'Keep it'\n\n{NOTE}", "`--titel` is no option")
+    await refused(world, f"/ptq pr {world.digest()} --titel 'Keep it'\n\n{NOTE}", "Unknown option `--titel`")
     await world.comment(f"/ptq pr {world.digest()} —title “Keep @{STRANGER}’s last row” \n\n{NOTE}")
     pull = await world.wait_for_pull()
     assert pull.title == f"Keep {STRANGER}’s last row"

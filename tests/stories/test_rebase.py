@@ -157,7 +157,7 @@ async def test_what_makes_no_sense_starts_nothing_and_is_answered_once(quiet: Wo
         assert "evil" not in await quiet.wait_for_reply("`onto` needs the name of an existing branch", count)
     for count, words in enumerate(("", f"onto {newest(quiet)}", "onto main"), 1):
         await quiet.comment(f"/ptq rebase {words}")
-        assert f"latest commit of `main` (`{newest(quiet)[:10]}`)" in await quiet.wait_for_reply(
+        assert f"already based on commit `{newest(quiet)[:10]}` of `main`" in await quiet.wait_for_reply(
             "nothing to rebase", count
         )
     before = len(quiet.replies())

@@ -123,7 +123,7 @@ async def test_a_key_that_the_machine_refuses_is_told_and_another_one_helps(worl
     file.write_text(key.read_text())
     said = await take_over(settings, job.id, key, hours=1, by="casey")
     assert "this SSH key already gives access to the machine's account" in said
-    assert "trouble: the machine says: the account already uses" in await list_holds(settings)
+    assert "trouble: the machine says: this SSH key already gives access" in await list_holds(settings)
     file.write_text("")
     await asyncio.to_thread(work, world, await take(world, key))
     await release(settings, job.id)
