@@ -113,7 +113,7 @@ async def test_a_fix_knows_what_a_diagnosis_has_found_unless_it_is_to_start_fres
         await world.comment("/ptq fix --fresh")
         await world.wait_for_report(2)
         await world.comment("/ptq retry --fresh")
-        await world.wait_for_reply("it cannot start without it")
+        await world.wait_for_reply("does not work with")
         second, _ = await world.jobs()
         assert "The earlier attempt" not in second.prompt
         assert "The loop ends early." not in second.prompt
@@ -277,7 +277,7 @@ async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_ag
     ("scope", "words"),
     [
         ("issue", "the cap of 1 job for all attempts together is used up. Only the operator"),
-        ("user_day", "@maintainer asked for today is used up. It resets at 00:00 UTC."),
+        ("user_day", "for what maintainer asked for today is used up. It resets at 00:00 UTC."),
         ("repository_month", "for this repository this month is used up. It resets next month (UTC)."),
     ],
 )

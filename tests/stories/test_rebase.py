@@ -219,7 +219,7 @@ async def test_after_three_agents_that_left_conflicts_one_report_says_that_a_hum
         assert "### Needs a human" in report
         assert "⛔ conflicts are left in `widgets/chunks.py`" in report
         assert "Resolve conflicts in these files:\n\n- `widgets/chunks.py`\n" in report
-        assert "`/ptq takeover` gives you access to the environment" in report
+        assert "Run `/ptq takeover`, resolve them" in report
         assert "/ptq pr" not in report
         await bring_again(world)
         assert len(await world.jobs()) == 4

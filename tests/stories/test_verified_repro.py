@@ -96,7 +96,7 @@ async def test_a_test_of_a_new_module_is_verified_and_a_repro_that_asks_for_a_ne
         seen = seen_in(await report_on(world))
         assert "- ✅ **1 regression test** in `tests/test_mended.py`: before: fails 1/1" in seen
         assert "- ❔ **the agent's repro**: before: fails 1/1" in seen
-        assert "are not in the issue: `_FIXED` (" in seen
+        assert "the request does not mention: `_FIXED` (" in seen
 
 
 async def test_a_change_of_data_alone_leaves_it_open_whether_the_agents_repro_looks_for_it(tmp_path: Path) -> None:
