@@ -109,6 +109,8 @@ async def test_what_the_thread_would_refuse_is_refused_on_the_page_and_nowhere_e
         page = await browser.send("/launch", fields)
         assert (page.status, "This issue is closed. Tick this box" in page.text) == (409, True)
         assert (await browser.send("/launch", {**fields, "agent": "gpt"})).status == 409
+        page = await browser.send("/launch", {**fields, "issue": "", "preset": "ad-hoc", "advice": " "})
+        assert "Enter instructions (up to 10,000 characters)." in page.text
         assert (
             "Unknown preset"
             in (await browser.send("/launch", {**fields, "issue": "", "preset": "nothing", "advice": "x"})).text

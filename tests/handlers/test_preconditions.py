@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from handlers.jobs.preconditions import NotStarted, check_caps, closes, find_known
+from handlers.events import Issue, User
+from handlers.jobs.preconditions import NotStarted, check_caps, closes, find_known, find_objections
 from handlers.ports import MentioningPull
 from handlers.rules import RepositoryRules
+from handlers.words import form_errors
 from runner.model.caps import Caps, Scope
 from runner.model.job import JobState, Report
 from runner.rows import job_rows
 from tests.handlers.test_outcomes import open_desk, running
-from tests.support.jobs import make_job, store_report
+from tests.support.jobs import NOON, make_job, store_report
 
 
 @pytest.mark.parametrize(
@@ -75,3 +77,19 @@ async def test_a_new_attempt_knows_the_newest_report_that_others_may_use(databas
             assert known
             assert (known.job.id, known.continued, known.worklog) == ("1", False, "Tried.")
             assert await find_known(connection, desk.context, job.repository, 8, private=False) is None
+
+
+def test_each_objection_names_the_issue_once() -> None:
+    issue = Issue(
+        number=7, title="Broken", created_at=NOON, updated_at=NOON, assignees=(User(login="ada", type="User"),)
+    )
+    several = "open pull requests would close it (#8, #9)"
+    assert find_objections(issue, ["#8", "#9"]) == ["this issue is assigned to `ada`", several]
+    closed = issue.model_copy(update={"state": "closed"})
+    assert find_objections(closed, []) == ["this issue is closed", "it is assigned to `ada`"]
+
+
+def test_a_terminal_names_its_own_options() -> None:
+    missing = NotStarted("Use `/ptq rebase onto BRANCH`.", form_errors.say_onto_missing("v1.0"))
+    assert str(missing) == "GitHub has no branch v1.0, the base of this diff. Name a branch with --onto BRANCH."
+    assert str(NotStarted("Fix `.github/ptq.toml`.")) == "Fix .github/ptq.toml."

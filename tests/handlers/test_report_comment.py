@@ -358,6 +358,16 @@ def test_only_our_own_line_closes_an_issue() -> None:
     assert "#3" not in text
 
 
+def test_the_texts_of_a_worktree_that_only_a_person_edited_are_not_called_an_agents() -> None:
+    job = done(kind=JobKind.RELEASE, thread=None, series=1, name="try", requested_by="ubuntu")
+    text = render_pull_body(PULL, job, result(), model=None, public_url="https://ptq.example", secrets=())
+    for title in ("Full report", "Full repro", "Full worklog"):
+        assert f"<summary>{title}</summary>" in text
+    assert "agent's" not in text
+    assert "by ubuntu on base" in text
+    assert text.endswith("Approved by @maintainer (digest `0123456789ab`) with the note above.")
+
+
 COMMANDING = "raise SystemExit(1)  # [skip ci]\n"
 
 

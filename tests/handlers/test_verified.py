@@ -142,6 +142,13 @@ def test_a_script_that_could_not_run_is_open_and_says_what_to_do() -> None:
     assert "`setup`" in explain_outcome(ended, [missing], ())
 
 
+def test_only_a_script_of_the_issue_is_to_be_corrected_there() -> None:
+    broken = {Side.BASE: [fails("SyntaxError: invalid syntax")] * 3}
+    issues, agents = say(check(runs=broken), check(CheckKind.AGENT, "", 2, runs=broken), digest=None)
+    assert "Correct it in the issue" in issues
+    assert "**not verified**: the agent's script is not valid, so this does not count as the bug (" in agents
+
+
 def test_what_was_not_run_is_said_with_the_reason_and_what_was_never_tried_is_not() -> None:
     (line,) = say(check(runs={}, trouble="the disk is full"), check(runs={}, number=2))
     assert line.startswith("- ⚠️ **the issue's repro**: **not verified**: it was not run: `the disk is full`")
