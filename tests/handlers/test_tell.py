@@ -146,7 +146,7 @@ def test_a_report_quotes_what_was_told_and_says_what_was_missed() -> None:
 
     text = render(JobState.FAILED)
     assert "@maintainer told the agent** on 2026-03-01 at 12:00 UTC:" in text
-    assert "but the agent has not got this:" in text
+    assert "(not delivered):" in text
     assert "Look at" not in text, "secrets are removed"
     assert "````" in text, "a fence in the words does not end ours"
     assert "The agent ended before it received all messages" in text
