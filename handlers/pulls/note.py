@@ -250,17 +250,11 @@ def _repeats_itself(prose: str) -> bool:
 _HIDING_ELEMENTS = (
     *("details", "pre", "table", "div", "script", "style", "textarea", "title", "template", "select", "svg", "math"),
 )
-_MARKS = r"(?:[ \t]{0,6}(?:>|[-+*](?=[ \t])|[0-9]{1,9}[.)](?=[ \t])))*+[ \t]{0,6}"
-"""Marks of quotes and lists, as CommonMark has them."""
+_MARKS = r"[ \t>*+.)0-9-]*+"
+"""The marks of quotes and lists, and what stands before a block in them."""
 
-_BLOCK_NAMES = (
-    "address|article|aside|base|basefont|blockquote|body|caption|center|col|colgroup|dd|details|dialog|dir|div|dl|dt"
-    "|fieldset|figcaption|figure|footer|form|frame|frameset|h[1-6]|head|header|hr|html|iframe|legend|li|link|main|menu"
-    "|menuitem|nav|noframes|ol|optgroup|option|p|param|search|section|source|summary|table|tbody|td|tfoot|th|thead"
-    "|title|tr|track|ul"
-)
-_BLOCK = re.compile(rf"^{_MARKS}(?:\[\^[^\]\s]++\]:{_MARKS})?(?=</?(?:{_BLOCK_NAMES})(?:[ \t>]|/>|$))", re.MULTILINE)
-"""What begins a block of HTML that may be torn (CommonMark, 4.6), also in a quote, a list or a footnote."""
+_UNREAD_BLOCK = re.compile(rf"^{_MARKS}(?:\[\^[^\]\s]++\]:{_MARKS}</?[a-z]|</?source(?=[\s/>]|$))", re.MULTILINE)
+"""A block of HTML for GitHub's parser, and not for ours: ours has no footnotes, and another list of names."""
 
 _HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
 """What begins a block of HTML that goes on until its own end (CommonMark, 4.6)."""
@@ -268,13 +262,19 @@ _HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
 
 def _hides_what_follows(note: str) -> bool:
     """Whether what we write below the note would be taken for a part of it."""
-    # One that nothing ends takes the rest, so that nobody looks for its end again and again.
-    left = re.sub(r"(<!--).*?(?:-->|(\Z))", lambda found: "" if found[2] is None else found[1], note, flags=re.DOTALL)
-    left = left.casefold()
+    left = _drop_comments(note).casefold()
     unclosed = any(left.count(f"<{name}") > left.count(f"</{name}>") for name in _HIDING_ELEMENTS)
-    blocks = ((block, _BLOCK.search(block)) for block in re.split(r"\n[ \t]*\n", left))
-    torn = any(found and LEFT_OPEN.search(block, found.start()) for block, found in blocks)
+    read = (token.content for token in _parse(note) if token.type == "html_block")
+    unread = ((block, _UNREAD_BLOCK.search(block)) for block in re.split(r"\n[ \t]*\n", left))
+    torn = any(LEFT_OPEN.search(_drop_comments(block)) for block in read)
+    torn = torn or any(found and LEFT_OPEN.search(block, found.start()) for block, found in unread)
     return close_fence(note) != note or bool(_HIDING_OPENING.search(left)) or unclosed or torn
+
+
+def _drop_comments(text: str) -> str:
+    """The text without comments of HTML, up to one that nothing ends, of which the beginning is left."""
+    # That one takes the rest, so that nobody looks for its end again and again.
+    return re.sub(r"(<!--).*?(?:-->|(\Z))", lambda found: "" if found[2] is None else found[1], text, flags=re.DOTALL)
 
 
 def _count_letters(text: str) -> int:
@@ -286,10 +286,14 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
+def _parse(note: str) -> list[Token]:
+    return _parser().parse(note.encode(errors="replace").decode())
+
+
 def _find_prose(note: str) -> Iterator[str]:
     """The words outside quotes, code, links, images and HTML."""
     quoted = 0
-    for token in _parser().parse(note.encode(errors="replace").decode()):
+    for token in _parse(note):
         if token.type in ("blockquote_open", "blockquote_close"):
             quoted += token.nesting
         if token.type == "inline" and not quoted:

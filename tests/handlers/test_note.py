@@ -20,6 +20,7 @@ from handlers.pulls.note import (
 from handlers.pulls.pulls import find_fault
 from handlers.text.voice import NOTE_PLACEHOLDER
 from tests.support.cpu_time import takes_at_most
+from tests.support.github_markdown import render_github
 from tests.support.jobs import NOON
 from tests.support.site import make_report
 
@@ -150,12 +151,14 @@ def test_fewer_digits_are_refused_with_the_number_it_takes() -> None:
         " ".join(f"The loop number {name} ended early, and I checked that it no longer does." for name in NAMES),
         f"{NOTE} It ended too early:\n0<i && i<n, so the last row was lost.",
         f"{NOTE}\n\n```diff\n-  <Row key={{i}}\n+  <Row key={{row.id}}\n   items={{rows}}\n```",
+        f"{NOTE}\n\n```jsx\n<form\n```\n\n    <form",
         f"{NOTE}\n\n1. <T is now bound.\n- <n> rows are kept while i <n holds",
         "I read it. The range excludes the tail, and adding one size brings it back without touching callers.",
     ],
 )
-def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
+def test_a_note_in_somebody_s_own_words_stands_and_github_shows_what_is_below_it(note: str) -> None:
     assert fault(note) == ""
+    assert "<p><strong>BELOW</strong></p>" in render_github(f"{note}\n\n**BELOW**")
 
 
 @pytest.mark.parametrize(
@@ -205,6 +208,14 @@ def test_a_note_in_somebody_s_own_words_stands(note: str) -> None:
                 "- <p title='",
                 "[^1]: <p title='",
                 "[^1]: - <p title='",
+                "<source src='",
+                "<b>\n<i title='",
+                "<sub>\nfoo <a href='",
+                "<!-- a --><b title='",
+                "<pre>x</pre><p title='",
+                "<pre>\n\n<b title='\n</pre>",
+                "- a\n  - b\n    - c\n      - d\n\n        <p title='",
+                "<p\ftitle='",
                 "<p",
                 '<h1 id=">',
             )
