@@ -54,11 +54,9 @@ def add_messages(prompt: str, told: list[Telling]) -> str:
 def find_last_given(told: Sequence[Telling], poll: Poll) -> int:
     """The number of the last message that the agent has got, by what its machine says; 0 if it has got none.
 
-    Only an agent that has ended can turn out to have got fewer than before: none if it could not be started, and not
-    the last ones if no process could be started for them. A machine that has lost the job does not know.
+    Only an agent that has ended can turn out to have got fewer than before, if no process could be started for the last
+    ones. A machine that has lost the job does not know.
     """
-    if poll.state is StageState.FAILED:
-        return 0
-    if poll.state is StageState.DONE:
+    if poll.state in (StageState.DONE, StageState.FAILED):
         return poll.told
     return max([poll.told, *(telling.number for telling in told if telling.given_at)])

@@ -161,7 +161,7 @@ def test_a_report_quotes_what_was_told_and_says_what_was_missed() -> None:
         (StageState.ABSENT, 0, 1),
         (StageState.DONE, 2, 2),
         (StageState.DONE, 0, 0),
-        (StageState.FAILED, 2, 0),
+        (StageState.FAILED, 1, 1),
     ],
 )
 def test_only_an_agent_that_has_ended_has_got_fewer_messages_than_before(
