@@ -75,7 +75,7 @@ async def take_over(
     else:
         hold = _sign(guest.hold(job.id, now), waits=is_checked and job.active, is_checked=is_checked)
     await save_hold(connection, hold)
-    await job_rows.add_event(connection, job.id, now, f"taken over by {guest.name}")
+    await job_rows.add_event(connection, job.id, now, f"taken over by {hold.mention}")
     if job.state is JobState.RUNNING:
         await job_rows.request_cancel(connection, job.id, guest.name if is_checked else person.signature, now)
     return Taken(job, hold, before)

@@ -152,7 +152,8 @@ async def check_free(
             return active
         ending = bool(active and active.cancel_requested_at)
         pages = context.find_page_root(active) if active else ""
-        raise Busy(replies.render_busy(pages, case.active_job_id, ending=ending), None if ending else form_errors.BUSY)
+        on_page = None if ending else form_errors.say_busy(case.active_job_id)
+        raise Busy(replies.render_busy(pages, case.active_job_id, ending=ending), on_page)
     return None
 
 

@@ -43,7 +43,6 @@ NOTHING_TO_REBASE = _say_both(
 NOTHING_TO_VERIFY = _say_both(
     "There is no script to run, neither in the issue nor from an attempt. Choose another preset.", "preset"
 )
-BUSY = _say_both("Another job on this issue is still running. Cancel it first, or wait for it.", "issue")
 
 
 def say_opposed(reasons: Sequence[str]) -> FormError:
@@ -67,6 +66,13 @@ def say_option_refused(why: str, option: str) -> FormError:
 def say_onto_refused(base_branch: str) -> FormError:
     """A target of a rebase that does not exist."""
     return FormError(f"Enter an existing branch, or the full SHA of a commit on {base_branch}.", "onto")
+
+
+def say_busy(job_id: str) -> FormError:
+    """Another job of the issue is active."""
+    why = "on this issue is still running"
+    how = f"Cancel it with ptq-bot jobs cancel {job_id}, or wait for it."
+    return FormError(f"Another job {why}. Cancel it first, or wait for it.", "issue", f"Job {job_id} {why}. {how}")
 
 
 def say_onto_missing(branch: str) -> FormError:

@@ -105,7 +105,7 @@ def _render_texts(author: Job, report: Report, secrets: Collection[str], url: st
     """
     notice = f"… (cut: [all of it is here]({url}))" if url else "… (cut)"
     agents = (Label.AGENTS_REPORT, Label.AGENTS_REPRO, Label.AGENTS_WORKLOG)
-    titles = agents if author.has_agent else (Label.FULL_REPORT, Label.FULL_REPRO, Label.FULL_WORKLOG)
+    titles = (Label.FULL_REPORT, Label.FULL_REPRO, Label.FULL_WORKLOG) if author.by_hand_alone else agents
     parts = (
         disarm(quote(report.body, secrets, MAX_COMMENT, notice)),
         _render_repro(show_invisible(redact(report.repro, secrets)), url),
@@ -154,7 +154,7 @@ def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url
 
 def _name_authors(job: Job, named: str) -> str:
     """Who wrote a change. If a person edited it, the earlier agent is not certain. In a worktree there was none."""
-    if job.by_hand and job.thread is None and not job.task:
+    if job.by_hand_alone:
         return job.requested_by
     return f"a coding agent, and edited by {job.requested_by}" if job.by_hand else f"a coding agent{named}"
 

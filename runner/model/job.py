@@ -266,6 +266,11 @@ class Job(JobRequest):
         return KINDS[self.kind].by_hand
 
     @property
+    def by_hand_alone(self) -> bool:
+        """Whether no agent had a part in it: a worktree of a person, or its release."""
+        return self.by_hand and self.thread is None and not self.task
+
+    @property
     def has_agent(self) -> bool:
         """Whether an agent works in it, as far as is known: a rebase needs one only for conflicts."""
         row = KINDS[self.kind]

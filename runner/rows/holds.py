@@ -40,6 +40,11 @@ class Hold:
         """Whether nothing has to be done for the hold now."""
         return self.admitted_at is not None and now < self.expires_at
 
+    @property
+    def mention(self) -> str:
+        """What the history calls the person. An account on the host may have the name of a stranger on GitHub."""
+        return f"@{self.person}" if self.checked_at else self.person
+
 
 async def fetch_holds(connection: AsyncConnection) -> list[Hold]:
     """All holds, oldest first."""

@@ -103,7 +103,7 @@ async def _let_in(runtime: Runtime, client: JobdClient, job: Job, hold: Hold, co
     async with runtime.db.write() as connection:
         await change_hold(connection, hold, admitted_at=runtime.now(), trouble=None)
         await job_rows.add_event(
-            connection, job.id, runtime.now(), f"reserved for {hold.person} until {hold.expires_at:%F %R}"
+            connection, job.id, runtime.now(), f"reserved for {hold.mention} until {hold.expires_at:%F %R}"
         )
     log.info("hold.admitted", **job.log_context(), person=hold.person)
 
@@ -114,7 +114,7 @@ async def _let_out(runtime: Runtime, client: JobdClient, hold: Hold) -> bool:
     async with runtime.db.write() as connection:
         ended = await end_hold(connection, hold)
         if ended:
-            await job_rows.add_event(connection, hold.job_id, runtime.now(), f"no longer reserved for {hold.person}")
+            await job_rows.add_event(connection, hold.job_id, runtime.now(), f"no longer reserved for {hold.mention}")
     log.info("hold.over", job=hold.job_id, person=hold.person)
     return ended
 
