@@ -259,16 +259,39 @@ _UNREAD_BLOCK = re.compile(rf"^{_MARKS}(?:\[\^[^\]\s]++\]:{_MARKS}</?[a-z]|</?so
 _HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
 """What begins a block of HTML that goes on until its own end (CommonMark, 4.6)."""
 
+_ENDS = tuple(
+    (re.compile(begins), re.compile(ends))
+    for begins, ends in (
+        (r"<(?:pre|script|style|textarea)(?=[\s>]|$)", r"</(?:pre|script|style|textarea)>"),
+        *((r"<!--", r"-->"), (r"<\?", r"\?>"), (r"<!\[cdata\[", r"\]\]>"), (r"<![a-z]", r">")),
+    )
+)
+"""How such blocks begin, and how they end."""
+
 
 def _hides_what_follows(note: str) -> bool:
     """Whether what we write below the note would be taken for a part of it."""
     left = _drop_comments(note).casefold()
-    unclosed = any(left.count(f"<{name}") > left.count(f"</{name}>") for name in _HIDING_ELEMENTS)
-    read = (token.content for token in _parse(note) if token.type == "html_block")
+    unclosed = any(_is_left_open(left, name) for name in _HIDING_ELEMENTS)
+    read = [token.content.casefold() for token in _parse(note) if token.type == "html_block"]
     unread = ((block, _UNREAD_BLOCK.search(block)) for block in re.split(r"\n[ \t]*\n", left))
-    torn = any(LEFT_OPEN.search(_drop_comments(block)) for block in read)
+    torn = any(LEFT_OPEN.search(_drop_comments(block)) or _goes_on(block) for block in read)
     torn = torn or any(found and LEFT_OPEN.search(block, found.start()) for block, found in unread)
     return close_fence(note) != note or bool(_HIDING_OPENING.search(left)) or unclosed or torn
+
+
+def _is_left_open(text: str, element: str) -> bool:
+    """Whether a tag opens an element that no later one closes."""
+    depth = 0
+    for closes in re.findall(rf"<(/?){element}", text):
+        depth = max(depth - 1, 0) if closes else depth + 1
+    return depth > 0
+
+
+def _goes_on(block: str) -> bool:
+    """Whether a block of HTML that ends with a text of its own is without it."""
+    block = block.lstrip()
+    return any(begins.match(block) and not ends.search(block, 2) for begins, ends in _ENDS)
 
 
 def _drop_comments(text: str) -> str:

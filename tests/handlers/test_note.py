@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from handlers.cases.casebook import Reply
@@ -216,6 +216,9 @@ def test_a_note_in_somebody_s_own_words_stands_and_github_shows_what_is_below_it
                 "<pre>\n\n<b title='\n</pre>",
                 "- a\n  - b\n    - c\n      - d\n\n        <p title='",
                 "<p\ftitle='",
+                "*<!--\n<?-->",
+                "</script>\n<script>",
+                "</textarea><b\n<textarea>",
                 "<p",
                 '<h1 id=">',
             )
@@ -277,3 +280,32 @@ def test_whatever_the_texts_there_is_an_answer(note: str, report: str) -> None:
 @given(st.text(alphabet="abcdefgh \n.", min_size=60, max_size=200))
 def test_the_report_itself_is_never_a_note(report: str) -> None:
     assert find_note_fault(report, [report], DIGEST[:12]) is not None
+
+
+PIECES = (
+    *("<b>", "</b>", "<i title='", "<p", '<p title="', ">", "'", '"', "<!--", "-->", "<!-- a -->", "<pre>", "</pre>"),
+    *("<script>", "</script>", "<details>", "</details>", "<source src='", "<br>", "<a href='", "<?", "?>"),
+    *(
+        "<![CDATA[",
+        "]]>",
+        "<!X",
+        "<div",
+        "</div>",
+        "<textarea>",
+        "</textarea>",
+        "<T x",
+        "<svg>",
+        "</svg>",
+        "<b/>",
+        "<b title='a'>",
+    ),
+    *("\n", "\n\n", "- ", "  ", "    ", "\t", "1. ", "> ", "*", "# ", "---\n", "```", "~~~", "`", "\\", "\f", "text"),
+    *("[^1]: ", "[^1]", "[x]: ", "| a |\n|---|\n", "&lt;", "<x:y@z>"),
+)
+
+
+@settings(max_examples=500, derandomize=True)
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=9).map("".join))
+def test_whatever_a_note_that_stands_ends_with_github_shows_what_is_below_it(end: str) -> None:
+    note = f"{NOTE}\n\n{end}"
+    assert fault(note) or "<p><strong>BELOW</strong></p>" in render_github(f"{note}\n\n**BELOW**\n\nit's")
