@@ -284,9 +284,8 @@ _RULE_OF_MAIL = re.compile(r"_{10,}")
 """Outlook's line above a quoted message."""
 
 _MAX_FORWARDED = 700
-_COMMENT = re.compile(r"<!--(?!-?>).*?(?:--!?>|\Z)", re.DOTALL)
-_WHOLE_COMMENT = re.compile(r"<!--(?!-?>).*?--!?>", re.DOTALL)
-LEFT_OPEN = re.compile(
+_COMMENT = re.compile(r"<!--(?!-?>).*?(--!?>|\Z)", re.DOTALL)
+_LEFT_OPEN = re.compile(
     r"<(?:!--(?!-?>)|(?=[!?/a-z])[^<>]*+\Z"
     r"|[a-z](?:=\s*+\"[^\"]*+\"|=\s*+'[^']*+'|=(?!\s*+[\"'])|[^<>=])*+=\s*+[\"'])",
     re.IGNORECASE,
@@ -344,7 +343,7 @@ _OPENING = re.compile(r"[`<\[*_~$]")
 _BRACKET = re.compile(r"\[")
 
 
-class _OpenElements:
+class OpenElements:
     """The open HTML elements: Markdown blocks may be inside one."""
 
     def __init__(self) -> None:
@@ -355,11 +354,14 @@ class _OpenElements:
         """Whether a comment or a tag was left open: then anything after it may be hidden."""
 
     def __bool__(self) -> bool:
+        """Whether anything is open."""
         return self._is_torn or any(self._open.values())
 
     def read(self, html: str) -> None:
-        self._is_torn = self._is_torn or LEFT_OPEN.search(_WHOLE_COMMENT.sub("", html)) is not None
-        for closing, tag, attributes in _TAG.findall(_COMMENT.sub("", html)):
+        """Continue with more HTML. A comment that nothing ends is looked at once."""
+        left = _COMMENT.sub(lambda found: "" if found[1] else "<!--", html)
+        self._is_torn = self._is_torn or _LEFT_OPEN.search(left) is not None
+        for closing, tag, attributes in _TAG.findall(left):
             name = tag.lower()
             if closing:
                 if self._raw in ("", name):
@@ -394,7 +396,7 @@ def _find_starts(source: str, lines: Sequence[str], rest: str) -> _Layout:
     """What the lines of `source` are. `rest` is what follows them and is not parsed."""
     found = _Layout(len(lines), len(lines))
     # Of what lists and quotes hold, an end tag does not close what was opened outside.
-    elements, nested = _OpenElements(), _OpenElements()
+    elements, nested = OpenElements(), OpenElements()
     blanks = list(accumulate((not line.rstrip(" \t").strip(">") for line in lines), initial=0))
     done = 0
     blanks_before = -1
@@ -522,7 +524,7 @@ def _find_in_paragraph(
     lines: Sequence[str],
     numbers: tuple[int, int, int],
     children: Sequence[Token],
-    elements: tuple[_OpenElements, _OpenElements],
+    elements: tuple[OpenElements, OpenElements],
 ) -> tuple[list[int], int | None]:
     """The lines of a paragraph that begin a command, and the one where another person's message begins, if any.
 
@@ -554,7 +556,7 @@ def _find_in_paragraph(
     return starts, mail
 
 
-def _find_firsts(children: Sequence[Token], elements: tuple[_OpenElements, _OpenElements]) -> Iterator[Token | None]:
+def _find_firsts(children: Sequence[Token], elements: tuple[OpenElements, OpenElements]) -> Iterator[Token | None]:
     """For each line of a paragraph, the text at its start, or None if it starts inside or with something else."""
     depth = 0
     begins = True

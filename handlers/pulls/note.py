@@ -16,7 +16,7 @@ from textwrap import fill
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from handlers.commands.table import LEFT_OPEN, Command, parse_commands
+from handlers.commands.table import CONTAINERS, Command, OpenElements, parse_commands
 from handlers.text.sanitize import close_fence, fence, make_safe_line, show_code
 from handlers.text.voice import NOTE_PLACEHOLDER
 from runner.characters import drop_invisible, unify
@@ -247,57 +247,26 @@ def _repeats_itself(prose: str) -> bool:
     return len(different) < MIN_WORDS or said < MIN_SAID or len(different) ** 2 < MAX_REPEATED * len(words)
 
 
-_HIDING_ELEMENTS = (
-    *("details", "pre", "table", "div", "script", "style", "textarea", "title", "template", "select", "svg", "math"),
-)
-_MARKS = r"[ \t>*+.)0-9-]*+"
-"""The marks of quotes and lists, and what stands before a block in them."""
+_UNREAD = re.compile(rf"^{CONTAINERS}(?:\[[^\]\n]++\]:|</?source(?=[\s/>]|$))", re.MULTILINE | re.IGNORECASE)
+"""From here on, GitHub's parser may see HTML and ours not: they read definitions otherwise, and ours lacks `source`."""
 
-_UNREAD_BLOCK = re.compile(rf"^{_MARKS}(?:\[\^[^\]\s]++\]:{_MARKS}</?[a-z]|</?source(?=[\s/>]|$))", re.MULTILINE)
-"""A block of HTML for GitHub's parser, and not for ours: ours has no footnotes, and another list of names."""
-
-_HIDING_OPENING = re.compile(r"<(?:\?|!\[cdata\[|!--|![a-z])")
-"""What begins a block of HTML that goes on until its own end (CommonMark, 4.6)."""
-
-_ENDS = tuple(
-    (re.compile(begins), re.compile(ends))
-    for begins, ends in (
-        (r"<(?:pre|script|style|textarea)(?=[\s>]|$)", r"</(?:pre|script|style|textarea)>"),
-        *((r"<!--", r"-->"), (r"<\?", r"\?>"), (r"<!\[cdata\[", r"\]\]>"), (r"<![a-z]", r">")),
-    )
-)
-"""How such blocks begin, and how they end."""
+_DECLARATION = re.compile(r"<(?:\?|!\[cdata\[|![a-z])", re.IGNORECASE)
+"""Begins HTML that goes on over blank lines until its own end (CommonMark, 4.6). No honest note has it."""
 
 
 def _hides_what_follows(note: str) -> bool:
     """Whether what we write below the note would be taken for a part of it."""
-    left = _drop_comments(note).casefold()
-    unclosed = any(_is_left_open(left, name) for name in _HIDING_ELEMENTS)
-    read = [token.content.casefold() for token in _parse(note) if token.type == "html_block"]
-    unread = ((block, _UNREAD_BLOCK.search(block)) for block in re.split(r"\n[ \t]*\n", left))
-    torn = any(LEFT_OPEN.search(_drop_comments(block)) or _goes_on(block) for block in read)
-    torn = torn or any(found and LEFT_OPEN.search(block, found.start()) for block, found in unread)
-    return close_fence(note) != note or bool(_HIDING_OPENING.search(left)) or unclosed or torn
-
-
-def _is_left_open(text: str, element: str) -> bool:
-    """Whether a tag opens an element that no later one closes."""
-    depth = 0
-    for closes in re.findall(rf"<(/?){element}", text):
-        depth = max(depth - 1, 0) if closes else depth + 1
-    return depth > 0
-
-
-def _goes_on(block: str) -> bool:
-    """Whether a block of HTML that ends with a text of its own is without it."""
-    block = block.lstrip()
-    return any(begins.match(block) and not ends.search(block, 2) for begins, ends in _ENDS)
-
-
-def _drop_comments(text: str) -> str:
-    """The text without comments of HTML, up to one that nothing ends, of which the beginning is left."""
-    # That one takes the rest, so that nobody looks for its end again and again.
-    return re.sub(r"(<!--).*?(?:-->|(\Z))", lambda found: "" if found[2] is None else found[1], text, flags=re.DOTALL)
+    elements = OpenElements()
+    for token in _parse(note):
+        if token.type == "html_block":
+            elements.read(token.content)
+        for child in token.children or []:
+            if child.type == "html_inline":
+                elements.read(child.content)
+    for block in re.split(r"\n[ \t]*\n", note):
+        if found := _UNREAD.search(block):
+            elements.read(block[found.start() :])
+    return close_fence(note) != note or bool(_DECLARATION.search(note)) or bool(elements)
 
 
 def _count_letters(text: str) -> int:
