@@ -316,8 +316,12 @@ async def lift(connection: AsyncConnection, person: Person, job: Job, now: datet
     person.require(Operation.LIFT)
     confidential = await _fetch_confidential(connection, job)
     if not confidential:
-        is_task = "has no issue, and only issues can be confidential" if job.thread is None else "is not confidential"
-        raise NotDone(f"{job.case_key} {is_task}")
+        why = (
+            "has no issue: only the confidentiality of an issue can be lifted"
+            if job.thread is None
+            else "is not confidential"
+        )
+        raise NotDone(f"{job.case_key} {why}")
     for case in confidential:
         await casebook.save_case(connection, replace(case, confidential=False))
     await job_rows.add_event(connection, job.id, now, f"confidentiality of the issue lifted by {person.mention}")

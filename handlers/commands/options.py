@@ -48,7 +48,7 @@ class OptionRefused(Exception):  # noqa: N818
     """The options are not valid. The message is a clause that is safe to post."""
 
     def __init__(self, why: str, option: str = "agent", choices: Collection[str] | None = None) -> None:
-        """`option` is the wrong one, as forms name it. `choices` are its values; None if a list of them is no help."""
+        """`option` is the refused one, named as in forms. `choices` are its valid values; None if they do not help."""
         super().__init__(why)
         self.option, self.choices = option, choices
 

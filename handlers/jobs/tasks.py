@@ -114,7 +114,7 @@ def choose_preset(
         return presets[name]
     there_are = f"available: {', '.join(offered) or 'none'}"
     if name == RETRY:
-        raise Refused(f"retry continues an earlier attempt, so it is no preset; {there_are}", "preset")
+        raise Refused(f"retry continues an earlier attempt, so it is not a preset; {there_are}", "preset")
     if name not in presets:
         raise Refused(f"unknown preset {name[:50]!r}; {there_are}", "preset")
     if name not in allowed:

@@ -76,7 +76,7 @@ def say_busy(job_id: str) -> FormError:
 
 
 def say_onto_missing(branch: str) -> FormError:
-    """A rebase without a target, of a diff whose base is no branch of GitHub's."""
+    """A rebase without a target, of a diff whose base branch GitHub does not have."""
     why = f"GitHub has no branch {branch}, the base of this diff."
     return FormError(f"{why} Enter a branch.", "onto", f"{why} Name a branch with --onto BRANCH.")
 

@@ -208,7 +208,7 @@ def render_onto_refused(base_branch: str) -> str:
 
 
 def render_onto_missing(branch: str) -> str:
-    """A rebase without a target, of a diff whose base is no branch of GitHub's."""
+    """A rebase without a target, of a diff whose base branch GitHub does not have."""
     named = show_code(branch, (), 200)
     return (
         f"Not started: GitHub has no branch {named}, the base of this diff. Name a branch: `/ptq rebase onto BRANCH`."

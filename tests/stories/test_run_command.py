@@ -142,7 +142,7 @@ REFUSED: tuple[tuple[dict[str, Any], str], ...] = (
     ({"name": "no name"}, "a name has 1 to 50 letters"),
     ({"preset": "verify"}, "verify needs an issue; available: repro, diagnose, fix, ad-hoc, slow"),
     ({"preset": "simplify"}, "simplify continues an earlier attempt, so no task begins with it; available: "),
-    ({"preset": "retry"}, "retry continues an earlier attempt, so it is no preset; available: "),
+    ({"preset": "retry"}, "retry continues an earlier attempt, so it is not a preset; available: "),
     ({"preset": "rebase"}, "rebase continues an earlier attempt, so no task begins with it; available: "),
     ({"preset": "none"}, "unknown preset 'none'; available: repro, "),
     ({"options": Options(agent="none")}, "unknown agent; available: script$"),
