@@ -56,13 +56,14 @@ def find_tools(
 
 def list_next(path: Path, covers: Iterable[Path]) -> Iterator[Path]:
     """The target of a link, and the targets under a cover of the links in a folder of programs."""
-    yield path.resolve()
+    yield (end := path.resolve())
     if path.is_symlink():
         yield path.parent / path.readlink()
-    if path.is_dir() and os.access(path, os.R_OK):
+    if path == end and path.is_dir() and os.access(path, os.R_OK):
         with os.scandir(path) as entries:
             links = [entry.path for entry in entries if entry.is_symlink()]
-        yield from (Path(link) for link in links if is_inside(find_end(link), covers))
+        beginnings = list_beginnings(covers)
+        yield from (Path(link) for link in links if f"{find_end(link)}/".startswith(beginnings))
 
 
 def leads_through(path: Path, folders: Collection[Path]) -> bool:
@@ -85,11 +86,17 @@ def leads_through(path: Path, folders: Collection[Path]) -> bool:
 
 
 def find_end(path: str) -> str:
-    """The final target of a link, asked of the kernel, because there are many; empty if it is broken."""
+    """The final target of a link, asked of the kernel, because there are many; empty if it is broken.
+
+    Also empty if its target is another file of the same folder: if that is a link, too, that one has an end.
+    """
     with suppress(OSError):
+        target = os.readlink(path)  # noqa: PTH115 - `Path` takes several times as long
+        if "/" not in target and target not in (".", ".."):
+            return ""
         end = os.open(path, os.O_PATH)
         try:
-            return os.readlink(f"/proc/self/fd/{end}")  # noqa: PTH115 - `Path` takes several times as long
+            return os.readlink(f"/proc/self/fd/{end}")  # noqa: PTH115
         finally:
             os.close(end)
     return ""
@@ -113,8 +120,12 @@ def is_inside(path: Path | str, folders: Iterable[Path]) -> bool:
 
     Compares text: every command of a job checks a thousand links, and `Path` would take twenty times as long.
     """
-    whole = f"{path}/"
-    return any(whole.startswith(f"{str(folder).rstrip('/')}/") for folder in folders)
+    return f"{path}/".startswith(list_beginnings(folders))
+
+
+def list_beginnings(folders: Iterable[Path]) -> tuple[str, ...]:
+    """How the paths inside these folders begin."""
+    return tuple(f"{str(folder).rstrip('/')}/" for folder in folders)
 
 
 def is_there(path: Path) -> bool:
