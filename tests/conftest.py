@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,6 +25,10 @@ def find_temporary_root() -> Path:
 
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(find_temporary_root()))
 
+# A version manager's `python` is a shell script that starts ten programs before Python, whenever a job asks for one.
+_FOLDERS = [folder for folder in os.environ["PATH"].split(":") if Path(folder).name != "shims"]
+os.environ["PATH"] = ":".join([str(Path(sys.executable).resolve().parent), *_FOLDERS])
+
 # Deadlines and this check would measure the machine, not the code: other work on it makes any example take long.
 settings.register_profile("ptq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ptq")
@@ -31,6 +36,7 @@ settings.load_profile("ptq")
 # As long as a test configures no logs of its own: a coloured traceback with all local values takes tenths of a second.
 _CONSOLE = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _CONSOLE])
+
 
 pytest.register_assert_rewrite("tests.crash.tale")
 

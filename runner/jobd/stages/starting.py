@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -59,14 +59,19 @@ def _start(job: JobPaths, stage: str, request: Mapping[str, Any]) -> bool:
             return False
         reserve(job.of_stage(stage, "json"))
         write_file(written, text)
-        subprocess.Popen(
-            [sys.executable, "-I", sys.argv[0], "stage", stage, str(written)],
-            env={**os.environ, "PTQ_JOB_ID": job.id},
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            pass_fds=[lock.fileno()],
-            start_new_session=True,
-            cwd=job.workspace,
-        ).returncode = 0  # Nobody waits for it: it outlives this process.
+        start_process(["stage", stage, str(written)], job, log.fileno(), lock.fileno())
     return True
+
+
+def start_process(words: Sequence[str], job: JobPaths, log: int, lock: int) -> None:
+    """Start this program with other words, in a process that outlives this one and holds the descriptor `lock`."""
+    subprocess.Popen(
+        [sys.executable, "-I", sys.argv[0], *words],
+        env={**os.environ, "PTQ_JOB_ID": job.id},
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        pass_fds=[lock],
+        start_new_session=True,
+        cwd=job.workspace,
+    ).returncode = 0  # Nobody waits for it.
