@@ -10,6 +10,7 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
+from tests.support.compiled_statements import share_compiled_statements
 from tests.support.sshd import find_sshd
 
 SEEN_BY_JOBS = Path("/srv/ptq-tests")
@@ -37,6 +38,7 @@ settings.load_profile("ptq")
 _CONSOLE = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _CONSOLE])
 
+share_compiled_statements()
 
 pytest.register_assert_rewrite("tests.crash.tale")
 
