@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, Select, and_, case, func, or_, select, update
+from sqlalchemy import Row, Select, and_, bindparam, case, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.case import LABELS, Case, CaseState
@@ -303,6 +303,26 @@ async def change_reply(connection: AsyncConnection, reply: Reply, **changes: Any
     return replace(reply, **changes)
 
 
+def _find_mislabelled() -> Select[Any]:
+    shown = case({str(state): label for state, label in LABELS.items()}, value=cases.c.state, else_="")
+    wanted = case((cases.c.repository.in_(bindparam("showing", expanding=True)), shown), else_="")
+    differs = func.coalesce(case_labels.c.standing, "") != wanted
+    is_due = or_(case_labels.c.key.is_(None), case_labels.c.next_attempt_at <= bindparam("now"))
+    return (
+        select(cases)
+        .outerjoin(case_labels, case_labels.c.key == cases.c.key)
+        .outerjoin(jobs, jobs.c.id == cases.c.active_job_id)
+        .where(or_(jobs.c.posts.is_(None), jobs.c.posts == Posts.ALL))
+        .where(cases.c.repository.in_(bindparam("all", expanding=True)), or_(differs, case_labels.c.settled.is_(False)))
+        .where(case_labels.c.abandoned.is_(None), is_due)
+        .order_by(cases.c.changed_at)
+    )
+
+
+# Queries of the service's loops are built once, because building one takes longer than running it.
+_MISLABELLED = _find_mislabelled()
+
+
 async def fetch_mislabelled_cases(
     connection: AsyncConnection, showing: Collection[str], hiding: Collection[str], now: datetime
 ) -> list[Case]:
@@ -310,20 +330,8 @@ async def fetch_mislabelled_cases(
 
     An active job that posts nothing in the thread does not change the label.
     """
-    shown = case({str(state): label for state, label in LABELS.items()}, value=cases.c.state, else_="")
-    wanted = case((cases.c.repository.in_(showing), shown), else_="")
-    differs = func.coalesce(case_labels.c.standing, "") != wanted
-    is_due = or_(case_labels.c.key.is_(None), case_labels.c.next_attempt_at <= now)
-    query = (
-        select(cases)
-        .outerjoin(case_labels, case_labels.c.key == cases.c.key)
-        .outerjoin(jobs, jobs.c.id == cases.c.active_job_id)
-        .where(or_(jobs.c.posts.is_(None), jobs.c.posts == Posts.ALL))
-        .where(cases.c.repository.in_([*showing, *hiding]), or_(differs, case_labels.c.settled.is_(False)))
-        .where(case_labels.c.abandoned.is_(None), is_due)
-        .order_by(cases.c.changed_at)
-    )
-    return [_case(row) for row in await connection.execute(query)]
+    asked = {"showing": [*showing], "all": [*showing, *hiding], "now": now}
+    return [_case(row) for row in await connection.execute(_MISLABELLED, asked)]
 
 
 async def fetch_case_label(connection: AsyncConnection, key: str) -> CaseLabel | None:
@@ -366,17 +374,20 @@ async def mark_outdated(connection: AsyncConnection, report: Reply, now: datetim
         await insert_new(connection, outdated_comments, asdict(OutdatedComment(reply_id, now)))
 
 
+_OUTDATED = (
+    select(outdated_comments)
+    .where(TO_MINIMIZE, outdated_comments.c.next_attempt_at <= bindparam("now"))
+    .where(outdated_comments.c.reply_id.not_in(bindparam("tried", expanding=True)))
+    .order_by(outdated_comments.c.next_attempt_at)
+    .limit(1)
+)
+
+
 async def fetch_next_outdated(
     connection: AsyncConnection, now: datetime, tried: Collection[str]
 ) -> tuple[OutdatedComment, Reply] | None:
     """The next outdated comment that GitHub still shows, except for those `tried`."""
-    query = (
-        select(outdated_comments)
-        .where(TO_MINIMIZE, outdated_comments.c.next_attempt_at <= now, outdated_comments.c.reply_id.not_in(tried))
-        .order_by(outdated_comments.c.next_attempt_at)
-        .limit(1)
-    )
-    row = (await connection.execute(query)).one_or_none()
+    row = (await connection.execute(_OUTDATED, {"now": now, "tried": [*tried]})).one_or_none()
     if row is None:
         return None
     reply = (await connection.execute(select(replies).where(replies.c.id == row.reply_id))).one()
@@ -389,24 +400,30 @@ async def change_outdated(connection: AsyncConnection, outdated: OutdatedComment
     await connection.execute(update(outdated_comments).where(own).values(**changes))
 
 
+_REPORTED = select(replies.c.job_id).where(replies.c.kind == "report", replies.c.job_id.is_not(None))
+_REPLACED = select(jobs.c.replaces).where(jobs.c.replaces.is_not(None))
+_UNREPORTED = (
+    select(jobs.c.id)
+    .where(jobs.c.state.in_([str(state) for state in FINAL]), jobs.c.thread.is_not(None))
+    .where(jobs.c.id.not_in(_REPORTED), jobs.c.id.not_in(_REPLACED))
+    .where(or_(jobs.c.posts == Posts.ALL, jobs.c.id.in_(select(cases.c.active_job_id))))
+)
+
+
 async def fetch_unreported_job_ids(connection: AsyncConnection) -> list[str]:
     """Ended jobs of issues without a report comment, and without a replacement that will have one.
 
     Jobs without any report count only while their case still has them as the active job.
     """
-    reported = select(replies.c.job_id).where(replies.c.kind == "report", replies.c.job_id.is_not(None))
-    replaced = select(jobs.c.replaces).where(jobs.c.replaces.is_not(None))
-    ended = jobs.c.state.in_([str(state) for state in FINAL])
-    due = or_(jobs.c.posts == Posts.ALL, jobs.c.id.in_(select(cases.c.active_job_id)))
-    query = select(jobs.c.id).where(ended, jobs.c.thread.is_not(None), jobs.c.id.not_in(reported), due)
-    query = query.where(jobs.c.id.not_in(replaced))
-    return list((await connection.execute(query)).scalars())
+    return list((await connection.execute(_UNREPORTED)).scalars())
+
+
+_OPEN_STATUSES = select(replies).where(replies.c.kind == "status", replies.c.final.is_(False))
 
 
 async def fetch_open_statuses(connection: AsyncConnection) -> list[Reply]:
     """Status comments that are still updated."""
-    query = select(replies).where(replies.c.kind == "status", replies.c.final.is_(False))
-    return [read_reply(row) for row in await connection.execute(query)]
+    return [read_reply(row) for row in await connection.execute(_OPEN_STATUSES)]
 
 
 async def save_pull(connection: AsyncConnection, pull: Pull) -> None:
@@ -487,13 +504,18 @@ async def fetch_same_pull(connection: AsyncConnection, job: Job, digest: str) ->
     return newest if made_of and job.base_branch in (made_of.base_branch, _goes_to(newest, made_of)) else None
 
 
+_UNOPENED = (
+    select(pulls, jobs.c.repository, jobs.c.thread, jobs.c.series)
+    .join(jobs, jobs.c.id == pulls.c.job_id)
+    .where(pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
+    .order_by(pulls.c.created_at)
+)
+
+
 async def fetch_due_pulls(connection: AsyncConnection, now: datetime) -> list[Pull]:
     """Approved pull requests that are not on GitHub yet, oldest first, and only the first of each topic."""
-    waiting = (pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
-    about = (jobs.c.repository, jobs.c.thread, jobs.c.series)
-    query = select(pulls, *about).join(jobs, jobs.c.id == pulls.c.job_id)
     firsts: dict[Topic, Pull] = {}
-    for row in await connection.execute(query.where(*waiting).order_by(pulls.c.created_at)):
+    for row in await connection.execute(_UNOPENED):
         *values, repository, thread, series = row
         pull = Pull(**dict(zip(pulls.c.keys(), values, strict=True)))
         firsts.setdefault(Topic(repository, thread, series), pull)

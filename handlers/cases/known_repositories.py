@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
-from sqlalchemy import delete, select
+from sqlalchemy import bindparam, delete, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.ports import GitHubUnavailable
@@ -83,10 +83,13 @@ def _as_unavailable(db: Database) -> Iterator[None]:
         raise GitHubUnavailable(str(error)) from None
 
 
+_NUMBER = select(known_repositories.c.number).where(known_repositories.c.name == bindparam("name"))
+"""Built once: every request to GitHub asks this."""
+
+
 async def fetch_number(connection: AsyncConnection, name: str) -> int | None:
     """The number of a repository; None if it was not used before."""
-    query = select(known_repositories.c.number).where(known_repositories.c.name == name.lower())
-    return (await connection.execute(query)).scalar_one_or_none()
+    return (await connection.execute(_NUMBER, {"name": name.lower()})).scalar_one_or_none()
 
 
 async def fetch_numbers(connection: AsyncConnection) -> dict[str, int]:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import bindparam, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases import casebook
@@ -228,14 +228,18 @@ def _render(reply: Reply, body: str) -> str:
     return f"{reply.marker}\n{body}"
 
 
+_WAITING = select(
+    *(reply_rows.c[name] for name in ("id", "kind", "repository", "issue_number", "comment_id", "final", "created_at"))
+).where(NOT_AS_WANTED, reply_rows.c.abandoned.is_(None), reply_rows.c.next_attempt_at <= bindparam("now"))
+"""Built once, because building a query takes longer than running it."""
+
+
 async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Reply | None:
     """The next reply that is not on GitHub as wanted, except for those `tried`.
 
     Only this one is read completely, because this is called after every write, and reports are long.
     """
-    is_due = (NOT_AS_WANTED, reply_rows.c.abandoned.is_(None), reply_rows.c.next_attempt_at <= now)
-    heads = (reply_rows.c[name] for name in ("id", "kind", "repository", "issue_number", "comment_id", "final"))
-    found = await connection.execute(select(*heads, reply_rows.c.created_at).where(*is_due))
+    found = await connection.execute(_WAITING, {"now": now})
     waiting = [
         Waiting(
             row.id,

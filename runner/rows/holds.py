@@ -46,9 +46,12 @@ class Hold:
         return f"@{self.person}" if self.checked_at else self.person
 
 
+_ALL_HOLDS = select(holds).order_by(holds.c.begun_at)
+
+
 async def fetch_holds(connection: AsyncConnection) -> list[Hold]:
     """All holds, oldest first."""
-    return [Hold(**row._mapping) for row in await connection.execute(select(holds).order_by(holds.c.begun_at))]
+    return [Hold(**row._mapping) for row in await connection.execute(_ALL_HOLDS)]
 
 
 async def fetch_hold(connection: AsyncConnection, job_id: str) -> Hold | None:

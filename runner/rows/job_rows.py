@@ -10,9 +10,10 @@ import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, bindparam, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import file_changes, job_events, job_logs, jobs, leases, meters, reports, turns
@@ -50,6 +51,11 @@ _ENDABLE = [*_ACTIVE, str(JobState.LOST)]
 _BY_AGENTS = jobs.c.kind.in_([kind for kind, row in KINDS.items() if not row.by_hand])
 _HAVE_AGENTS = jobs.c.kind.in_([kind for kind, row in KINDS.items() if row.has_agent])
 
+# Queries of the service's loops are built once, because building one takes longer than running it.
+_JOB = select(jobs).where(jobs.c.id == bindparam("job_id"))
+_ACTIVE_JOBS = select(jobs).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.created_at, jobs.c.id)
+_LEASES = select(leases)
+
 
 def _job(row: Row[Any]) -> Job:
     return _to_job(row._asdict())
@@ -80,7 +86,7 @@ async def insert_job(connection: AsyncConnection, job: Job) -> bool:
 
 async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
     """The job with this id."""
-    row = (await connection.execute(select(jobs).where(jobs.c.id == job_id))).one_or_none()
+    row = (await connection.execute(_JOB, {"job_id": job_id})).one_or_none()
     return _job(row) if row else None
 
 
@@ -102,8 +108,7 @@ async def fetch_newest_job(connection: AsyncConnection, repository: str, before:
 
 async def fetch_active_jobs(connection: AsyncConnection) -> list[Job]:
     """All active jobs, oldest first."""
-    query = select(jobs).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.created_at, jobs.c.id)
-    return [_job(row) for row in await connection.execute(query)]
+    return [_job(row) for row in await connection.execute(_ACTIVE_JOBS)]
 
 
 async def fetch_recent_jobs(connection: AsyncConnection, limit: int, *which: ColumnElement[bool]) -> list[Job]:
@@ -246,7 +251,7 @@ async def fetch_moves(connection: AsyncConnection, job_id: str) -> list[tuple[da
 
 async def fetch_leases(connection: AsyncConnection) -> list[Lease]:
     """All leases."""
-    return [_lease(row) for row in await connection.execute(select(leases))]
+    return [_lease(row) for row in await connection.execute(_LEASES)]
 
 
 def _lease(row: Row[Any]) -> Lease:
@@ -455,10 +460,14 @@ async def fetch_spent_by_others(
 
 
 async def _sum_up(connection: AsyncConnection, bounds: Caps, *which: ColumnElement[bool]) -> Usage:
+    return Usage(**(await connection.execute(_sum_of(bounds).where(*which))).one()._mapping)
+
+
+@lru_cache
+def _sum_of(bounds: Caps) -> Select[Any]:
     query = select(func.count().label("jobs"), *sum_usage(meters, cut_self_reported(meters, bounds)))
-    query = query.select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
     # Work by people is not a run of an agent.
-    return Usage(**(await connection.execute(query.where(_BY_AGENTS, *which))).one()._mapping)
+    return query.select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id)).where(_BY_AGENTS)
 
 
 def compress_log(log: bytes) -> bytes:

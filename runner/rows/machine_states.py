@@ -24,9 +24,12 @@ ANY_SLOT = -1
 _IN_ORDER = {"reason": None, "permanent": None, "since": None, "seen_at": None, "retry_at": None}
 
 
+_ALL_STATES = select(machine_states)
+
+
 async def fetch_machine_states(connection: AsyncConnection) -> dict[str, MachineState]:
     """Name -> stored state."""
-    return {row.name: _state(row) for row in await connection.execute(select(machine_states))}
+    return {row.name: _state(row) for row in await connection.execute(_ALL_STATES)}
 
 
 def _state(row: Row[Any]) -> MachineState:

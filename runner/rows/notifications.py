@@ -79,10 +79,12 @@ async def insert_notification(connection: AsyncConnection, notification: Notific
     return await insert_new(connection, notifications, asdict(notification))
 
 
+_WAITING = select(notifications).where(notifications.c.delivered_at.is_(None)).order_by(notifications.c.created_at)
+
+
 async def fetch_waiting(connection: AsyncConnection) -> list[Notification]:
     """What the operator has not been told yet, oldest first."""
-    query = select(notifications).where(notifications.c.delivered_at.is_(None)).order_by(notifications.c.created_at)
-    return [_notification(row._mapping) for row in await connection.execute(query)]
+    return [_notification(row._mapping) for row in await connection.execute(_WAITING)]
 
 
 async def fetch_newest(connection: AsyncConnection, kind: NotificationKind) -> dict[str, Notification]:
