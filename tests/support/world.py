@@ -56,7 +56,15 @@ output = pathlib.Path(os.environ["PTQ_OUTPUT_DIR"])
 """
 """The start of many a scripted agent: what every good run writes."""
 
+DEED = "deed.py"
+"""The sign of a world with the source of what its agent does next, see `as_told`."""
+
 FIX = 'path = pathlib.Path("widgets/chunks.py"); path.write_text(path.read_text().replace(" - size + 1", ""))\n'
+
+
+def as_told(folder: Path) -> str:
+    """The part of an agent's source that does what `World.tell_agents` has said last, in the world in this folder."""
+    return f"exec(pathlib.Path({str(folder / SIGNS / DEED)!r}).read_text())\n"
 
 
 class World:
@@ -68,6 +76,10 @@ class World:
     async def open_issue(self, body: str = ISSUE_BODY, by: str = STRANGER) -> int:
         self.number = await self.github.open_issue(NAME, ISSUE_TITLE, body, by)
         return self.number
+
+    def tell_agents(self, deed: str) -> None:
+        """What an agent whose source has `as_told` does from now on: one world can have many agents."""
+        (self.playground.folder / SIGNS / DEED).write_text(deed)
 
     async def label(self, label: str = LABEL, by: str = MAINTAINER) -> None:
         await self.github.label_issue(NAME, self.number, label, by)
