@@ -12,7 +12,6 @@ import pytest
 
 from bot.demo.playground import LABEL, MAINTAINER, PACE
 from bot.demo.repository import NAME
-from github_standin.model.faults import ApiKind
 from tests.stories.test_security_concern import CONCERN
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
@@ -24,13 +23,17 @@ LABELS = f"/repos/{NAME}/issues/1/labels"
 
 
 @asynccontextmanager
-async def open_showing_world(folder: Path, agent: str = AGENT) -> AsyncIterator[World]:
+async def open_showing_world(folder: Path, agent: str) -> AsyncIterator[World]:
     """A world whose issues show where they stand, and may change that soon; on one a human has put a label."""
     pace = replace(PACE, label_rest_s=0.1)
     async with open_world(folder, agent=agent, repository_toml="case_labels = true", pace=pace) as world:
-        await world.open_issue()
-        await world.label("bug", by="drive-by")
+        await open_bug(world)
         yield world
+
+
+async def open_bug(world: World) -> None:
+    await world.open_issue()
+    await world.label("bug", by="drive-by")
 
 
 def list_labels(world: World) -> set[str]:
@@ -48,8 +51,8 @@ async def wait_for_labels(world: World, *labels: str) -> None:
     await world.wait(lambda: list_labels(world) == {"bug", *labels} or None, f"{labels}: {list_labels(world)}")
 
 
-async def test_a_label_follows_a_job_from_the_queue_to_its_pull_request(tmp_path: Path) -> None:
-    async with open_showing_world(tmp_path) as world:
+async def test_a_label_follows_a_job_from_the_queue_to_its_pull_request_unless_it_is_not_wanted(tmp_path: Path) -> None:
+    async with open_showing_world(tmp_path, AGENT) as world:
         await world.label()
         await wait_for_labels(world, LABEL, RUNNING)
         await world.wait_for_report()
@@ -64,58 +67,36 @@ async def test_a_label_follows_a_job_from_the_queue_to_its_pull_request(tmp_path
         assert len(await world.jobs()) == 1
         assert len(world.replies()) == 3, "status, report, and the link: our own labels are answered by nobody"
 
-
-@pytest.mark.parametrize("kind", [502, "lose_answer", "reset"])
-async def test_what_github_loses_is_made_good(tmp_path: Path, kind: ApiKind) -> None:
-    async with open_showing_world(tmp_path) as world:
-        world.github.faults.add("POST", LABELS, kind, times=2)
-        world.github.faults.add("DELETE", f"{LABELS}/*", kind, times=2)
-        await world.label()
-        await world.wait_for_report()
-        await wait_for_labels(world, LABEL, AWAITING)
-        for label in (RUNNING, AWAITING):
-            assert list_our_events(world).count(f"+{label}") <= 1
-
-
-async def test_a_service_that_ends_in_between_knows_what_it_put_there(tmp_path: Path) -> None:
-    async with open_showing_world(tmp_path, WRITE_REPORT) as world:
-        world.github.faults.add("POST", LABELS, "lose_answer")
-        await world.label()
-        await wait_for_labels(world, LABEL, RUNNING)
-        await world.playground.stop_service()
-        await asyncio.sleep(0.5)
-        await world.playground.start_service()
-        await world.wait_for_report()
-        await wait_for_labels(world, LABEL)
-        assert list_our_events(world) == [f"+{RUNNING}", f"-{RUNNING}"]
-
-
-async def test_a_label_that_a_human_took_off_is_not_fought_over(tmp_path: Path) -> None:
-    async with open_showing_world(tmp_path) as world:
+        first = world.number
+        await open_bug(world)
         await world.label()
         await wait_for_labels(world, LABEL, RUNNING)
         await world.github.unlabel_issue(NAME, world.number, RUNNING, MAINTAINER)
         await world.wait_for_report()
         await wait_for_labels(world, LABEL, AWAITING)
-        assert list_our_events(world) == [f"+{RUNNING}", f"+{AWAITING}"]
+        assert list_our_events(world) == [f"+{RUNNING}", f"+{AWAITING}"], "what a human took off is not fought over"
 
-
-async def test_what_is_for_the_operator_alone_shows_no_more_than_that_the_run_has_ended(tmp_path: Path) -> None:
-    async with open_showing_world(tmp_path, CONCERN + "time.sleep(1.5)\n" + FIX) as world:
-        await world.label()
-        await wait_for_labels(world, LABEL, RUNNING)
-        await world.wait_for_report()
-        await wait_for_labels(world, LABEL)
-        assert list_our_events(world) == [f"+{RUNNING}", f"-{RUNNING}"]
-
-
-async def test_once_it_is_no_longer_wanted_the_label_comes_off(tmp_path: Path) -> None:
-    async with open_showing_world(tmp_path) as world:
-        await world.label()
-        await world.wait_for_report()
-        await wait_for_labels(world, LABEL, AWAITING)
         await world.playground.stop_service()
         config = world.playground.config
         config.write_text(config.read_text().replace("case_labels = true", ""))
         await world.playground.start_service()
         await wait_for_labels(world, LABEL)
+        world.number = first
+        await wait_for_labels(world, LABEL)
+
+
+async def test_a_service_that_ends_in_between_knows_what_it_put_there_and_loses_no_job(tmp_path: Path) -> None:
+    async with open_showing_world(tmp_path, CONCERN + "time.sleep(2)\n" + FIX) as world:
+        world.github.faults.add("POST", LABELS, "lose_answer")
+        world.github.faults.add("DELETE", f"{LABELS}/*", "lose_answer")
+        await world.label()
+        await wait_for_labels(world, LABEL, RUNNING)
+        await world.playground.stop_service()
+        await asyncio.sleep(2.5)
+        await world.playground.start_service()
+        await world.wait_for_report()
+        await wait_for_labels(world, LABEL)
+        # What is for the operator alone shows no more than that the run has ended.
+        assert list_our_events(world) == [f"+{RUNNING}", f"-{RUNNING}"]
+        assert [job.state for job in await world.jobs()] == ["succeeded"], "its agent went on meanwhile"
+        assert len(world.statuses()) == len(world.reports()) == 1

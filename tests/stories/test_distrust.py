@@ -10,9 +10,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from handlers.pulls.pull_steps import name_branch
 from tests.support.jobd import GIT, Repository
 from tests.support.lesser_kernel import write_interpreter
-from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
+from tests.support.world import FIX, NOTE, WRITE_REPORT, World, as_told, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -59,38 +60,34 @@ pathlib.Path("key.txt").write_text("-----BEGIN PRIVATE KEY-----\\n" + "MIIEpAIBA
 """
 
 
-async def start(world: World, agent_label: str = "ptq:fix") -> None:
+async def start(world: World) -> None:
     await world.open_issue()
-    await world.label(agent_label)
+    await world.label()
 
 
-@pytest.mark.parametrize(
-    ("forge", "words"),
-    [
-        (FORGE, "holds something else than the diff shows"),
-        (REPLACE, "`widgets/chunks.py` is a file with mode 100644 in the base commit, and not absent"),
-    ],
-)
-async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(
-    tmp_path: Path, forge: str, words: str
-) -> None:
-    python = write_interpreter(tmp_path)
-    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + forge, python=python) as world:
-        await start(world)
-        assert "# harmless" in await world.wait_for_report()
-        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        refusal = await world.wait_for_reply("Could not open the pull request")
-        assert words in refusal
-        await world.settle()
-        assert world.pulls() == []
-        assert "ptq/" not in world.git("branch", "--list")
+async def test_a_line_that_no_report_showed_never_reaches_a_pull_request(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + as_told(tmp_path)) as world:
+        for forge, words in (
+            (FORGE, "holds something else than the diff shows"),
+            (REPLACE, "`widgets/chunks.py` is a file with mode 100644 in the base commit, and not absent"),
+        ):
+            world.tell_agents(forge)
+            await start(world)
+            assert "# harmless" in await world.wait_for_report()
+            await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+            refusal = await world.wait_for_reply("Could not open the pull request")
+            assert words in refusal
+            await world.settle()
+            assert world.pulls() == []
+            assert "ptq/" not in world.git("branch", "--list")
 
 
-async def test_what_looks_like_the_ends_of_a_key_hides_no_file_between_them(tmp_path: Path) -> None:
+async def test_a_diff_shows_each_line_and_names_what_adds_a_secret_or_a_hidden_line_end(tmp_path: Path) -> None:
     async with (
-        open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + HIDE) as world,
+        open_world(tmp_path, agent=WRITE_REPORT + as_told(tmp_path)) as world,
         aiohttp.ClientSession() as session,
     ):
+        world.tell_agents(HIDE)
         await start(world)
         report = await world.wait_for_report()
         (job,) = await world.jobs()
@@ -99,12 +96,10 @@ async def test_what_looks_like_the_ends_of_a_key_hides_no_file_between_them(tmp_
             async with session.get(f"{world.playground.service.url}{path}") as answer:
                 shown.append(re.sub(r"<[^>]*>", "", await answer.text()))
         for text in shown:
-            assert f"+{EVIL}" in text
+            assert f"+{EVIL}" in text, "what looks like the ends of a key hides no file between them"
             assert "evil.py" in text
 
-
-async def test_a_diff_that_adds_a_secret_or_a_hidden_line_end_is_refused_by_name(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + LEAK) as world:
+        world.tell_agents(LEAK)
         await start(world)
         report = await world.wait_for_report()
         assert "`evil.py` gets a carriage return within a line" in report
@@ -149,7 +144,7 @@ async def test_a_machine_cannot_bring_a_strangers_commits_into_our_branch(tmp_pa
 
 
 async def test_no_pull_request_is_opened_once_the_base_branch_has_lost_the_base_commit(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX) as world:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
         world.commit({"news.txt": "news\n"})
         await start(world)
         await world.wait_for_report()
@@ -165,41 +160,48 @@ async def test_no_pull_request_is_opened_once_the_base_branch_has_lost_the_base_
         await world.wait_for_pull()
 
 
-async def test_a_log_that_an_agent_has_blown_up_is_not_swallowed(tmp_path: Path) -> None:
-    blow_up = "import os\nos.truncate(output.parents[1] / 'control' / 'agent.log', 60_000_000)\ntime.sleep(60)\n"
-    agent, python = WRITE_REPORT + blow_up, write_interpreter(tmp_path)
+BLOW_UP = "import os\nos.truncate(output.parents[1] / 'control' / 'agent.log', 60_000_000)\ntime.sleep(60)\n"
+
+
+async def test_a_log_that_an_agent_has_blown_up_ends_the_run_and_is_not_swallowed(tmp_path: Path) -> None:
+    agent, python = WRITE_REPORT + FIX + BLOW_UP, write_interpreter(tmp_path)
     limits = "[limits]\nmax_log_bytes = 1000\n"
     async with open_world(tmp_path, on_real_machine=True, agent=agent, more_toml=limits, python=python) as world:
         await start(world)
-        assert "its cap of 1,000 bytes of output" in await world.wait_for_report()
+        report = await world.wait_for_report()
+        assert "its cap of 1,000 bytes of output" in report
+        assert "It is mended" in report
         spooled = list((tmp_path / "var").rglob("*.log"))
         assert sum(path.stat().st_size for path in spooled) < 1_000_000
 
 
-async def test_a_report_that_github_refuses_once_comes_all_the_same(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX) as world:
-        await world.open_issue()
-        await world.label()
-        await world.wait_for_job("collecting")
-        world.github.faults.add("POST", COMMENTS, 403)
-        assert "It is mended" in await world.wait_for_report()
-        assert len(world.reports()) == 1
-
-
-async def test_a_label_starts_its_job_also_when_the_timeline_cannot_be_read(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX) as world:
+async def test_what_github_refuses_or_loses_around_a_job_is_neither_lost_nor_done_twice(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    wait = f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.02)\n"
+    async with open_world(tmp_path, agent=WRITE_REPORT + wait + FIX) as world:
         world.github.faults.add("GET", "/repos/octo/widgets/issues/*/timeline", 404, times=9)
+        world.github.faults.add("POST", "/repos/octo/widgets/issues/*/reactions", 404, times=10)
         await start(world)
+        deliveries = [delivery.guid for delivery in world.github.deliveries if delivery.event == "issues"]
+        for guid in deliveries:
+            await world.github.redeliver(guid)
+        await world.wait_for_reply("the agent is working")
+        world.github.faults.add("POST", COMMENTS, 403)
+        world.github.faults.add("POST", COMMENTS, "lose_answer")
+        go.touch()
         assert "It is mended" in await world.wait_for_report()
+        for guid in deliveries:
+            await world.github.redeliver(guid)
+        await world.settle()
+        (job,) = await world.jobs()
+        assert len(world.statuses()) == len(world.reports()) == 1
 
-
-async def test_after_a_pull_request_was_given_up_a_new_note_opens_it(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + FIX) as world:
-        await start(world)
-        await world.wait_for_report()
-        world.github.faults.add("POST", "/repos/octo/widgets/pulls", 422, times=3)
+        branch = f"refs/heads/{name_branch(job)}"
+        world.git("update-ref", branch, "main")
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        await world.wait_for_reply("Could not open the pull request")
-        await world.comment(f"/ptq pr {world.digest()}\n\nOnce more, now that the rule is gone: {NOTE}")
+        assert "exists with another commit" in await world.wait_for_reply("Could not open the pull request")
+        assert world.pulls() == []
+        world.git("update-ref", "-d", branch)
+        await world.comment(f"/ptq pr {world.digest()}\n\nOnce more, now that nothing is in the way: {NOTE}")
         pull = await world.wait_for_pull()
         assert pull.body.startswith("**@maintainer wrote:**\n\nOnce more")

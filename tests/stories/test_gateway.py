@@ -69,6 +69,8 @@ async def test_neither_the_models_key_nor_githubs_token_is_ever_on_the_machine(t
         await world.wait_for_log(job.id, b"model said")
         assert world.find_on_machine(f"ptq-{job.id}-"), "what is looked through has the job's own token"
         assert world.find_secrets(KEY) == []
+        assert any(secret.startswith("ghs_") for secret in world.secrets())
+        assert not any(secret in job.prompt for secret in (*world.secrets(), KEY))
         (tmp_path / "machine" / "workspace" / "jobs" / job.id / "files" / "output" / "go").touch()
         report = await world.wait_for_report()
         assert "1 turn, 1.1k tokens" in report
@@ -101,14 +103,6 @@ def find_places(machine: Path, ssh: OpenSshServer) -> set[str]:
     """Where the key is; of processes, in what of them."""
     found = find_on_machine(machine, ssh, KEY)
     return {Path(where).name if where.startswith("/proc/") else where for where in found}
-
-
-async def test_a_machine_may_come_to_the_service_by_its_address(tmp_path: Path) -> None:
-    async with open_behind(tmp_path, FIX, Say("Well"), label=False) as (world, model):
-        await come_by_address(world)
-        await world.label()
-        assert "1.1k tokens" in await world.wait_for_report()
-        assert len(model.requests) == 1
 
 
 async def test_of_a_run_that_is_lost_in_mid_answer_nothing_that_was_taken_is_missing(tmp_path: Path) -> None:
@@ -153,7 +147,7 @@ async def test_an_agent_with_a_key_of_its_own_is_told_of_in_the_report(tmp_path:
     toml = f'[agents.own]\nkind = "command"\ncommand = {json.dumps([sys.executable, str(tmp_path / "a.py")])}\n'
     (tmp_path / "a.py").write_text(WRITE_REPORT + FIX)
     more = f'{toml}env = {{ MODEL_KEY = "{KEY}" }}\n\n'
-    async with open_world(tmp_path, on_real_machine=True, more_toml=more, repository_agent="own") as world:
+    async with open_world(tmp_path, more_toml=more, repository_agent="own") as world:
         await world.open_issue()
         await world.label()
         assert "its API key was on the machine" in await world.wait_for_report()
