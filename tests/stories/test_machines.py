@@ -23,11 +23,12 @@ from bot.demo.playground import PACE
 from runner.jobd.sandbox.processes import find_processes, kill_processes
 from runner.model.machines import FAULTS_IN_A_ROW
 from runner.rows import job_rows
-from runner.rows.machine_states import fetch_warm_bases
+from runner.rows.machine_states import count_fault, fetch_warm_bases
 from tests.support import program
 from tests.support.machines import open_server
 from tests.support.proxy import StallingSshServer
-from tests.support.world import FIX, PATIENCE_S, SIGNS, WRITE_REPORT, World, open_world
+from tests.support.quick_machine import QuickMachine
+from tests.support.world import FIX, PATIENCE_S, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +66,7 @@ async def wait_for_machine(world: World, *, out: bool) -> float:
     began = time.monotonic()
     while ((await fetch_machine(world))["out_since"] is not None) is not out:
         assert time.monotonic() - began < PATIENCE_S, await fetch_machine(world)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.2)
     return time.monotonic() - began
 
 
@@ -118,7 +119,9 @@ async def test_a_cut_connection_and_a_restarted_sshd_cost_a_running_job_nothing(
         await ssh.stop()
 
 
-async def test_after_a_reboot_the_report_says_so_and_keeps_what_was_found(tmp_path: Path) -> None:
+async def test_after_a_reboot_the_report_keeps_what_was_found_and_later_what_the_job_left_behind_goes(
+    tmp_path: Path,
+) -> None:
     agent = WRITE_REPORT + FIX + until(tmp_path / "never")
     async with open_world(tmp_path, on_real_machine=True, agent=agent) as world:
         await start(world)
@@ -132,6 +135,18 @@ async def test_after_a_reboot_the_report_says_so_and_keeps_what_was_found(tmp_pa
         assert "It is mended." in report
         assert "Diff: 1 file, +1 −1" in report
         assert len(await world.jobs()) == 1, "what was found is worth more than another attempt"
+
+        jobs = tmp_path / "machine" / "workspace" / "jobs"
+        left, unknown = jobs / job.id, jobs / "00000000aa"
+        assert not left.exists()
+        await world.playground.stop_service()
+        left.mkdir()
+        unknown.mkdir()
+        await world.playground.start_service()
+        await world.wait(lambda: not left.exists() or None, "the end of the folder")
+        while "does not know: 1 (00000000aa)" not in await order(world, "list"):
+            await asyncio.sleep(0.5)
+        assert unknown.exists(), "what nobody knows stays"
 
 
 async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another(tmp_path: Path, shared: Path) -> None:
@@ -155,6 +170,9 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
         again = next(job for job in await world.jobs() if job.replaces)
         assert (again.replaces, again.attempt, again.machine, again.state) == (lost.id, 2, "gpu-2", "succeeded")
         assert find_processes(lost.id), "unreachable is not dead"
+        async with world.playground.service.context.db.read() as connection:
+            leases = await job_rows.fetch_leases(connection)
+        assert lost.id in [lease.job_id for lease in leases], "whoever comes next gets no slot that may be in use"
         await world.playground.embedded_ssh.start()
         await world.settle()
         assert not find_processes(lost.id)
@@ -163,80 +181,52 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
 
 
 async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(tmp_path: Path, shared: Path) -> None:
-    go = shared / "go"
-    setup = f"setup = [{json.dumps(f'until [ -e {go} ]; do sleep 0.1; done')}]"
-    more_toml = f"[limits]\nunreachable_after_s = 1\n{second_machine(tmp_path)}"
-    async with open_world(tmp_path, on_real_machine=True, more_toml=more_toml, repository_toml=setup) as world:
+    setup = f"setup = [{json.dumps(f'until [ -e {shared}/go ]; do sleep 0.1; done')}]"
+    limits = "[limits]\nunreachable_after_s = 1\n"
+    async with open_world(tmp_path, on_real_machine=True, more_toml=limits, repository_toml=setup) as world:
         await start(world)
         await world.wait_for_reply("preparing the environment on `gpu-1`")
         await world.wait_for_reply("Waiting:** machine gpu-1 is building this repository's base environment")
         await world.playground.embedded_ssh.stop()
-        await world.wait_for_reply("### Lost")
-        go.touch()
-        await world.wait_for_reply("<!-- ptq:report=", 2)
-        assert [job.machine for job in await world.jobs() if job.replaces] == ["gpu-2"]
+        assert "Restarted automatically as [attempt 2]" in await world.wait_for_reply("### Lost")
+        again, lost = await world.jobs()
+        assert again.replaces == lost.id
+        await world.comment("/ptq cancel")
         await world.playground.embedded_ssh.start()
         await world.settle()
+        assert not find_processes(lost.id)
 
 
-async def test_a_job_that_waits_for_a_machine_starts_when_that_is_back(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True) as world:
-        await world.playground.embedded_ssh.stop()
+async def test_a_job_starts_once_its_machine_is_back_and_another_one_once_that_is_no_longer_drained(
+    tmp_path: Path,
+) -> None:
+    go = tmp_path / "go"
+    async with open_world(tmp_path, agent=WRITE_REPORT + until(go) + FIX) as world:
+        machine = world.playground.ssh
+        assert isinstance(machine, QuickMachine)
+        machine.is_silent = True
         await start(world)
         await world.wait_for_reply("no machine can be used (gpu-1: ")
         assert await fetch_machine(world) | {"out_since": "", "has": None} == {
             **{"name": "gpu-1", "slots": 2, "leased": 0, "drained_since": None, "out_since": "", "has": None},
-            "trouble": "the connection failed (connection refused)",
+            "trouble": "it does not answer",
         }
-        await world.playground.embedded_ssh.start()
-        await world.wait_for_report()
+        machine.is_silent = False
+        await world.wait_for_job("running")
         assert (await fetch_machine(world))["trouble"] is None
 
-
-async def test_a_drained_machine_finishes_its_job_and_gets_no_other_until_it_is_resumed(tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    async with open_world(tmp_path, agent=WRITE_REPORT + until(go) + FIX) as world:
-        await start(world)
-        await world.wait_for_job("running")
         assert "gets no new jobs" in await order(world, "drain", "gpu-1")
         await start(world)
         await world.wait_for_reply("its operator has drained it")
         go.touch()
         world.number -= 1
         await world.wait_for_reply("[report](http")
-        assert world.digest()
+        assert world.digest(), "a drained machine finishes its job"
         while await world.leases():
             await asyncio.sleep(0.05)
         await order(world, "resume", "gpu-1")
         world.number += 1
         await world.wait_for_report()
-
-
-async def test_a_machine_whose_clock_is_hours_wrong_and_jumps_changes_nothing(tmp_path: Path, shared: Path) -> None:
-    go, offset = shared / "go", shared / "offset"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "skewed"], check=True)
-    (site,) = (tmp_path / "skewed" / "lib").glob("python*/site-packages")
-    (site / "sitecustomize.py").write_text(
-        f"import time\nreal = time.time\ntime.time = lambda: real() + float(open({str(offset)!r}).read())\n"
-    )
-    offset.write_text("25200")
-    more_toml = second_machine(tmp_path, tmp_path / "skewed" / "bin" / "python")
-    async with open_world(
-        tmp_path, on_real_machine=True, agent=WRITE_REPORT + until(go) + FIX, more_toml=more_toml
-    ) as world:
-        await order(world, "drain", "gpu-1")
-        await start(world)
-        job = await world.wait_for_job("running")
-        await world.wait_for_log(job.id, b"at work")
-        offset.write_text("-25200")
-        await asyncio.sleep(1)
-        go.touch()
-        await world.wait_for_report()
-        assert world.digest()
-        async with world.playground.service.context.db.read() as connection:
-            meter = await job_rows.fetch_meter(connection, job.id)
-        assert meter
-        assert 1 < meter.usage.run_s < PATIENCE_S
 
 
 GPU_TOOLS = Path(__file__).parents[1] / "payloads" / "gpus"
@@ -273,11 +263,18 @@ async def test_two_jobs_on_one_machine_have_gpus_of_their_own(
         await world.wait_for_log(first.id, b"mine: GPU-aa\n")
         await start(world)
         second = await world.wait_for_job("preparing")
-        await world.wait_for_log(second.id, b"mine: GPU-bb\n")
+        async with world.playground.service.context.db.read() as connection:
+            leases = await job_rows.fetch_leases(connection)
+        assert {lease.job_id: [gpu.id for gpu in lease.gpus] for lease in leases} == {
+            first.id: ["GPU-aa"],
+            second.id: ["GPU-bb"],
+        }
         assert "2 × NVIDIA H100, 81559 MiB, driver 550.54.15; 1 for each slot\n" in await order(world, "list")
         seen = (await fetch_machine(world, "gpu-2"))["has"]
         assert [gpu["name"] for gpu in seen["gpus"]] == ["NVIDIA H100"] * 2
         await world.wait_for_log(first.id, "told: - GPU: 1 × NVIDIA H100, 81559 MiB, driver 550.54.15\n".encode())
+        await world.comment("/ptq cancel")
+        world.number -= 1
         go.touch()
         shown = await world.wait_for_report()
         assert "**Seen by ptq-bot**, in the environment: GPU `1 × NVIDIA H100, 81559 MiB, driver 550.54.15`, " in shown
@@ -297,67 +294,71 @@ async def test_a_machine_on_which_no_job_can_be_prepared_is_out_and_the_next_one
     more_toml = second_machine(tmp_path, lacking_git(tmp_path))
     async with open_world(tmp_path, on_real_machine=True, more_toml=more_toml) as world:
         await order(world, "drain", "gpu-1")
-        for _ in range(FAULTS_IN_A_ROW):
-            assert (await fetch_machine(world, "gpu-2"))["out_since"] is None
-            await start(world)
-            await world.wait_for_report()
+        async with world.playground.service.context.db.write() as connection:
+            for _ in range(FAULTS_IN_A_ROW - 1):
+                await count_fault(connection, "gpu-2")
+        assert (await fetch_machine(world, "gpu-2"))["out_since"] is None
+        await start(world)
+        await world.wait_for_report()
         assert "3 jobs in a row could not be prepared there, the last because git cannot be run there" in await order(
             world, "list"
         )
         await start(world)
         await world.wait_for_reply("**Waiting:**")
         await order(world, "resume", "gpu-1")
-        await world.wait_for_report()
-        assert world.digest()
+        assert (await world.wait_for_job("running")).machine == "gpu-1"
         async with world.playground.service.context.db.read() as connection:
             assert [base.machine for base in await fetch_warm_bases(connection)] == ["gpu-1"]
 
 
-async def test_an_issues_labels_choose_the_machine_unless_the_command_names_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def skewed_python(folder: Path, offset: Path) -> Path:
+    """An interpreter for a machine whose clock is wrong by the seconds that the file says."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "skewed"], check=True)
+    (site,) = (folder / "skewed" / "lib").glob("python*/site-packages")
+    (site / "sitecustomize.py").write_text(
+        f"import time\nreal = time.time\ntime.time = lambda: real() + float(open({str(offset)!r}).read())\n"
+    )
+    return folder / "skewed" / "bin" / "python"
+
+
+async def test_an_issues_labels_choose_the_machine_whose_wrong_clock_changes_nothing_unless_the_command_names_one(
+    tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    go, offset = shared / "go", shared / "offset"
+    offset.write_text("25200")
     give_tool(tmp_path, monkeypatch, "amd-smi", f"exec cat {GPU_TOOLS}/amd-smi.txt\n")
     its_own = "assert os.environ['ROCR_VISIBLE_DEVICES'] == 'GPU-4162405e51bb99b0'\n"
     routes = 'routes = { "Module: ROCm" = ["rocm"] }\n'
-    more_toml = second_machine(tmp_path).replace('["gpu"]', '["gpu", "rocm"]')
-    agent = WRITE_REPORT + its_own + FIX
+    more_toml = second_machine(tmp_path, skewed_python(tmp_path, offset)).replace('["gpu"]', '["gpu", "rocm"]')
+    agent = WRITE_REPORT + its_own + until(go) + FIX
     async with open_world(
         tmp_path, on_real_machine=True, agent=agent, more_toml=more_toml, repository_toml=routes
     ) as world:
         await world.open_issue()
         await world.label("module: rocm")
         await world.label()
+        job = await world.wait_for_job("running")
+        await world.wait_for_log(job.id, b"at work")
+        offset.write_text("-25200")  # The clock jumps.
+        await asyncio.sleep(1)
+        go.touch()
         shown = await world.wait_for_report()
+        assert world.digest()
         assert "GPU `1 × AMD Radeon RX 7800 XT, 16368 MiB, driver 6.17.7-ba14.fc43.x86_64`, " in shown
         assert [job.state for job in await world.jobs()] == ["succeeded"], "the agent was told the GPU"
+        async with world.playground.service.context.db.read() as connection:
+            meter = await job_rows.fetch_meter(connection, job.id)
+        assert meter
+        assert 1 < meter.usage.run_s < PATIENCE_S
+
         await world.comment("/ptq fix --machine gpu-1")
-        await world.wait_for_report(2)
+        await world.wait_for_job("preparing")
         jobs = {job.attempt: (job.machine, job.requires) for job in await world.jobs()}
         assert jobs == {1: ("gpu-2", ("rocm",)), 2: ("gpu-1", ())}
         async with aiohttp.ClientSession() as session:
             url = f"{world.playground.service.url}/jobs/{(await world.jobs())[1].id}"
             async with session.get(url) as answer:
                 assert "a machine with rocm, because of the issue's labels" in html.unescape(await answer.text())
-
-
-async def test_what_a_job_left_behind_goes_when_the_service_starts_and_what_nobody_knows_stays(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True) as world:
-        await start(world)
-        await world.wait_for_report()
-        while await world.leases():
-            await asyncio.sleep(0.05)
-        (job,) = await world.jobs()
-        jobs = tmp_path / "machine" / "workspace" / "jobs"
-        left, unknown = jobs / job.id, jobs / "00000000aa"
-        assert not left.exists()
-        await world.playground.stop_service()
-        left.mkdir()
-        unknown.mkdir()
-        await world.playground.start_service()
-        await world.wait(lambda: not left.exists() or None, "the end of the folder")
-        while "does not know: 1 (00000000aa)" not in await order(world, "list"):
-            await asyncio.sleep(0.05)
-        assert unknown.exists()
 
 
 @asynccontextmanager
@@ -374,14 +375,11 @@ async def small_disk(folder: Path) -> AsyncIterator[None]:
 
 
 async def test_a_full_disk_is_reported_as_such_and_the_next_job_has_room_again(tmp_path: Path) -> None:
-    fill = "\ntry: open(os.environ['TMPDIR'] + '/filler', 'wb').write(bytes(20 << 20))\nexcept OSError: pass\n"
-    sign = str(tmp_path / SIGNS / "once")
-    once = f"if not os.path.exists({sign!r}):\n    open({sign!r}, 'w')\n"
-    flood = "".join(f"    {line}\n" for line in f"{fill}print('x' * 300000, flush=True)\ntime.sleep(60)".splitlines())
-    disk = small_disk(tmp_path / "machine" / "workspace")
-    async with disk, open_world(tmp_path, on_real_machine=True, agent=WRITE_REPORT + once + flood + FIX) as world:
+    fill = "try: open(os.environ['TMPDIR'] + '/filler', 'wb').write(bytes(20 << 20))\nexcept OSError: pass\n"
+    agent = f"{WRITE_REPORT}{fill}print('x' * 300000, flush=True)\ntime.sleep(60)\n"
+    workspace = tmp_path / "machine" / "workspace"
+    async with small_disk(workspace), open_world(tmp_path, on_real_machine=True, agent=agent) as world:
         await start(world)
         assert "the machine's disk is full" in await world.wait_for_report()
-        await world.comment("/ptq fix")
-        await world.wait_for_report(2)
-        assert world.digest()
+        assert shutil.disk_usage(workspace).free > 4 << 20
+        assert (await fetch_machine(world))["trouble"] is None
