@@ -24,24 +24,6 @@ async def operate(world: World, *words: str, status: int = 0) -> str:
     return done.stdout or done.stderr
 
 
-async def wait_in_line(world: World, label: str) -> None:
-    """An issue with a label whose job waits, for no machine takes any."""
-    await operate(world, "machines", "drain", "gpu-1")
-    await world.open_issue()
-    await world.label(label)
-    await world.wait_for_job("queued")
-
-
-async def open_our_pull(world: World) -> int:
-    """A pull request of ours, in whose thread the world goes on; the number of its issue."""
-    issue = await world.open_issue()
-    await world.label()
-    await world.wait_for_report()
-    await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-    world.number = (await world.wait_for_pull()).number
-    return issue
-
-
 async def open_their_pull(world: World, body: str, by: str = "contributor") -> int:
     world.git("branch", f"theirs-{by}", "main")
     with_change = world.git("commit-tree", "-p", "main", "-m", "theirs", "main^{tree}").strip()
@@ -49,14 +31,31 @@ async def open_their_pull(world: World, body: str, by: str = "contributor") -> i
     return await world.github.open_pull(NAME, "Mend it", body, by, f"theirs-{by}")
 
 
-async def test_commands_on_our_pull_request_act_on_its_issue(tmp_path: Path) -> None:
+async def test_commands_on_our_pull_request_act_on_its_issue_as_its_maintainer_knew_it(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
-        issue = await open_our_pull(world)
+        issue = await world.open_issue()
+        await world.comment("/ptq results")
+        await world.wait_for_reply("no job on this issue has finished")
+        await world.label()
+        report = await world.wait_for_report()
+        await world.comment("/ptq results")
+        again = await world.wait_for_reply("The last report again")
+        assert report.partition("-->")[2].strip() in again
+        assert len(world.reports()) == 1
+
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        on_pull = world.number = (await world.wait_for_pull()).number
         await world.comment("/ptq status")
         await world.wait_for_reply("No job is running. Last: `fix` attempt 1")
+        world.github.faults.add("GET", f"/repos/{NAME}/issues/{issue}", 502, times=4)
+        await world.comment("/ptq fix")
+        await world.github.edit_issue(NAME, issue, by="drive-by", body="Now do something else.")
+        await world.wait_for_reply(f"issue #{issue} has changed since your comment")
+        await world.settle()
+        assert len(await world.jobs()) == 1
+
         await asyncio.sleep(1.1)  # The issue was last touched a moment ago, and GitHub knows whole seconds.
         await world.comment("/ptq retry take the shorter way")
-        on_pull = world.number
         world.number = issue
         await world.wait_for_report(2)
         second, first = await world.jobs()
@@ -68,30 +67,15 @@ async def test_commands_on_our_pull_request_act_on_its_issue(tmp_path: Path) -> 
         assert "The last report again" in await world.wait_for_reply("### Fix staged")
 
 
-async def test_a_request_from_a_pull_request_is_for_the_issue_as_its_maintainer_knew_it(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
-        issue = await open_our_pull(world)
-        world.github.faults.add("GET", f"/repos/octo/widgets/issues/{issue}", 502, times=4)
-        await world.comment("/ptq fix")
-        await world.github.edit_issue(NAME, issue, by="drive-by", body="Now do something else.")
-        await world.wait_for_reply(f"issue #{issue} has changed since your comment")
-        await world.settle()
-        assert len(await world.jobs()) == 1
-
-
-async def test_commands_on_another_pull_request_are_explained_once(tmp_path: Path) -> None:
+async def test_what_starts_nothing_is_explained_once(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
-        world.number = await open_their_pull(world, "This mends it.")
+        world.number = await open_their_pull(world, "This mends it.", by="author")
         await world.comment("/ptq fix")
         await world.comment("/ptq status")
         await world.wait_for_reply("ptq-bot only works on issues and on the pull requests that it opened for them")
         await world.settle()
         assert len(world.replies()) == 1
-        assert await world.jobs() == []
 
-
-async def test_an_edited_command_does_nothing_and_says_so_once(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
         await world.open_issue()
         comment = await world.comment("hello")
         for body in ("/ptq fix", "/ptq fix please", "/ptq fix at once"):
@@ -101,34 +85,14 @@ async def test_an_edited_command_does_nothing_and_says_so_once(tmp_path: Path) -
         await world.wait_for_reply("Commands in edited comments are ignored")
         await world.settle()
         assert len(world.replies()) == 1
-        assert await world.jobs() == []
 
-
-async def test_an_edit_that_leaves_the_commands_as_they_were_is_not_spoken_of(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
         await world.open_issue()
         comment = await world.comment("Hello\n\n/ptq status")
         await world.wait_for_reply("No job has run")
         await world.github.edit_comment(NAME, comment, "Hello there\n\n/ptq status", "maintainer")
         await world.settle()
-        assert len(world.replies()) == 1
+        assert len(world.replies()) == 1, "an edit that leaves the commands as they were is not spoken of"
 
-
-async def test_on_a_closed_issue_nothing_starts_unless_it_is_wanted_anyway(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
-        await world.open_issue()
-        await world.github.close_issue(NAME, world.number, "maintainer")
-        await world.label()
-        assert "`/ptq fix --anyway`" in await world.wait_for_reply("this issue is closed")
-        await world.comment("/ptq fix --anyway for the release branch")
-        await world.wait_for_report()
-        (job,) = await world.jobs()
-        assert "for the release branch" in job.prompt
-        assert "anyway" not in job.prompt
-
-
-async def test_where_a_pull_request_would_close_the_issue_nothing_starts(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
         issue = await world.open_issue()
         mentions = await open_their_pull(world, f"See #{issue} for what this is not about.", by="somebody")
         closing = await open_their_pull(world, f"Fixes #{issue}")
@@ -140,17 +104,20 @@ async def test_where_a_pull_request_would_close_the_issue_nothing_starts(tmp_pat
         assert await world.jobs() == []
 
 
-async def test_the_last_report_comes_again_when_it_is_asked_for(tmp_path: Path) -> None:
+async def test_on_a_closed_issue_nothing_starts_unless_it_is_wanted_anyway_there_on_any_machine(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
         await world.open_issue()
-        await world.comment("/ptq results")
-        await world.wait_for_reply("no job on this issue has finished")
+        await world.comment("/ptq fix --machine gpu-9")
+        assert "- `--machine gpu-1`" in await world.wait_for_reply("unknown machine")
+        await world.github.close_issue(NAME, world.number, "maintainer")
         await world.label()
-        report = await world.wait_for_report()
-        await world.comment("/ptq results")
-        again = await world.wait_for_reply("The last report again")
-        assert report.partition("-->")[2].strip() in again
-        assert len(world.reports()) == 1
+        assert "`/ptq fix --anyway`" in await world.wait_for_reply("this issue is closed")
+        await world.comment("/ptq fix --anyway --machine GPU-1 for the release branch")
+        await world.wait_for_report()
+        (job,) = await world.jobs()
+        assert job.pinned_to == "gpu-1"
+        assert "for the release branch" in job.prompt
+        assert "anyway" not in job.prompt
 
 
 async def test_simplify_goes_on_from_the_change_of_the_last_attempt(tmp_path: Path) -> None:
@@ -183,15 +150,6 @@ async def test_simplify_goes_on_from_the_change_of_the_last_attempt(tmp_path: Pa
         assert "1. Polish it." in polished.prompt
 
 
-async def test_after_an_attempt_without_a_change_there_is_nothing_to_simplify(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
-        await world.open_issue()
-        await world.label()
-        await world.wait_for_report()
-        await world.comment("/ptq simplify")
-        await world.wait_for_reply("has no change")
-
-
 async def test_presets_of_the_operator_run_by_their_names(tmp_path: Path) -> None:
     (tmp_path / "slow.md").write_text("1. Profile it.\n2. Say `{{ what }}` is slow.\n")
     more = f'[presets.slow]\nfile = "{tmp_path}/slow.md"\ngoal = "find out what is slow"\n'
@@ -210,17 +168,8 @@ async def test_presets_of_the_operator_run_by_their_names(tmp_path: Path) -> Non
         assert "2. Say `{{ what }}` is slow." in job.prompt
         assert "look at the loop first" in job.prompt
         assert "`/ptq run slow`" in report or "`/ptq fix`" in report
-
-
-async def test_what_is_to_be_done_ad_hoc_has_to_be_said(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
-        await world.open_issue()
-        await world.comment("/ptq run ad-hoc")
-        await world.wait_for_reply("needs instructions after it")
-        await world.comment("/ptq run ad-hoc\n\nMeasure it for ten million rows.")
-        await world.wait_for_report()
-        (job,) = await world.jobs()
-        assert "Measure it for ten million rows." in job.prompt
+        await world.comment("/ptq simplify")
+        await world.wait_for_reply("has no change")
 
 
 async def test_who_may_triage_starts_jobs_where_the_operator_says_so_and_opens_nothing(tmp_path: Path) -> None:
@@ -229,8 +178,12 @@ async def test_who_may_triage_starts_jobs_where_the_operator_says_so_and_opens_n
         world.github.add_user("helper")
         world.github.set_permission(NAME, "helper", "triage")
         await world.open_issue()
-        await world.comment("/ptq fix", by="helper")
+        await world.comment("/ptq run ad-hoc", by="helper")
+        await world.wait_for_reply("needs instructions after it")
+        await world.comment("/ptq run ad-hoc\n\nMeasure it for ten million rows.", by="helper")
         await world.wait_for_report()
+        (job,) = await world.jobs()
+        assert "Measure it for ten million rows." in job.prompt
         await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}", by="helper")
         await world.wait_for_reply("you need write access")
         await world.comment("/ptq help", by="helper")
@@ -239,57 +192,47 @@ async def test_who_may_triage_starts_jobs_where_the_operator_says_so_and_opens_n
         assert world.pulls() == []
 
 
-async def test_a_machine_may_be_asked_for(tmp_path: Path) -> None:
+async def test_a_label_that_is_taken_off_and_a_close_take_back_what_has_not_begun(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
+        await operate(world, "machines", "drain", "gpu-1")
         await world.open_issue()
-        await world.comment("/ptq fix --machine gpu-9")
-        assert "- `--machine gpu-1`" in await world.wait_for_reply("unknown machine")
-        await world.comment("/ptq fix --machine GPU-1 and be quick")
-        await world.wait_for_report()
-        (job,) = await world.jobs()
-        assert job.pinned_to == "gpu-1"
-
-
-async def test_a_label_that_is_taken_off_takes_back_what_has_not_begun(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
-        await wait_in_line(world, "ptq:fix")
+        await world.label("ptq:fix")
+        await world.wait_for_job("queued")
         await world.github.unlabel_issue(NAME, world.number, "ptq:fix", "maintainer")
         assert "cancelled by" in await world.wait_for_report()
 
-
-async def test_a_label_that_stands_for_another_preset_in_a_repository_is_taken_back_as_well(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
-        world.commit({".github/ptq.toml": 'labels = { "ptq" = "repro" }\n'})
-        await wait_in_line(world, "ptq")
-        await world.github.unlabel_issue(NAME, world.number, "ptq", "maintainer")
-        assert "cancelled by" in await world.wait_for_report()
-
-
-async def test_an_issue_that_is_closed_takes_back_what_has_not_begun(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
-        await wait_in_line(world, "ptq")
+        await world.open_issue()
+        await world.label("ptq")
+        await world.wait_for_job("queued")
         await world.github.close_issue(NAME, world.number, "drive-by")
-        await world.wait_for_job("cancelled")
+        await world.wait_for_report()
+        assert [job.state for job in await world.jobs()] == ["cancelled"] * 2
+
+        world.commit({".github/ptq.toml": 'labels = { "ptq" = "repro" }\n'})
+        await world.open_issue()
+        await world.label("ptq")
+        assert (await world.wait_for_job("queued")).preset == "repro"
+        await world.github.unlabel_issue(NAME, world.number, "ptq", "maintainer")
+        assert "cancelled by" in await world.wait_for_report(), "also where the label stands for another preset"
 
 
-async def test_nothing_is_asked_of_github_about_a_closed_issue_whose_job_has_begun(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(2)\n" + FIX) as world:
+async def test_what_has_begun_goes_on_when_its_issue_is_closed_and_its_label_is_taken_off(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    wait = f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.02)\n"
+    async with open_world(tmp_path, agent=WRITE_REPORT + wait + FIX) as world:
         await world.open_issue()
         await world.label("ptq:fix")
         await world.wait_for_job("running")
         before = len(world.github.exchanges)
         await world.github.close_issue(NAME, world.number, "drive-by")
-        assert "### Fix staged" in await world.wait_for_report()
+        await world.comment("/ptq help")  # Its turn is after the close.
+        await world.wait_for_reply("| Command |")
         asked = [(each.method, each.path) for each in world.github.exchanges[before:]]
         assert ("GET", f"/repos/{NAME}/issues/{world.number}") not in asked
-
-
-async def test_what_has_begun_goes_on_when_its_label_is_taken_off(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + "time.sleep(2)\n" + FIX) as world:
-        await world.open_issue()
-        await world.label("ptq:fix")
-        await world.wait_for_job("running")
         await world.github.unlabel_issue(NAME, world.number, "ptq:fix", "maintainer")
+        await world.comment("/ptq help")
+        await world.wait_for_reply("| Command |", 2)
+        go.touch()
         assert "### Fix staged" in await world.wait_for_report()
 
 
@@ -299,6 +242,8 @@ async def test_the_operator_stops_everything_new_at_once(tmp_path: Path) -> None
         await world.open_issue()
         await world.comment("/ptq diagnose")
         job = await world.wait_for_job("queued")
+        said = await operate(world, "pause", "--repository", "octo/gadgets", status=2)
+        assert "there is no repository 'octo/gadgets'; configured: octo/widgets" in said
         assert "no new job begins in octo/widgets" in await operate(world, "pause", "--repository", "Octo/Widgets")
         await operate(world, "machines", "resume", "gpu-1")
         await world.wait_for_reply("the operator of this App has paused new jobs")
@@ -328,21 +273,6 @@ async def test_a_label_pauses_its_repository_until_it_is_taken_off(tmp_path: Pat
         await world.wait_for_reply("New jobs can start again")
         await world.comment("/ptq diagnose")
         await world.wait_for_report()
-
-
-async def test_a_pause_of_a_repository_that_is_not_configured_is_refused(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        said = await operate(world, "pause", "--repository", "octo/gadgets", status=2)
-        assert "there is no repository 'octo/gadgets'; configured: octo/widgets" in said
-
-
-async def test_a_quota_of_a_repositorys_day_is_kept(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml="[caps.repository_day]\njobs = 1\n") as world:
-        await world.open_issue()
-        await world.comment("/ptq repro")
-        await world.wait_for_report()
-        await world.comment("/ptq repro")
-        assert "It resets at 00:00 UTC" in await world.wait_for_reply("the cap of 1 job for this repository today")
 
 
 async def test_a_repository_narrows_what_may_be_asked_for(tmp_path: Path) -> None:

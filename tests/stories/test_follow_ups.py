@@ -13,7 +13,7 @@ from runner.model.job import JobState, Report
 from runner.rows import job_rows
 from tests.support.jobs import make_job, store_report
 from tests.support.readers import read_blocks
-from tests.support.world import FIX, WRITE_REPORT, World, open_world
+from tests.support.world import FIX, SIGNS, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -42,15 +42,35 @@ async def bring_again(world: World) -> None:
     await world.settle()
 
 
+PLANT = """
+planted = pathlib.Path(".claude/settings.json")
+seen = planted.exists(), "size + 1" in pathlib.Path("widgets/chunks.py").read_text()
+(output / "worklog.md").write_text(f"looked, found, mended; planted, unmended: {seen}")
+planted.parent.mkdir(exist_ok=True)
+if os.environ["PTQ_JOB_ID"] == first_job:
+    planted.write_text("{}")
+"""
+LEARN_FIRST = """
+first = pathlib.Path(SIGN)
+if not first.exists():
+    first.write_text(os.environ["PTQ_JOB_ID"])
+first_job = first.read_text()
+"""
+
+
 async def test_a_retry_carries_on_from_the_last_attempt_and_is_one_however_often_it_is_delivered(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+    learn = LEARN_FIRST.replace("SIGN", repr(str(tmp_path / SIGNS / "first")))
+    skills = '[skills.graph-breaks]\nlabels = ["Module: Dynamo"]\n'
+    async with open_world(tmp_path, agent=WRITE_REPORT + learn + PLANT + FIX, more_toml=skills) as world:
         await world.open_issue()
+        await world.label("module: dynamo")
         await world.label()
-        await world.wait_for_report()
+        assert "planted, unmended: (False, True)" in await world.wait_for_report()
+        digest = world.digest()
         await world.comment("/ptq retry keep it a generator\n\nand short")
-        await world.wait_for_report(2)
+        report = await world.wait_for_report(2)
         second, first = await world.jobs()
         assert (second.follows, second.attempt) == (first.id, 2)
         assert (second.preset, second.may_change) == (first.preset, first.may_change) == ("fix", True)
@@ -66,31 +86,24 @@ async def test_a_retry_carries_on_from_the_last_attempt_and_is_one_however_often
             assert words not in first.prompt
         steering = second.prompt[second.prompt.index("## Steering") :]
         assert "keep it a generator\n\nand short" in steering
+        assert first.skills == ("graph-breaks",), "the labels of an issue bring skills"
+        assert "Skills are installed for you: `graph-breaks`." in first.prompt
+
+        assert "planted, unmended: (False, False)" in report, "the edits, but not what configures agents"
+        assert "`.claude/settings.json` configures coding agents" in report
+        assert world.digest() == digest, "the same change on the same base"
         await world.wait(lambda: list_folded(world) == [True, True, False, False] or None, "only the first is folded")
         await bring_again(world)
         assert len(await world.jobs()) == len(world.reports()) == len(world.replies()) / 2 == 2
 
-
-PLANT = """
-planted = pathlib.Path(".claude/settings.json")
-seen = planted.exists(), "size + 1" in pathlib.Path("widgets/chunks.py").read_text()
-(output / "worklog.md").write_text(f"planted, unmended: {seen}")
-if os.environ["PTQ_PRESET"] == "fix":
-    planted.parent.mkdir(exist_ok=True); planted.write_text("{}")
-"""
-
-
-async def test_a_retry_has_the_edits_again_but_not_what_configures_agents(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + PLANT + FIX) as world:
-        await world.open_issue()
-        await world.label()
-        assert "planted, unmended: (False, True)" in await world.wait_for_report()
-        first = world.digest()
+        world.git("branch", "--move", "main", "away")
         await world.comment("/ptq retry")
-        report = await world.wait_for_report(2)
-        assert "planted, unmended: (False, False)" in report
-        assert "`.claude/settings.json` configures coding agents" in report
-        assert world.digest() == first, "the same change on the same base"
+        assert "no branch main" in await world.wait_for_report(3)
+        world.git("branch", "--move", "away", "main")
+        await world.comment("/ptq retry")
+        await world.wait_for_report(4)
+        jobs = {job.attempt: job for job in await world.jobs()}
+        assert jobs[3].follows == jobs[4].follows == second.id, "an attempt of which nothing came is passed over"
 
 
 DIAGNOSE_THEN_FIX = (
@@ -105,21 +118,7 @@ if os.environ["PTQ_PRESET"] == "diagnose":
 )
 
 
-async def test_a_fix_knows_what_a_diagnosis_has_found_unless_it_is_to_start_fresh(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=DIAGNOSE_THEN_FIX) as world:
-        await world.open_issue()
-        await world.comment("/ptq diagnose")
-        await world.wait_for_report()
-        await world.comment("/ptq fix --fresh")
-        await world.wait_for_report(2)
-        await world.comment("/ptq retry --fresh")
-        await world.wait_for_reply("does not work with")
-        second, _ = await world.jobs()
-        assert "The earlier attempt" not in second.prompt
-        assert "The loop ends early." not in second.prompt
-
-
-async def test_a_diagnosis_stays_to_be_read_when_a_fix_has_used_it(tmp_path: Path) -> None:
+async def test_a_fix_knows_what_a_diagnosis_has_found_and_a_retry_with_its_preset_continues_it(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=DIAGNOSE_THEN_FIX) as world:
         await world.open_issue()
         await world.comment("/ptq diagnose")
@@ -137,15 +136,12 @@ async def test_a_diagnosis_stays_to_be_read_when_a_fix_has_used_it(tmp_path: Pat
         assert f"had the task `diagnose` and ended as `succeeded`, at commit `{first.base_commit}`" in second.prompt
         assert (second.follows, second.base_commit) == (None, newest) != (None, first.base_commit)
         await world.settle()
-        assert list_folded(world) == [False] * 4
+        assert list_folded(world) == [False] * 4, "a diagnosis stays to be read when a fix has used it"
 
-
-async def test_a_retry_may_have_another_preset_and_then_continues_the_attempt_with_it(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=DIAGNOSE_THEN_FIX) as world:
         await world.open_issue()
         await world.comment("/ptq diagnose")
         await world.wait_for_report()
-        world.commit({"NEWS": "something else\n"})
+        world.commit({"NEWS": "something newer\n"})
         for count, (typed, refusal) in enumerate(
             (
                 (
@@ -156,36 +152,28 @@ async def test_a_retry_may_have_another_preset_and_then_continues_the_attempt_wi
                 ("/ptq retry --preset rebase", "this preset cannot continue an attempt. Use `/ptq rebase`."),
                 ("/ptq retry --preset simplify", "has no change, and `/ptq simplify` needs one"),
                 ("/ptq retry --preset <b>x", "Not started. Usage: `/ptq run PRESET`"),
+                ("/ptq retry --fresh", "does not work with"),
             ),
             1,
         ):
             await world.comment(typed)
             assert "<b>" not in await world.wait_for_reply(refusal), count
-        assert len(await world.jobs()) == 1
+        assert len(await world.jobs()) == 3
         await world.comment("/ptq retry --preset Fix keep it short")
         report = await world.wait_for_report(2)
         assert "`fix` attempt 2" in report
-        second, first = await world.jobs()
+        second, first, *_ = await world.jobs()
         assert (second.preset, second.may_change, second.follows) == ("fix", True, first.id)
         assert (second.base_commit, second.base_branch) == (first.base_commit, first.base_branch)
         assert "carries on from attempt 1 on this issue, which had the task `diagnose`" in second.prompt
         assert "assert list(chunked([1], 2))" in read_blocks(second.prompt)["repro.py of the earlier attempt"]
         await world.wait(lambda: list_folded(world)[:2] == [True, True] or None, "the new report replaces the old one")
 
-
-async def test_a_retry_passes_over_an_attempt_of_which_nothing_came(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
-        await world.open_issue()
-        await world.label()
-        await world.wait_for_report()
-        world.git("branch", "--move", "main", "away")
-        await world.comment("/ptq retry")
-        assert "no branch main" in await world.wait_for_report(2)
-        world.git("branch", "--move", "away", "main")
-        await world.comment("/ptq retry")
+        await world.comment("/ptq fix --fresh")
         await world.wait_for_report(3)
-        jobs = {job.attempt: job for job in await world.jobs()}
-        assert jobs[2].follows == jobs[3].follows == jobs[1].id
+        third, *_ = await world.jobs()
+        assert "The earlier attempt" not in third.prompt
+        assert "The loop ends early." not in third.prompt
 
 
 async def test_options_choose_the_agent_and_its_model_and_a_retry_keeps_them(tmp_path: Path) -> None:
@@ -211,38 +199,31 @@ async def test_options_choose_the_agent_and_its_model_and_a_retry_keeps_them(tmp
             assert b"model None" in (await job_rows.fetch_log(connection, third.id, "agent") or b"")
 
 
-async def test_options_that_name_nobody_start_nothing_and_are_answered_once(tmp_path: Path) -> None:
+async def test_what_names_nobody_or_follows_nothing_starts_nothing_and_is_answered_once(tmp_path: Path) -> None:
     toml, rules = second_agent(tmp_path), 'agents = ["second"]'
     async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=toml, repository_toml=rules) as world:
-        await world.open_issue()
+        named = await world.open_issue()
         for count, typed in enumerate(("--agent <b>@evil", "--foo", "—model", "--model big"), 1):
             await world.comment(f"/ptq fix {typed} please")
             reply = await world.wait_for_reply("Not started", count)
             assert "- `--agent script`\n- `--agent second`, with `--model small` or `--model big`" in reply
             assert "evil" not in reply
-        await bring_again(world)
-        assert await world.jobs() == []
-        assert len(world.replies()) == 4
-
-
-async def test_without_an_attempt_there_is_nothing_to_retry(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT) as world:
-        await world.open_issue()
+        retried = await world.open_issue()
         await world.comment("/ptq retry")
         assert "`/ptq diagnose`" in await world.wait_for_reply("No attempt has run on this issue yet")
         await bring_again(world)
-        assert len(world.replies()) == 1
+        assert await world.jobs() == []
+        for number, replies in ((named, 4), (retried, 1)):
+            world.number = number
+            assert len(world.replies()) == replies
 
-
-async def test_what_only_the_operator_may_know_is_not_carried_on(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
         await world.open_issue()
         await world.comment("/ptq retry --agent nobody")
         await world.wait_for_reply("No attempt has run on this issue yet")
         await add_ended_job(world, "security concern\n\n## Summary\nThe parser of headers.")
         await world.comment("/ptq retry --agent nobody")
         reply = await world.wait_for_reply("`/ptq retry` cannot continue this attempt")
-        assert "secur" not in reply.casefold()
+        assert "secur" not in reply.casefold(), "what only the operator may know is not carried on"
         await world.settle()
         assert len(await world.jobs()) == 1
 
@@ -273,21 +254,12 @@ async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_ag
         assert len(world.replies()) == before
 
 
-@pytest.mark.parametrize(
-    ("scope", "words"),
-    [
-        ("issue", "the cap of 1 job for all attempts together is used up. Only the operator"),
-        ("user_day", "for what maintainer asked for today is used up. It resets at 00:00 UTC."),
-        ("repository_month", "for this repository this month is used up. It resets next month (UTC)."),
-    ],
-)
-async def test_while_a_cap_is_used_up_nothing_starts_and_each_request_is_answered_once(
-    tmp_path: Path, scope: str, words: str
-) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=f"[caps.{scope}]\njobs = 1\n") as world:
+async def test_while_a_cap_is_used_up_nothing_starts_and_each_request_is_answered_once(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml="[caps.user_day]\njobs = 1\n") as world:
         await world.open_issue()
         await world.label()
         await world.wait_for_report()
+        words = "for what maintainer asked for today is used up. It resets at 00:00 UTC."
         await world.label("ptq")
         assert words in await world.wait_for_reply("Not started")
         await world.comment("/ptq retry")
@@ -296,15 +268,3 @@ async def test_while_a_cap_is_used_up_nothing_starts_and_each_request_is_answere
         await bring_again(world)
         assert len(await world.jobs()) == 1
         assert len(world.replies()) == before
-
-
-async def test_the_labels_of_an_issue_bring_skills(tmp_path: Path) -> None:
-    toml = '[skills.graph-breaks]\nlabels = ["Module: Dynamo"]\n'
-    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=toml) as world:
-        await world.open_issue()
-        await world.label("module: dynamo")
-        await world.label()
-        await world.wait_for_report()
-        (job,) = await world.jobs()
-        assert job.skills == ("graph-breaks",)
-        assert "Skills are installed for you: `graph-breaks`." in job.prompt
