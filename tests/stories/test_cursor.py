@@ -48,7 +48,7 @@ async def open_cursor_world(folder: Path, kind: str) -> AsyncIterator[World]:
     program.write_text(f"#!{sys.executable}\n{WRITE_REPORT}{PROGRAM}{FIX}")
     program.chmod(0o700)
     toml = f'[agents.real]\nkind = "{kind}"\ncommand = [{json.dumps(str(program))}]\n'
-    async with open_world(folder, on_real_machine=True, more_toml=toml, repository_agent="real") as world:
+    async with open_world(folder, more_toml=toml, repository_agent="real") as world:
         world.commit(PLANTED)
         await world.open_issue()
         await world.label()
