@@ -24,12 +24,21 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PARTS = ("summary", "diff", "checks", "worklog", "log", "files")
 
 
-async def test_without_scripts_each_tab_shows_its_part_and_a_link_leads_into_one(
+async def test_each_page_can_be_used_without_scripts_and_scripts_make_it_easier(
     tmp_path: Path, browser: Browser
 ) -> None:
-    async with open_dashboard(tmp_path, public_logs=True) as dashboard, open_page(browser, has_scripts=False) as page:
+    async with open_dashboard(tmp_path, public_logs=True) as dashboard:
+        await check_that_scripts_refresh_lists_search_logs_and_narrow_choices(dashboard, browser)
+        await check_that_without_scripts_each_tab_shows_its_part_and_a_link_leads_into_one(dashboard, browser)
+        await check_that_the_log_of_a_stage_is_folded_when_the_next_one_begins(dashboard, browser)
+
+
+async def check_that_without_scripts_each_tab_shows_its_part_and_a_link_leads_into_one(
+    dashboard: Dashboard, browser: Browser
+) -> None:
+    async with open_page(browser, has_scripts=False) as page:
         report = make_report(job_id="ended00001", worklog="looked", repro="chunked()")
-        await dashboard.add(report, id="ended00001", state=JobState.SUCCEEDED)
+        await dashboard.add(report, id="ended00001", thread=8, state=JobState.SUCCEEDED)
         url = f"{dashboard.url}/jobs/ended00001"
         for path, shown in (("", "summary"), ("#diff", "diff"), ("#repro", "files"), ("#elsewhere", "summary")):
             await page.goto("about:blank")
@@ -43,9 +52,11 @@ async def test_without_scripts_each_tab_shows_its_part_and_a_link_leads_into_one
         await expect(page.locator(".sides .plus")).to_contain_text("size < 3")
 
 
-async def test_the_log_of_a_stage_is_folded_when_the_next_one_begins(tmp_path: Path, browser: Browser) -> None:
-    async with open_dashboard(tmp_path, public_logs=True) as dashboard, open_page(browser) as page:
-        job = await dashboard.add(state=JobState.PREPARING)
+async def check_that_the_log_of_a_stage_is_folded_when_the_next_one_begins(
+    dashboard: Dashboard, browser: Browser
+) -> None:
+    async with open_page(browser) as page:
+        job = await dashboard.add(id="begun00001", thread=9, state=JobState.PREPARING)
         dashboard.spool.append(job.id, "prepare", b"\x1e[Fetching the repository.]\n")
         await page.goto(f"{dashboard.url}/jobs/{job.id}")
         await expect(page.get_by_text("Fetching the repository.")).to_be_visible()
@@ -65,8 +76,10 @@ async def add_logged(dashboard: Dashboard) -> None:
         await job_rows.save_log(connection, job.id, "agent", job_rows.compress_log(lines.encode()))
 
 
-async def test_scripts_refresh_lists_search_logs_and_narrow_choices(tmp_path: Path, browser: Browser) -> None:
-    async with open_dashboard(tmp_path) as dashboard, open_page(browser) as page:
+async def check_that_scripts_refresh_lists_search_logs_and_narrow_choices(
+    dashboard: Dashboard, browser: Browser
+) -> None:
+    async with open_page(browser) as page:
         await page.goto(f"{dashboard.url}/sign-in?next=/jobs")
         await be_root(page)
         await expect(page.locator("#live")).to_contain_text("No jobs yet.")

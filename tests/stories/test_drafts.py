@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, expect
 
 from tests.bot.test_dashboard_actions import add_report
 from tests.support.browser import PATIENCE_S, open_page
-from tests.support.dashboard import HIDDEN, open_dashboard
+from tests.support.dashboard import HIDDEN, Dashboard, open_dashboard
 from tests.support.visitor import NAME
 from tests.support.world import NOTE
 
@@ -28,11 +28,19 @@ async def list_kept(page: Page) -> list[str]:
     return [name for name in names if name.startswith("ptq-")]
 
 
-async def test_a_note_outlives_its_session_for_its_author_alone_and_goes_once_it_is_posted(
+async def test_what_is_typed_is_kept_until_it_was_sent_for_its_author_and_for_where_it_was_to_go(
     tmp_path: Path, browser: Browser
 ) -> None:
     expect.set_options(timeout=PATIENCE_S * 1000)
-    async with open_dashboard(tmp_path) as dashboard, open_page(browser, is_refused=True) as page:
+    async with open_dashboard(tmp_path) as dashboard:
+        await check_that_a_note_outlives_its_session_for_its_author_alone_and_goes_once_it_is_posted(dashboard, browser)
+        await check_that_a_link_does_not_choose_where_a_kept_text_goes(dashboard, browser)
+
+
+async def check_that_a_note_outlives_its_session_for_its_author_alone_and_goes_once_it_is_posted(
+    dashboard: Dashboard, browser: Browser
+) -> None:
+    async with open_page(browser, is_refused=True) as page:
         path = await add_report(dashboard)
         form, note = f"{dashboard.url}{path}/note", page.get_by_label("Your note")
         await page.goto(form)
@@ -73,9 +81,8 @@ async def test_a_note_outlives_its_session_for_its_author_alone_and_goes_once_it
         assert await list_kept(page) == []
 
 
-async def test_a_link_does_not_choose_where_a_kept_text_goes(tmp_path: Path, browser: Browser) -> None:
-    expect.set_options(timeout=PATIENCE_S * 1000)
-    async with open_dashboard(tmp_path) as dashboard, open_page(browser) as page:
+async def check_that_a_link_does_not_choose_where_a_kept_text_goes(dashboard: Dashboard, browser: Browser) -> None:
+    async with open_page(browser) as page:
         repository, issue = page.locator("[name=repository]"), page.locator("[name=issue]")
         preset = page.locator("[name=preset]")
         await page.goto(f"{dashboard.url}/sign-in?next=/launch")
