@@ -23,30 +23,29 @@ def write_anew(body: bytes) -> bytes:
     return json.dumps(json.loads(body), indent=1).encode()
 
 
-@pytest.mark.parametrize(("is_away", "rewrite"), [(True, bytes), (False, write_anew)])
-async def test_what_a_forwarder_took_and_did_not_pass_on_is_found_and_done_once(
-    tmp_path: Path, is_away: bool, rewrite: Callable[[bytes], bytes]
-) -> None:
+async def test_what_a_forwarder_took_and_did_not_pass_on_is_found_and_done_once(tmp_path: Path) -> None:
     async with open_tended_world(tmp_path, recover_s=0.3) as world, open_forwarder(world) as forwarder:
-        await world.open_issue()
-        await world.comment("/ptq help")
-        await world.wait_for_reply("/ptq repro")
-        forwarder.is_away, forwarder.rewrite = is_away, rewrite
-        await world.comment("/ptq fix")
-        await world.github.settle()
-        lost = world.github.deliveries[-1]
-        assert (lost.name, lost.status_code) == ("issue_comment.created", 200)
-        await world.wait_for_report()
-        await world.comment("/ptq status")
-        await world.wait_for_reply("No job is running. Last:")
-        forwarder.is_away, forwarder.rewrite = False, bytes
-        await world.github.redeliver(lost.guid)
-        await forwarder.settle()
-        await restart(world)
-        await asyncio.sleep(1.0)
-        await settle_with(world, jobs=1)
-        assert len(world.statuses()) == len(world.reports()) == 1
-        assert len(world.replies()) == 4, "help, the status of the job, its report, and the answer to /ptq status"
+        ways: tuple[tuple[bool, Callable[[bytes], bytes]], ...] = ((True, bytes), (False, write_anew))
+        for count, (is_away, rewrite) in enumerate(ways, 1):
+            await world.open_issue()
+            await world.comment("/ptq help")
+            await world.wait_for_reply("/ptq repro")
+            forwarder.is_away, forwarder.rewrite = is_away, rewrite
+            await world.comment("/ptq fix")
+            await world.github.settle()
+            lost = world.github.deliveries[-1]
+            assert (lost.name, lost.status_code) == ("issue_comment.created", 200)
+            await world.wait_for_report()
+            await world.comment("/ptq status")
+            await world.wait_for_reply("No job is running. Last:")
+            forwarder.is_away, forwarder.rewrite = False, bytes
+            await world.github.redeliver(lost.guid)
+            await forwarder.settle()
+            await restart(world)
+            await asyncio.sleep(1.0)
+            await settle_with(world, jobs=count)
+            assert len(world.statuses()) == len(world.reports()) == 1
+            assert len(world.replies()) == 4, "help, the status of the job, its report, and the answer to /ptq status"
 
 
 async def test_what_a_forwarder_passes_on_is_not_fetched_and_what_it_loses_is_fetched_once(tmp_path: Path) -> None:
