@@ -217,9 +217,12 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
                 await job_rows.save_meter(connection, meter)
             await job_rows.save_meter(connection, make_meter("a" * 10, turns=3, run_s=4.0))
         async with database.read() as connection:
-            spent = await job_rows.fetch_spent(
-                connection, Topic(jobs_made[0].repository, 1), requested_by="ada", now=NOON, caps={}
-            )
+            spent, of_the_next_day = [
+                await job_rows.fetch_spent(
+                    connection, Topic(jobs_made[0].repository, 1), requested_by="ada", now=now, caps={}
+                )
+                for now in (NOON, NOON + timedelta(days=1))
+            ]
             in_series = [
                 await job_rows.fetch_spent(
                     connection,
@@ -236,6 +239,8 @@ async def test_what_was_taken_is_summed_up_for_the_issue_the_person_and_the_repo
         jobs=1, turns=2, input_tokens=10, output_tokens=1, known_usd=0.5, run_s=3.0
     )
     assert spent[Scope.REPOSITORY_MONTH] == spent[Scope.USER_DAY], "the third job was another month's"
+    assert of_the_next_day[Scope.REPOSITORY_MONTH] == spent[Scope.REPOSITORY_MONTH]
+    assert [of_the_next_day[scope].jobs for scope in (Scope.USER_DAY, Scope.REPOSITORY_DAY)] == [0, 0]
     assert [spent[Scope.ISSUE].jobs for spent in in_series] == [1, 0, 0], "a person's worktree is no run of an agent"
 
 
