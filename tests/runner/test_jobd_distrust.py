@@ -1,119 +1,192 @@
-"""What an agent may do to keep its result from being read, or to have something run or read that it must not."""
+"""What an agent may do to keep its result from being read, or to have something run or read that it must not.
+
+What it may do is done without an agent, where its environment lies on the disk. Where only git or the texts matter,
+`collect` has done its work in this process: nothing of it depends on how a stage was started.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.jobd import Jobd, make_repository
+from runner.jobd.files import Failure, require_worktree
+from runner.jobd.git import GitFolders, find_git_folders
+from runner.jobd.verbs.collect import find_change, read_texts
+from tests.support.jobd import COLLECT, Change, Jobd, Repository
+from tests.support.made_base import MadeBase, copy
 
 pytestmark = pytest.mark.slow
 
+IDENTITY = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 REPORT = 'echo report > "$PTQ_OUTPUT_DIR/report.md"; echo log > "$PTQ_OUTPUT_DIR/worklog.md";'
 JOB_ROOT = '"${PTQ_OUTPUT_DIR%/*}"'
 PLACE = '"${PTQ_WORKTREE%/*}"'
 
 
-def collect_after(jobd: Jobd, agent: str, **limits: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How collecting ended, and the result, after a run of an agent that may do anything."""
-    jobd.prepare()
-    ended = jobd.agent(agent)
-    assert ended["result"]["exit_status"] == 0, ended["log"].decode()
+def do(worktree: Path, deed: str, env: Mapping[str, str]) -> None:
+    """Do what an agent may do."""
+    subprocess.run(["/bin/sh", "-ec", deed], cwd=worktree, env={**env, **IDENTITY}, check=True)
+
+
+def prepare_and_do(jobd: Jobd, deed: str) -> None:
+    assert jobd.prepare(ways=["slot"])["state"] == "done"
+    do(jobd.worktree, deed, jobd.job.environment())
+
+
+def collect_after(jobd: Jobd, deed: str, **limits: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How collecting ended, and the result, after an agent that did this."""
+    prepare_and_do(jobd, deed)
     return jobd.collect(**limits), jobd.result()
+
+
+class Left:
+    """A worktree, without the rest of its job."""
+
+    def __init__(self, folders: GitFolders, base_commit: str) -> None:
+        self.folders, self.base_commit = folders, base_commit
+
+    def do(self, deed: str) -> None:
+        do(self.folders.worktree, deed, {"PATH": os.environ["PATH"], "HOME": str(self.folders.worktree.parent)})
+
+    def find_change(self, **limits: Any) -> Change:
+        request = {**COLLECT, "left": [], "base_commit": self.base_commit, **limits}
+        problems: list[str] = []
+        return Change({**find_change(self.folders, request, problems, 20), "problems": problems})
+
+    def find_failure(self, **limits: Any) -> Failure:
+        with pytest.raises(Failure) as failure:
+            self.find_change(**limits)
+        return failure.value
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory, template: Repository, made_base: MadeBase) -> Left:
+    """The worktree of a job of `template` on which no agent has worked."""
+    folder = tmp_path_factory.mktemp("original")
+    jobd = Jobd(folder, Repository(shutil.copytree(template.folder, folder / "origin")))
+    made_base.lay_out(jobd)
+    assert jobd.prepare(ways=["slot"])["state"] == "done"
+    return Left(find_git_folders(jobd.job), jobd.repository.git("rev-parse", "main"))
+
+
+@pytest.fixture
+def left(tmp_path: Path, original: Left) -> Left:
+    """The same, to be changed."""
+    folders = GitFolders(tmp_path / "worktree", original.folders.clone, tmp_path / "throwaways")
+    copy(original.folders.worktree, folders.worktree)
+    folders.throwaways.mkdir()
+    return Left(folders, original.base_commit)
+
+
+def leave_files(folder: Path, files: Mapping[str, str]) -> Left:
+    """The worktree of a repository with these files."""
+    (clone := folder / "clone").mkdir()
+    repository = Repository(clone)
+    repository.git("init", "--quiet", "--template=", "--initial-branch=main")
+    base_commit = repository.commit(files)
+    (folder / "throwaways").mkdir()
+    copy(clone, folder / "worktree")
+    return Left(GitFolders(folder / "worktree", clone / ".git", folder / "throwaways"), base_commit)
 
 
 # The worktree
 
 
-@pytest.mark.parametrize(
-    "deed",
-    [
-        f"cd {PLACE}; rm -rf worktree",
-        f"cd {PLACE}; mv worktree elsewhere; ln -s elsewhere worktree",
-        f"cd {PLACE}; rm -rf worktree; ln -s /etc worktree",
-        f"cd {PLACE}; rm -rf worktree; mkfifo worktree",
-    ],
-)
-def test_a_worktree_that_is_gone_is_told_and_the_texts_are_there(jobd: Jobd, deed: str) -> None:
-    collected, result = collect_after(jobd, f"{REPORT} {deed}", lint=["touch lint-ran"])
+def test_a_worktree_that_is_gone_is_told_and_the_texts_are_there(jobd: Jobd) -> None:
+    deed = f"{REPORT} cd {PLACE}; mv worktree elsewhere; ln -s elsewhere worktree"
+    collected, result = collect_after(jobd, deed, lint=["touch lint-ran"])
     assert (collected["state"], collected["error"]) == ("failed", "worktree_gone")
     assert (result["report"], result["worklog"]) == ("report\n", "log\n")
     assert (result["changes"], result["patch"], result["problems"]) == ([], "", [])
-    assert not list(jobd.root.glob("*/lint-ran"))
-    assert not Path("/etc/lint-ran").exists()
+    assert not (jobd.place / "elsewhere" / "lint-ran").exists()
+
+
+@pytest.mark.parametrize("deed", ["true", "ln -s elsewhere worktree", "ln -s /etc worktree", "mkfifo worktree"])
+def test_what_stands_in_place_of_a_worktree_is_none(tmp_path: Path, deed: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    do(tmp_path, deed, os.environ)
+    with pytest.raises(Failure) as failure:
+        require_worktree(tmp_path / "worktree")
+    assert failure.value.name == "worktree_gone"
 
 
 def test_a_lint_may_not_replace_the_worktree_either(jobd: Jobd) -> None:
     collected, _ = collect_after(jobd, "true", lint=[f"cd {PLACE}; mv worktree x; ln -s x worktree", "touch ran"])
     assert collected["error"] == "worktree_gone"
-    assert not (jobd.root / "x" / "ran").exists()
+    assert (jobd.place / "x").is_dir()
+    assert not (jobd.place / "x" / "ran").exists()
 
 
 # The texts
 
 
-@pytest.mark.parametrize(
-    "deed",
-    [
-        "ln -s /etc/passwd report.md",
-        "ln -s worklog.md report.md",
-        "mkfifo report.md",
-        "mkdir report.md",
-    ],
-)
-def test_a_report_that_is_no_plain_file_is_left_out_and_named(jobd: Jobd, deed: str) -> None:
-    collected, result = collect_after(jobd, f'{REPORT} cd "$PTQ_OUTPUT_DIR"; rm report.md; {deed}')
-    assert collected["state"] == "done"
-    assert (result["report"], result["worklog"]) == ("", "log\n")
-    assert result["problems"] == ["report.md was left out: it is not a regular file"]
+@pytest.mark.parametrize("deed", ["ln -s /etc/passwd report.md", "ln -s worklog.md report.md", "mkfifo report.md"])
+def test_a_report_that_is_no_plain_file_is_left_out_and_named(tmp_path: Path, deed: str) -> None:
+    do(tmp_path, f"echo log > worklog.md; {deed}", os.environ)
+    problems: list[str] = []
+    assert read_texts(tmp_path, 100, problems) == {"report": "", "worklog": "log\n", "pr_title": "", "repro": ""}
+    assert problems == ["report.md was left out: it is not a regular file"]
 
 
-@pytest.mark.parametrize("deed", ["true", "ln -s x output", "ln -s /etc/passwd output", "mkfifo output"])
-def test_an_output_folder_that_is_gone_is_told_and_the_change_is_there(jobd: Jobd, deed: str) -> None:
-    agent = f"echo x > new; {REPORT} cd {JOB_ROOT}; mkdir x; echo evil > x/report.md; rm -rf output; {deed}"
-    collected, result = collect_after(jobd, agent)
+NO_OUTPUT = "the agent deleted the folder for its report, or put something else in its place"
+
+
+@pytest.mark.parametrize("deed", ["true", "ln -s /etc output", "mkfifo output"])
+def test_what_stands_in_place_of_the_output_folder_has_no_texts(tmp_path: Path, deed: str) -> None:
+    do(tmp_path, deed, os.environ)
+    problems: list[str] = []
+    assert {*read_texts(tmp_path / "output", 100, problems).values()} == {""}
+    assert problems == [NO_OUTPUT]
+
+
+def test_an_output_folder_that_is_gone_is_told_and_the_change_is_there(jobd: Jobd) -> None:
+    deed = f"echo x > new; {REPORT} cd {JOB_ROOT}; mkdir x; echo evil > x/report.md; rm -rf output; ln -s x output"
+    collected, result = collect_after(jobd, deed)
     assert collected["state"] == "done"
     assert [result[name] for name in ("report", "worklog", "pr_title", "repro")] == [""] * 4
-    assert result["problems"] == ["the agent deleted the folder for its report, or put something else in its place"]
+    assert result["problems"] == [NO_OUTPUT]
     assert [change["path"] for change in result["changes"]] == ["new"]
 
 
-def test_texts_that_nobody_may_read_are_read(jobd: Jobd) -> None:
-    collected, result = collect_after(jobd, f'{REPORT} chmod 000 "$PTQ_OUTPUT_DIR"/report.md "$PTQ_OUTPUT_DIR"')
-    assert (collected["state"], result["report"], result["problems"]) == ("done", "report\n", [])
+HUGE = "truncate -s 1T {0} 2> /dev/null || truncate -s 100G {0}"
 
 
-def test_a_report_that_is_too_long_is_cut_which_is_said(jobd: Jobd) -> None:
-    agent = 'truncate -s 1T "$PTQ_OUTPUT_DIR/worklog.md" || truncate -s 100G "$PTQ_OUTPUT_DIR/worklog.md"; wc -c "$_"'
-    agent += '; printf "ab\\303\\251\\377" > "$PTQ_OUTPUT_DIR/report.md"; cat "$PTQ_OUTPUT_DIR/report.md" > new'
-    _, result = collect_after(jobd, agent.replace('; wc -c "$_"', ""), max_text_bytes=4)
+def test_texts_are_cut_which_is_said_also_if_the_change_is_too_large(jobd: Jobd) -> None:
+    deed = f'{HUGE.format("huge")}; cd "$PTQ_OUTPUT_DIR"; {HUGE.format("worklog.md")}'
+    collected, result = collect_after(jobd, f"{deed}; printf 'ab\\303\\251\\377' > report.md", max_text_bytes=4)
+    assert (collected["state"], collected["error"]) == ("failed", "change_too_large")
     size = (jobd.root / "output" / "worklog.md").stat().st_size
     assert result["problems"] == [
         "report.md was cut: it has 5 bytes, and 4 are allowed",
         f"worklog.md was cut: it has {size} bytes, and 4 are allowed",
     ]
     assert (result["report"], result["worklog"]) == ("abé", "\0\0\0\0")
+    assert (result["changes"], result["patch"]) == ([], "")
 
 
-def test_texts_and_contents_may_hold_any_bytes(jobd: Jobd) -> None:
-    _, result = collect_after(jobd, 'printf "a\\377\\000\\302\\205" | tee new > "$PTQ_OUTPUT_DIR/report.md"')
+def test_texts_and_contents_may_hold_any_bytes_and_be_closed_to_everybody(jobd: Jobd) -> None:
+    write = 'printf "a\\377\\000\\302\\205" | tee new > "$PTQ_OUTPUT_DIR/report.md"'
+    close = 'mkdir "$PTQ_OUTPUT_DIR/repro.py"; chmod 000 "$PTQ_OUTPUT_DIR"/* "$PTQ_OUTPUT_DIR"'
+    collected, result = collect_after(jobd, f"{write}; {close}")
+    assert collected["state"] == "done"
     assert result["report"] == "a\N{REPLACEMENT CHARACTER}\0\x85"
+    assert result["problems"] == ["repro.py was left out: it is not a regular file"]
     assert result["changes"][0]["content"] == "Yf8AwoU="
 
 
 # Too much
 
 
-HUGE = "truncate -s 1T {0} 2> /dev/null || truncate -s 100G {0}"
-
-
 @pytest.mark.parametrize(
     ("deed", "names"),
     [
-        (HUGE.format("huge"), "`huge` has 1"),
         (HUGE.format("a.txt"), "`a.txt` has 1"),
         (f"rm -r dir; {HUGE.format('dir')}", "`dir` has 1"),
         (HUGE.format(".gitattributes"), "`.gitattributes` has 1"),
@@ -121,35 +194,33 @@ HUGE = "truncate -s 1T {0} 2> /dev/null || truncate -s 100G {0}"
         ("for i in $(seq 60); do : > empty$i; done", "60 files are changed, and 50 are allowed"),
     ],
 )
-def test_a_change_that_is_too_large_is_told_at_once(jobd: Jobd, deed: str, names: str) -> None:
-    jobd.prepare()
-    jobd.agent(f"{REPORT} {deed}")
+def test_a_change_that_is_too_large_is_told_at_once(left: Left, deed: str, names: str) -> None:
+    left.do(deed)
     begin = time.monotonic()
-    collected = jobd.collect()
-    assert time.monotonic() - begin < 30
-    assert (collected["state"], collected["error"]) == ("failed", "change_too_large")
-    assert names in collected["message"]
-    result = jobd.result()
-    assert (result["report"], result["changes"], result["patch"]) == ("report\n", [], "")
+    failure = left.find_failure()
+    assert time.monotonic() - begin < 10
+    assert failure.name == "change_too_large"
+    assert names in failure.message
 
 
 def test_files_that_only_grew_are_counted_by_what_they_hold_now(tmp_path: Path) -> None:
-    jobd = Jobd(tmp_path, make_repository(tmp_path / "origin", dict.fromkeys(("a", "b"), "x" * 40000)))
-    collected, _ = collect_after(jobd, "for x in a b; do head -c 60000 /dev/urandom > $x; done")
-    assert collected["error"] == "change_too_large"
-    assert collected["message"].endswith(" has 60000")
+    left = leave_files(tmp_path, dict.fromkeys(("a", "b"), "x" * 40000))
+    left.do("for x in a b; do head -c 60000 /dev/urandom > $x; done")
+    failure = left.find_failure()
+    assert failure.name == "change_too_large"
+    assert failure.message.endswith(" has 60000")
 
 
 def test_deleting_what_is_large_makes_a_diff_that_is_too_long(tmp_path: Path) -> None:
-    lines = "".join(f"{number}\n" for number in range(100_000))
-    jobd = Jobd(tmp_path, make_repository(tmp_path / "origin", {"large.txt": lines}))
-    collected, _ = collect_after(jobd, "rm large.txt")
-    assert (collected["error"], collected["message"]) == ("change_too_large", "the diff is larger than 410000 bytes")
+    left = leave_files(tmp_path, {"large.txt": "".join(f"{number}\n" for number in range(100_000))})
+    left.do("rm large.txt")
+    failure = left.find_failure()
+    assert (failure.name, failure.message) == ("change_too_large", "the diff is larger than 410000 bytes")
 
 
-def test_a_gitignore_that_is_a_pipe_holds_nobody_up(jobd: Jobd) -> None:
-    collected, result = collect_after(jobd, f"{REPORT} mkfifo .gitignore", timeout_s=1)
-    assert (collected["error"], result["report"]) == ("timed_out", "report\n")
+def test_a_gitignore_that_is_a_pipe_holds_nobody_up(left: Left) -> None:
+    left.do("mkfifo .gitignore")
+    assert left.find_failure(timeout_s=1).name == "timed_out"
 
 
 # Git as a trap
@@ -183,30 +254,33 @@ CHANGE = "\necho '* filter=f diff=d' > .gitattributes; echo x > new.txt; rm b.tx
 @pytest.mark.parametrize("where", TRAPS)
 def test_nothing_that_an_agent_set_up_in_git_is_run(jobd: Jobd, where: str) -> None:
     jobd.can_seal = where != "the shared clone"  # Where it can, no job writes there.
-    change = jobd.run(TRAP + TRAPS[where] + CONFIG + CHANGE)
+    sprung = jobd.root / "tmp" / "trap-ran"
+    spring = 'git --git-dir="${config%/*}" --work-tree=. add -A || :'
+    prepare_and_do(jobd, TRAP + TRAPS[where] + CONFIG + CHANGE + spring)
+    sprung.unlink()  # The traps do catch.
+    assert jobd.collect()["state"] == "done"
+    change = Change(jobd.result())
     assert set(change.modes) == {".gitattributes", "new.txt", "b.txt", "a.txt"}
     assert change.contents["a.txt"] == b"one\ntwo\nthree\nfour\n"
     assert "+four\n" in change.patch
     later = jobd.beside()
-    assert later.run("echo y > y").contents == {"y": b"y\n"}
+    expect_a_whole_job(later)
     later.call("clean")
-    assert not (jobd.root / "tmp" / "trap-ran").exists()
+    assert not sprung.exists()
 
 
-@pytest.mark.parametrize("where", TRAPS)
-def test_the_traps_of_these_tests_do_catch(jobd: Jobd, where: str) -> None:
-    jobd.can_seal = where != "the shared clone"
-    jobd.prepare()
-    ended = jobd.agent(TRAP + TRAPS[where] + CONFIG + CHANGE + 'git --git-dir="${config%/*}" --work-tree=. add -A || :')
-    assert ended["result"]["exit_status"] == 0
-    assert (jobd.root / "tmp" / "trap-ran").exists()
+def expect_a_whole_job(jobd: Jobd) -> None:
+    assert jobd.prepare()["state"] == "done"
+    jobd.write("y", "y\n")
+    assert jobd.collect()["state"] == "done"
+    assert Change(jobd.result()).contents == {"y": b"y\n"}
 
 
 @pytest.mark.parametrize(
     "deed",
     [
-        "git add -A; git -c user.name=a -c user.email=a@b commit -qm mine",
-        "git add -A; git -c user.name=a -c user.email=a@b commit -q --amend -m mine; git gc -q --prune=now",
+        "git add -A; git commit -qm mine",
+        "git add -A; git commit -q --amend -m mine; git gc -q --prune=now",
         "git checkout -q --orphan new; git rm -rfq --cached .",
         "git update-index --assume-unchanged a.txt; git update-index --skip-worktree b.txt",
         "rm -r .git",
@@ -218,9 +292,9 @@ def test_the_traps_of_these_tests_do_catch(jobd: Jobd, where: str) -> None:
         "git replace -f HEAD $(git commit-tree -m evil $(git mktree < /dev/null))",
     ],
 )
-def test_whatever_an_agent_does_with_git_the_change_is_against_the_base(jobd: Jobd, deed: str) -> None:
-    identity = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b"
-    change = jobd.run(f"{identity}; printf 'one\\ntwo\\n' > a.txt; echo x > new; {deed}")
+def test_whatever_an_agent_does_with_git_the_change_is_against_the_base(left: Left, deed: str) -> None:
+    left.do(f"printf 'one\\ntwo\\n' > a.txt; echo x > new; {deed}")
+    change = left.find_change()
     assert change.contents == {"a.txt": b"one\ntwo\n", "new": b"x\n"}
     assert "-three\n" in change.patch
 
@@ -228,20 +302,23 @@ def test_whatever_an_agent_does_with_git_the_change_is_against_the_base(jobd: Jo
 @pytest.mark.parametrize(
     "poison",
     [
-        "mkdir -p info; echo '* text eol=crlf' > info/attributes; echo '*' > info/exclude",
+        "mkdir -p info refs/replace; echo '* text eol=crlf' > info/attributes; echo '*' > info/exclude\n"
+        "echo $evil > refs/replace/$blob",
         "printf '[core' > config; touch config.lock; rm HEAD",
         'evil="$TMPDIR/evil"; cp -r . "$evil"; mkdir -p "$evil/info"; echo "* filter=f" > "$evil/info/attributes"\n'
         'git config --file "$evil/config" filter.f.smudge "$trap"; echo "$evil" > commondir',
-        "mkdir -p refs/replace; echo $evil > refs/replace/$blob",
     ],
 )
 def test_what_an_agent_left_in_the_shared_clone_does_not_reach_the_next_job(unsealed: Jobd, poison: str) -> None:
     jobd = unsealed
     names = "blob=$(git rev-parse HEAD:a.txt)"
     evil = "evil=$(echo evil | git --git-dir=. hash-object -w --stdin)"
-    agent = f"echo x > x; {TRAP}{names}; cd $(dirname $(cat .git/objects/info/alternates)); {evil}; {poison}"
-    assert jobd.run(agent).contents == {"x": b"x\n"}
+    prepare_and_do(
+        jobd, f"echo x > x; {TRAP}{names}; cd $(dirname $(cat .git/objects/info/alternates)); {evil}; {poison}"
+    )
+    assert jobd.collect()["state"] == "done"
+    assert Change(jobd.result()).contents == {"x": b"x\n"}
     later = jobd.beside()
-    assert later.run("echo y > y").contents == {"y": b"y\n"}
+    expect_a_whole_job(later)
     assert later.find("a.txt").read_bytes() == b"one\ntwo\nthree\n"
     assert not (jobd.root / "tmp" / "trap-ran").exists()
