@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.access.enter import choose_terminal
+from runner.jobd.access.enter import choose_terminal, run_enter
+from runner.jobd.environment.home import notify
 from runner.jobd.files import try_lock
 from runner.jobd.sandbox import namespaces
 from runner.jobd.sandbox.processes import find_processes
@@ -43,27 +47,46 @@ git config core.pager "touch $PTQ_OUTPUT_DIR/sprung"
 """
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """The account's home."""
-    home = tmp_path / "account"
-    home.mkdir()
-    return home
+either_way = pytest.mark.parametrize("jobd", ["sealed", "unsealed"], indirect=True)
+SHOW_LIMIT = "grep core /proc/self/limits | tr -s ' '"
 
 
-@pytest.fixture(params=["sealed", "unsealed"])
-def jobd(
-    request: pytest.FixtureRequest, tmp_path: Path, repository: Repository, made_base: MadeBase, home: Path
-) -> Iterator[Jobd]:
-    """A job that was prepared, on a machine of either kind, and a key that may enter it."""
-    if request.param == "sealed" and not SEALED:
+def prepare(folder: Path, repository: Repository, made_base: MadeBase, way: str) -> Jobd:
+    """A job that was prepared, on a machine of either kind, and a home of the account for a key that may enter it."""
+    if way == "sealed" and not SEALED:
         pytest.skip("this machine seals no jobs")
-    jobd = Jobd(tmp_path, repository, {"HOME": str(home)})
+    (folder / "account").mkdir()
+    jobd = Jobd(folder, repository, {"HOME": str(folder / "account")})
     made_base.lay_out(jobd)
-    jobd.can_seal = request.param == "sealed"
+    jobd.can_seal = way == "sealed"
     assert jobd.prepare()["state"] == "done"
-    yield jobd
-    jobd.call("kill")
+    return jobd
+
+
+@pytest.fixture(scope="module")
+def entered(
+    tmp_path_factory: pytest.TempPathFactory, template: Repository, made_base: MadeBase
+) -> Iterator[Callable[[str], Jobd]]:
+    """A job by its way, whose agent has set its traps and has ended. People come and go, one test after the other."""
+    jobs: dict[str, Jobd] = {}
+
+    def find(way: str) -> Jobd:
+        if way not in jobs:
+            folder = tmp_path_factory.mktemp("entered")
+            origin = Repository(shutil.copytree(template.folder, folder / "origin"))
+            jobs[way] = prepare(folder, origin, made_base, way)
+            assert jobs[way].agent(f"{TRAPS}{SHOW_LIMIT}")["result"]["exit_status"] == 0
+        return jobs[way]
+
+    yield find
+    for jobd in jobs.values():
+        jobd.call("kill")
+
+
+@pytest.fixture
+def jobd(request: pytest.FixtureRequest, entered: Callable[[str], Jobd]) -> Jobd:
+    """Such a job, on a machine that seals jobs if this one does, or of the kind that a test names."""
+    return entered(getattr(request, "param", "sealed" if SEALED else "unsealed"))
 
 
 def admit(jobd: Jobd, lasts_s: int = 60) -> None:
@@ -89,6 +112,7 @@ def leave(person: Terminal) -> int:
     return person.end()
 
 
+@either_way
 def test_a_person_is_in_the_worktree_with_the_jobs_environment_and_nothing_of_the_callers(jobd: Jobd) -> None:
     admit(jobd)
     person = enter(jobd, SECRET="hunter2", LD_LIBRARY_PATH="/x", SSH_AUTH_SOCK="/agent")
@@ -97,14 +121,18 @@ def test_a_person_is_in_the_worktree_with_the_jobs_environment_and_nothing_of_th
     assert person.ask("pwd; cat $PTQ_CONTEXT_FILE") == f"{jobd.worktree}\nWhat is known.\n"
     assert person.ask("echo $VIRTUAL_ENV ${PATH%%:*} $HOME") == f"{jobd.job.venv} {jobd.job.venv}/bin {jobd.job.home}\n"
     assert person.ask("env | grep -c -e hunter2 -e LD_LIB -e SSH_A") == "0\n"
-    assert person.ask("echo more >> a.txt; git status --short") == " M a.txt\n"
+    assert person.ask("echo more >> a.txt; git status --short a.txt") == " M a.txt\n"
+    # With a limit of 1 byte, Linux starts no program for core dumps, either. Nobody raises a limit of 0 again.
+    limit = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
+    limits = {jobd.poll("agent")["log"].decode(), person.ask(SHOW_LIMIT)}
+    assert limits == {f"Max core file size {limit} {limit} bytes \n"}, "crashed programs leave their memory"
     assert leave(person) == 0
     assert jobd.find("a.txt").read_text().endswith("more\n")
 
 
+@either_way
 def test_nothing_that_an_agent_planted_is_run_for_a_person(jobd: Jobd) -> None:
     sprung = jobd.job.output / "sprung"
-    assert jobd.agent(TRAPS)["result"]["exit_status"] == 0
     sprung.unlink(missing_ok=True)
     admit(jobd)
     person = enter(jobd, TERM="xterm")
@@ -124,27 +152,23 @@ def test_a_terminal_that_the_system_does_not_describe_gets_a_name_that_nobody_fo
     assert choose_terminal("../64/dumb", [str(tmp_path)]) == {"TERM": "dumb", "TERMINFO": str(tmp_path)}
 
 
-SHOW_LIMIT = "grep core /proc/self/limits | tr -s ' '"
-
-
-def test_no_program_of_a_job_leaves_its_memory_on_the_machine_when_it_crashes(jobd: Jobd) -> None:
-    """With a limit of 1 byte, Linux starts no program for core dumps, either. Nobody raises a limit of 0 again."""
-    limit = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
-    expected = f"Max core file size {limit} {limit} bytes \n"
-    assert jobd.agent(SHOW_LIMIT)["log"].decode() == expected
+@needs_cells
+def test_a_job_is_not_entered_while_its_agent_is_at_work_nor_with_its_worktree_put_elsewhere(
+    tmp_path: Path, repository: Repository, made_base: MadeBase
+) -> None:
+    jobd = prepare(tmp_path, repository, made_base, "sealed")
     admit(jobd)
-    person = enter(jobd)
-    assert person.ask(SHOW_LIMIT) == expected
-    assert leave(person) == 0
-
-
-def test_a_job_whose_agent_is_at_work_is_not_entered(jobd: Jobd) -> None:
-    admit(jobd)
-    jobd.start("sleep 60")
+    jobd.start('cd /; mv "$PTQ_WORKTREE" "$PTQ_WORKTREE.old"; ln -s / "$PTQ_WORKTREE"; echo moved; exec sleep 60')
+    wait_until(lambda: jobd.poll("agent")["log"] == b"moved\n")
     person = come(jobd)
     assert person.end() == 1
     assert "its agent is at work" in person.shown
     assert jobd.poll("agent")["state"] == "running"
+    jobd.call("stop")
+    jobd.wait("agent")
+    person = come(jobd)
+    assert person.end() == 1
+    assert "put something else in its place" in person.shown
 
 
 def test_of_two_people_one_is_in_a_job(jobd: Jobd) -> None:
@@ -163,27 +187,31 @@ ENDS: Mapping[str, Callable[[Terminal, Jobd], object]] = {
     "is cut off": lambda person, _: person.hang_up(),
     "is killed": lambda person, _: person.kill(),
     "is dismissed": lambda person, jobd: (jobd.call("dismiss"), person.end()),
-    "loses the job": lambda person, jobd: (jobd.call("clean"), person.end()),
 }
 
 
+def begin_stray(person: Terminal, mark: str) -> None:
+    """Begin a process that does what it can to outlive the session."""
+    stray = "import os, signal, time; os.fork() and os._exit(0); os.setsid(); signal.signal(1, 1); time.sleep(60)"
+    person.ask(f"env -i {sys.executable} -c '{stray}' {mark} < /dev/null > /dev/null 2>&1")
+    person.ask("trap '' HUP")
+    assert processes_with(mark)
+
+
+@either_way
 @pytest.mark.parametrize("end", ENDS)
 def test_what_a_person_began_ends_with_the_session(jobd: Jobd, tmp_path: Path, end: str) -> None:
     if end == "is killed" and not jobd.can_seal:
         pytest.skip("only a namespace ends with its first process")
     mark = f"stray-of-{tmp_path}"
-    stray = "import os, signal, time; os.fork() and os._exit(0); os.setsid(); signal.signal(1, 1); time.sleep(60)"
     admit(jobd)
     person = enter(jobd)
-    person.ask(f"env -i {sys.executable} -c '{stray}' {mark} < /dev/null > /dev/null 2>&1")
-    person.ask("trap '' HUP")
-    assert processes_with(mark)
+    begin_stray(person, mark)
     ENDS[end](person, jobd)
     wait_until(lambda: processes_with(mark) == [])
     wait_until(lambda: find_processes(jobd.job_id) == [])
-    if jobd.root.exists():
-        with jobd.job.tree_lock.open() as lock:
-            assert try_lock(lock.fileno())
+    with jobd.job.tree_lock.open() as lock:
+        assert try_lock(lock.fileno())
 
 
 def test_a_person_is_out_when_the_time_is_over(jobd: Jobd) -> None:
@@ -198,12 +226,11 @@ def test_a_person_is_out_when_the_time_is_over(jobd: Jobd) -> None:
 
 
 def test_without_a_hold_nobody_enters(jobd: Jobd) -> None:
+    admit(jobd)
+    jobd.call("dismiss")
     person = come(jobd)
     assert person.end() == 1
     assert "nobody has access to this job" in person.shown
-    admit(jobd)
-    jobd.call("dismiss")
-    assert come(jobd).end() == 1
 
 
 def test_a_key_runs_no_command_and_needs_a_terminal(jobd: Jobd) -> None:
@@ -218,16 +245,15 @@ def test_a_key_runs_no_command_and_needs_a_terminal(jobd: Jobd) -> None:
 
 
 @pytest.mark.parametrize("words", [["../../x"], ["0123456789\n"], [""], ["ABCDEF0123"]])
-def test_names_that_are_no_jobs_are_refused(jobd: Jobd, words: list[str]) -> None:
-    person = Terminal([sys.executable, "-I", str(jobd.program), "enter", str(jobd.workspace), *words], jobd.env)
-    assert person.end() == 1
-    assert "ten hexadecimal digits" in person.shown
+def test_names_that_are_no_jobs_are_refused(
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_enter(str(tmp_path), *words) == 1
+    assert "ten hexadecimal digits" in capsys.readouterr().err
 
 
 @needs_cells
-def test_a_job_reaches_no_terminal_but_its_own(tmp_path: Path, repository: Repository, home: Path) -> None:
-    jobd = Jobd(tmp_path, repository, {"HOME": str(home)})
-    assert jobd.prepare()["state"] == "done"
+def test_a_job_reaches_no_terminal_but_its_own(jobd: Jobd) -> None:
     admit(jobd)
     person = enter(jobd)
     seen = jobd.beside()
@@ -240,15 +266,15 @@ def test_a_job_reaches_no_terminal_but_its_own(tmp_path: Path, repository: Repos
 def test_much_is_pasted_and_much_is_shown_at_once(jobd: Jobd) -> None:
     admit(jobd)
     person = enter(jobd)
-    person.type("tee pasted | sed 's/^/got /'")
+    person.type("tee $TMPDIR/pasted | sed 's/^/got /'")
     lines = [f"line {number} " + "x" * 60 for number in range(2_000)]
     for line in lines:
         person.type(line)
     person.wait_for("got line 1999")
     person.type("\x04")
-    assert person.ask("wc -l < pasted").split()[-1] == "2000"
+    assert person.ask("wc -l < $TMPDIR/pasted").split()[-1] == "2000"
     leave(person)
-    assert jobd.find("pasted").read_text().splitlines() == lines
+    assert (jobd.job.tmp / "pasted").read_text().splitlines() == lines
 
 
 def test_the_terminal_is_as_large_as_the_persons_also_when_that_changes(jobd: Jobd) -> None:
@@ -262,38 +288,34 @@ def test_the_terminal_is_as_large_as_the_persons_also_when_that_changes(jobd: Jo
     leave(person)
 
 
-def test_a_worktree_that_the_agent_put_elsewhere_is_not_entered(jobd: Jobd) -> None:
-    admit(jobd)
-    jobd.agent('cd /; mv "$PTQ_WORKTREE" "$PTQ_WORKTREE.old"; ln -s / "$PTQ_WORKTREE"')
-    person = come(jobd)
-    assert person.end() == 1
-    assert "put something else in its place" in person.shown
-
-
-def test_a_link_in_the_place_of_a_file_of_ours_is_not_followed(unsealed: Jobd, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_file_of_ours_is_not_followed(jobd_without_base: Jobd, tmp_path: Path) -> None:
+    jobd = jobd_without_base
+    jobd.job.make_folders()
     precious = tmp_path / "precious"
     precious.write_text("kept")
-    unsealed.prepare()
-    plant = f"for number in $(seq $1 $2); do ln -s {precious} notice.txt.$number.part; done"
-    near = int(subprocess.run(["sh", "-c", "echo $$"], check=True, capture_output=True).stdout)
-    subprocess.run(["sh", "-c", plant, "sh", str(near), str(near + 500)], cwd=unsealed.root, check=True)
-    unsealed.ask("notify", text="hello")
+    (jobd.root / f"notice.txt.{os.getpid()}.part").symlink_to(precious)
+    assert notify(json.loads(jobd.body(text="hello"))) == {"written": False}
     assert precious.read_text() == "kept"
 
 
 # The environment passes to the job that follows
 
 
-def test_what_a_person_changed_is_collected_as_the_next_jobs(jobd: Jobd) -> None:
+@pytest.mark.parametrize("way", ["sealed", "unsealed"])
+def test_what_a_person_changed_is_collected_as_the_next_jobs_who_is_still_in_is_put_out(
+    tmp_path: Path, repository: Repository, made_base: MadeBase, way: str
+) -> None:
+    jobd = prepare(tmp_path, repository, made_base, way)
     jobd.agent("echo agent > a.txt; echo told > $PTQ_OUTPUT_DIR/report.md")
     assert jobd.collect()["state"] == "done"
     admit(jobd)
     person = enter(jobd)
     person.ask("echo person > b.txt; echo new > n.txt")
-    leave(person)
     later = jobd.beside()
-    for _ in range(2):
-        assert later.call("adopt", earlier=jobd.job_id) == {"ok": True}
+    assert later.call("adopt", earlier=jobd.job_id) == {"ok": True}
+    person.end()
+    assert find_processes(jobd.job_id) == []
+    assert later.call("adopt", earlier=jobd.job_id) == {"ok": True}
     assert later.collect()["state"] == "done"
     result = later.result()
     assert {change["path"] for change in result["changes"]} == {"a.txt", "b.txt", "n.txt"}
@@ -303,21 +325,16 @@ def test_what_a_person_changed_is_collected_as_the_next_jobs(jobd: Jobd) -> None
     assert jobd.ask("prepare", **jobd.prepare_request())["error"] == "ended"
     assert jobd.ask("start", **start)["ok"] is False
     assert come(jobd).end() == 1, "the key led into the earlier job"
-    later.call("clean")
+    expect_job_to_take_everybody_with_it(later, f"stray-of-{tmp_path}")
 
 
-def test_a_person_who_is_still_in_when_the_job_passes_on_is_put_out(jobd: Jobd) -> None:
+def expect_job_to_take_everybody_with_it(jobd: Jobd, mark: str) -> None:
     admit(jobd)
     person = enter(jobd)
-    later = jobd.beside()
-    later.call("adopt", earlier=jobd.job_id)
-    person.end()
-    assert find_processes(jobd.job_id) == []
-    later.call("clean")
-
-
-def test_an_environment_that_is_gone_is_not_adopted(jobd: Jobd) -> None:
-    later = jobd.beside()
+    begin_stray(person, mark)
     jobd.call("clean")
-    assert later.ask("adopt", earlier=jobd.job_id)["error"] == "gone"
+    person.end()
+    wait_until(lambda: processes_with(mark) == [])
+    wait_until(lambda: find_processes(jobd.job_id) == [])
+    assert jobd.beside().ask("adopt", earlier=jobd.job_id)["error"] == "gone"
     assert [*(jobd.workspace / "jobs").iterdir()] == []
