@@ -13,11 +13,12 @@ import os
 import pwd
 import re
 import shlex
+import shutil
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,7 +27,7 @@ import pytest
 from runner.jobd.files import Failure
 from runner.jobd.git import find_git_folders
 from runner.jobd.sandbox import landlock, namespaces, sandbox, syscalls
-from runner.jobd.sandbox.processes import find_processes
+from runner.jobd.sandbox.processes import find_processes, kill_processes
 from runner.jobd.sandbox.tools import choose_named, find_tools
 from tests.support import lesser_kernel, refused_calls
 from tests.support.jobd import COLLECT, Jobd, Repository, find_first, processes_with, wait_until
@@ -41,18 +42,19 @@ needs_cells = pytest.mark.skipif(
     not SEALED, reason=f"this machine seals no jobs: {namespaces.describe_sandbox(MISSING)}"
 )
 
-SECRET = "hunter2"
+SECRET, PART = "hunter2", "tool at work\n"
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """The account's home: a key, and a program of its own."""
-    home = tmp_path / "account"
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The account's home: a key, and a program of its own. Beside it is the service's folder."""
+    home = tmp_path_factory.mktemp("machine") / "account"
     for path, text, mode in [
         (".ssh/id_ed25519", SECRET, 0o600),
         (".local/share/tool/versions/1/tool", "#!/bin/sh\ncat $(dirname $(readlink -f $0))/part\n", 0o755),
-        (".local/share/tool/versions/1/part", "tool at work\n", 0o644),
+        (".local/share/tool/versions/1/part", PART, 0o644),
         (".local/share/keyrings/login", SECRET, 0o600),
+        ("../service/ptq.toml", SECRET, 0o600),
     ]:
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         (home / path).write_text(text)
@@ -62,19 +64,29 @@ def home(tmp_path: Path) -> Path:
     return home
 
 
-@pytest.fixture
-def victim(tmp_path: Path, repository: Repository, made_base: MadeBase, home: Path) -> Iterator[Jobd]:
-    """A job at work on the same machine, with a file of its own in each place that everybody knows."""
-    jobd = Jobd(tmp_path, repository, {"HOME": str(home), "PATH": f"{home}/.local/bin:{os.environ['PATH']}"})
+@pytest.fixture(scope="module")
+def victim(template: Repository, made_base: MadeBase, home: Path) -> Iterator[Jobd]:
+    """A job at work, with a file of its own in each place that everybody knows. All tests with it share its machine."""
+    origin = Repository(shutil.copytree(template.folder, home.parent / "origin"))
+    jobd = Jobd(home.parent, origin, {"HOME": str(home), "PATH": f"{home}/.local/bin:{os.environ['PATH']}"})
     made_base.lay_out(jobd)
     jobd.prepare()
+    (jobd.workspace / "repos" / "other").mkdir()
     mine = "echo mine > /tmp/victim-$PTQ_JOB_ID; echo mine > /dev/shm/victim-$PTQ_JOB_ID"
-    jobd.start(f"{mine}; echo ready; exec sleep 60", timeout_s=60)
+    jobd.start(f"{mine}; echo ready; exec sleep 600", timeout_s=600)
     wait_until(lambda: jobd.poll("agent")["log"] == b"ready\n")
     yield jobd
-    jobd.call("kill")
-    for folder in ("/tmp", "/dev/shm"):
-        Path(folder, f"victim-{jobd.job_id}").unlink(missing_ok=True)
+    for folder in (jobd.workspace / "jobs").iterdir():
+        kill_processes(folder.name)
+
+
+@pytest.fixture
+def hostile(victim: Jobd) -> Iterator[Jobd]:
+    """A job beside the victim, which is still at work in the end."""
+    jobd = victim.beside()
+    yield jobd
+    assert victim.poll("agent")["state"] == "running"
+    assert jobd.call("clean") == {"ok": True}
 
 
 NEW_ROOT = """
@@ -133,7 +145,7 @@ NOTHING_TO_TAKE_AWAY = ("taken away", "second look", "by a way around", "by a ro
 
 def attack(jobd: Jobd, victim: Jobd, home: Path, names: Sequence[str]) -> dict[str, int]:
     """How each deed of one hostile job ends."""
-    (sleeper,) = (pid for pid in map(int, victims_of(victim)) if read_words(pid)[:2] == [b"sleep", b"60"])
+    (sleeper,) = (pid for pid in map(int, victims_of(victim)) if read_words(pid)[:2] == [b"sleep", b"600"])
     jobd.prepare(private=[str(home.parent / "service")])
     script = f"""
         export home={home} jobs={jobd.workspace / "jobs"} victim={victim.job_id} victim_pid={sleeper}
@@ -165,34 +177,31 @@ def read_words(pid: int) -> list[bytes]:
     return []
 
 
-@pytest.fixture
-def hostile(victim: Jobd, home: Path) -> Jobd:
-    (home.parent / "service").mkdir()
-    (home.parent / "service" / "ptq.toml").write_text(SECRET)
-    (victim.workspace / "repos" / "other").mkdir()
-    return victim.beside()
-
-
 @needs_cells
 def test_a_hostile_job_gets_nowhere(hostile: Jobd, victim: Jobd, home: Path) -> None:
     ends = attack(hostile, victim, home, [*ATTACKS])
     assert [*ends] == [*ATTACKS]
     assert [name for name, status in ends.items() if status == 0] == []
-    assert victim.poll("agent")["state"] == "running"
 
 
 def test_the_same_job_gets_everywhere_on_a_machine_that_seals_none(hostile: Jobd, victim: Jobd, home: Path) -> None:
-    for folder in ("/tmp", "/dev/shm"):  # The victim has a cell, and its own lie in it.
-        Path(folder, f"victim-{victim.job_id}").touch()
+    theirs = [Path(folder, f"victim-{victim.job_id}") for folder in ("/tmp", "/dev/shm")]
+    for path in theirs:  # The victim has a cell, and its own lie in it.
+        path.touch()
     hostile.can_seal = False
     (hostile.workspace / "sealed").unlink(missing_ok=True)  # As an operator does who accepts this.
     names = [name for name in ATTACKS if not any(word in name for word in NOTHING_TO_TAKE_AWAY)]
-    assert attack(hostile, victim, home, names) == dict.fromkeys(names, 0)
+    try:
+        assert attack(hostile, victim, home, names) == dict.fromkeys(names, 0)
+    finally:
+        (home / ".local/share/tool/versions/1/part").write_text(PART)
+        for path in theirs:
+            path.unlink()
 
 
 @needs_cells
-def test_a_job_has_its_tools_its_git_and_its_folders(victim: Jobd) -> None:
-    jobd = victim.beside()
+def test_a_job_has_its_tools_its_git_and_its_folders(hostile: Jobd) -> None:
+    jobd = hostile
     # Where our own Python lies below /tmp, that has to be seen, and nothing is kept there.
     tmp = "$TMPDIR" if sys.executable.startswith("/tmp/") else "/tmp"
     prepared = jobd.prepare(setup=[f"echo kept > {tmp}/kept"])
@@ -220,11 +229,10 @@ def test_nothing_outlives_the_namespace_whose_first_process_is_killed(jobd: Jobd
 
 
 @needs_cells
-@pytest.mark.parametrize("network", ["host", "none"])
-def test_what_a_job_leaves_in_var_tmp_is_its_own_and_goes_with_it(jobd: Jobd, network: str) -> None:
+def test_what_a_job_leaves_in_var_tmp_is_its_own_and_goes_with_it(jobd: Jobd) -> None:
     left = f"/var/tmp/left-by-{jobd.job_id}"
     # Not by a path: what an operator's command names is not hidden.
-    jobd.prepare(network=network, setup=["cd /var/tmp; echo base > left-by-base"])
+    jobd.prepare(setup=["cd /var/tmp; echo base > left-by-base"])
     jobd.start("cd /var/tmp; ls; echo mine > left-by-$PTQ_JOB_ID; cat /tmp/left-by-$PTQ_JOB_ID; ls -ld . | cut -c1-10")
     assert jobd.wait("agent")["log"] == b"left-by-base\nmine\ndrwx------\n"
     jobd.collect(lint=["ls /var/tmp > listed"])
@@ -232,40 +240,11 @@ def test_what_a_job_leaves_in_var_tmp_is_its_own_and_goes_with_it(jobd: Jobd, ne
     assert not Path(left).exists()
     assert (jobd.root / "tmp" / Path(left).name).exists(), "where it counts among what the job has written"
     other = jobd.beside()
-    other.prepare(network=network)
+    other.prepare()
     assert other.agent("ls -A /var/tmp")["log"] == b""
     other.call("clean")
     assert jobd.call("clean") == {"ok": True}
     assert not (jobd.root / "tmp").exists()
-
-
-@needs_cells
-def test_what_a_job_writes_to_var_tmp_counts_among_what_it_may_write(jobd: Jobd) -> None:
-    jobd.prepare()
-    ended = jobd.agent("cd /var/tmp; head -c 4000000 /dev/urandom > x; sleep 60", max_disk_bytes=2_000_000)
-    assert "bytes to its machine's disk" in ended["result"]["objection"]
-
-
-@needs_cells
-@pytest.mark.skipif(not os.access("/var", os.W_OK), reason="only root can make a folder of the system's")
-def test_a_systems_folder_that_is_open_to_everybody_is_hidden(jobd: Jobd) -> None:
-    with TemporaryDirectory(prefix="ptq-crash-", dir="/var") as name:
-        folder = Path(name)
-        folder.chmod(0o1777)
-        (folder / "of-another").touch()
-        jobd.prepare()
-        log = jobd.agent(f'cd /var; cd ptq-crash-"{folder.name[10:]}"; ls -A; touch x || echo refused')["log"]
-        assert (b"of-another" in log, log.endswith(b"refused\n")) == (False, True)
-        assert [path.name for path in folder.iterdir()] == ["of-another"]
-
-
-@needs_cells
-def test_nothing_that_everybody_may_write_to_is_left_in_a_jobs_sight(jobd: Jobd) -> None:
-    jobd.prepare()
-    # Folders of this machine alone are not looked for: they may hold anything, and be large.
-    find = "find /var /dev /run /etc /usr/local /home -xdev -type d -perm -0002 2>/dev/null"
-    own = {"/dev/shm", "/dev/mqueue"}
-    assert {*jobd.agent(f"{find} || true")["log"].decode().split()} <= own
 
 
 KEYRING = """
@@ -284,9 +263,12 @@ def test_a_job_reaches_no_key_in_the_keyring_of_its_machines_session(jobd: Jobd)
     if libc.syscall(250, 1, None) < 0 or libc.syscall(248, b"user", name.encode(), b"secret", 6, -3) < 0:
         pytest.skip("this machine has no keyrings for us")
     jobd.is_warm = False  # A program that was started earlier has the keyring of before.
-    for one in (jobd, jobd.beside()):
-        one.prepare()
-        assert one.agent(f'{sys.executable} - {name} < "$PTQ_PROMPT_FILE"', prompt=KEYRING)["log"] == b"nothing\n"
+    command = f'{sys.executable} - {name} < "$PTQ_PROMPT_FILE"'
+    jobd.prepare()
+    assert jobd.agent(command, prompt=KEYRING)["log"] == b"nothing\n"
+    # What the agent has left there is not found either.
+    command = command.replace("$PTQ_PROMPT_FILE", str(jobd.root / "prompt.md"))
+    assert b"\nnothing\n" in jobd.collect(lint=[command])["log"]
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="its system calls have other numbers")
@@ -305,90 +287,61 @@ def test_the_kernel_itself_finds_no_key_of_the_login_for_a_job() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-@needs_cells
-@pytest.mark.parametrize("kind", [os.uname().machine, "i386"])
-def test_a_job_makes_no_keys_and_holds_up_nobody_who_opens_a_file(jobd: Jobd, kind: str) -> None:
-    if kind not in refused_calls.ANSWERS or (kind == "i386" and os.uname().machine != "x86_64"):
-        pytest.skip("this machine makes no such calls")
-    jobd.prepare()
-    program = refused_calls.PROGRAM
-    log = jobd.agent(f'{sys.executable} - {kind} < "$PTQ_PROMPT_FILE" || echo ended', prompt=program)["log"].decode()
-    if kind == "i386" and log.endswith("ended\n"):
-        pytest.skip("this machine runs no programs of i386")
-    assert log == refused_calls.ANSWERS[kind]
+SHOW_CONTROLS = 'for it in $CONTROLS; do ls -A "$it" || touch "$it/x" || echo refused; done 2> /dev/null\n'
+
+
+def name_controls(jobd: Jobd) -> dict[str, str]:
+    """Both paths of the job's control files."""
+    return {"CONTROLS": f"{jobd.control} {jobd.control.resolve()}"}
 
 
 @needs_cells
-def test_debuggers_namespaces_and_filters_of_a_jobs_own_work(jobd: Jobd) -> None:
-    jobd.prepare()
-    tries = {
-        "strace": "strace -f -o $TMPDIR/trace sh -c true",
-        "gdb": "gdb -batch -ex run -ex 'p $_exitcode' $(command -v sh) < /dev/null | grep -F '= 0'",
-        "unshare": "unshare -Um --fork --pid sh -c true",
-        sys.executable: f"{sys.executable} $PTQ_PROMPT_FILE unshare 1 -c 'print()'",
-    }
-    script = "".join(
-        f'if command -v {program} > /dev/null; then ( {words} ) > "$TMPDIR/log" 2>&1 || cat "$TMPDIR/log"; fi\n'
-        for program, words in tries.items()
-    )
-    filtered = Path(lesser_kernel.__file__).read_text()
-    assert jobd.agent(f"{script}echo done", prompt=filtered)["log"].decode() == "done\n"
-
-
-@needs_cells
-@pytest.mark.parametrize("linked", ["jobs", "repos"])
-def test_a_folder_of_the_workspace_on_another_disk_is_hidden_too(
-    jobd_without_base: Jobd, tmp_path: Path, linked: str
-) -> None:
+def test_folders_of_the_workspace_on_another_disk_are_hidden_too(jobd_without_base: Jobd, tmp_path: Path) -> None:
     victim = jobd_without_base
-    elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "of-others").mkdir(parents=True)
-    if (victim.workspace / linked).exists():
-        (victim.workspace / linked).rename(elsewhere / "before")
-    (victim.workspace / linked).symlink_to(elsewhere)
+    look = "git log -1 --format=%s > /dev/null\n"
+    for linked in ("jobs", "repos"):
+        elsewhere = tmp_path / f"elsewhere-{linked}"
+        (elsewhere / "of-others").mkdir(parents=True)
+        (victim.workspace / linked).symlink_to(elsewhere)
+        look += f"ls -A {shlex.quote(str(elsewhere))} || echo hidden\n"
     assert victim.prepare()["state"] == "done"
-    look = f"git log -1 --format=%s > /dev/null; ls -A {shlex.quote(str(elsewhere))} || echo hidden"
-    log = victim.agent('. "$PTQ_PROMPT_FILE"', prompt=look)["log"].decode()
+    agent = victim.agent('. "$PTQ_PROMPT_FILE"', prompt=f"{look}{SHOW_CONTROLS}", env=name_controls(victim))
+    log = agent["log"].decode()
     assert "of-others" not in log, log
+    assert log.endswith("refused\nrefused\n")
     assert victim.call("clean") == {"ok": True}
 
 
 @needs_cells
-@pytest.mark.parametrize("linked", ["jobs", "."])
-def test_control_files_are_hidden_at_both_paths_if_a_folder_on_the_way_to_them_is_a_link(
-    jobd_without_base: Jobd, tmp_path: Path, linked: str
+def test_control_files_are_hidden_at_both_paths_if_the_workspace_is_a_link(
+    jobd_without_base: Jobd, tmp_path: Path
 ) -> None:
     victim = jobd_without_base
-    folder, elsewhere = victim.workspace / linked, tmp_path / "elsewhere"
     victim.env["HOME"] = str(tmp_path)  # A link in a hidden folder is hidden with it.
-    folder.mkdir(exist_ok=True)
-    folder.rename(elsewhere)
-    folder.symlink_to(elsewhere)
+    victim.workspace.rename(tmp_path / "elsewhere")
+    victim.workspace.symlink_to(tmp_path / "elsewhere")
     assert victim.prepare()["state"] == "done"
-    controls = f"{victim.control} {victim.control.resolve()}"
-    look = 'for it in $CONTROLS; do ls -A "$it" || touch "$it/x" || echo refused; done 2> /dev/null'
-    assert victim.agent(look, env={"CONTROLS": controls})["log"] == b"refused\nrefused\n"
+    assert victim.agent(SHOW_CONTROLS, env=name_controls(victim))["log"] == b"refused\nrefused\n"
     assert victim.call("clean") == {"ok": True}
 
 
 @needs_cells
-def test_a_link_in_place_of_the_output_shows_no_other_jobs_worklog(victim: Jobd) -> None:
-    jobd = victim.beside()
+def test_a_link_in_place_of_the_output_shows_no_other_jobs_worklog(hostile: Jobd, victim: Jobd) -> None:
+    jobd = hostile
     jobd.prepare()
     (victim.root / "output" / "worklog.md").write_text("# What the victim found\n")
     swap = 'cd "$PTQ_OUTPUT_DIR/.."; rmdir output; ln -s "../../$1/files/output" output; echo done; exec sleep 60'
     jobd.start(f"sh -c {shlex.quote(swap)} x {victim.job_id}", timeout_s=60)
     wait_until(lambda: jobd.poll("agent")["log"] == b"done\n")
     assert jobd.poll("agent", worklog_limit=1_000)["worklog"] is None
-    jobd.call("kill")
 
 
 @needs_cells
 def test_jobds_own_work_on_a_jobs_files_sees_what_the_job_sees(
-    victim: Jobd, home: Path, monkeypatch: pytest.MonkeyPatch
+    hostile: Jobd, victim: Jobd, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(home))
-    jobd = victim.beside()
+    jobd = hostile
     assert jobd.prepare()["state"] == "done"
     (jobd.root / "output" / "report.md").write_text("mine")
     hidden = [home / ".ssh" / "id_ed25519", victim.root, victim.control, jobd.control / "environment.json"]
@@ -423,16 +376,19 @@ class HeldFile:
 
 @needs_cells
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_folder_that_becomes_a_link_while_git_reads_it_leads_to_no_other_job(victim: Jobd, sealed: bool) -> None:
+def test_a_folder_that_becomes_a_link_while_git_reads_it_leads_to_no_other_job(
+    hostile: Jobd, victim: Jobd, sealed: bool
+) -> None:
     """As another job can do it that has got this folder's descriptor. Git has looked at the folder already."""
     (victim.root / "output" / "report.md").write_text(SECRET)
-    jobd = victim.beside()
+    jobd = hostile
     jobd.can_seal = sealed
     if not sealed:
         (jobd.workspace / "sealed").unlink(missing_ok=True)
     way = "copy" if sealed else "slot"
     assert jobd.prepare(ways=[way])["state"] == "done"
-    jobd.agent("mkdir d; echo mine > d/a; echo mine > d/report.md")
+    for name in ("a", "report.md"):
+        jobd.write(f"d/{name}", "mine\n")
     folder = jobd.find("d")
     with closing(HeldFile(folder / "a")) as file:
         jobd.call("collect", **{"base_commit": jobd.repository.git("rev-parse", "main"), **COLLECT})
@@ -444,29 +400,11 @@ def test_a_folder_that_becomes_a_link_while_git_reads_it_leads_to_no_other_job(v
     assert (SECRET.encode() in contents) is not sealed
 
 
-LISTEN = """
-import socket, sys, threading
-server = socket.create_server(("127.0.0.1", 0))
-threading.Thread(target=server.accept, daemon=True).start()
-socket.create_connection(server.getsockname(), 5)
-print("own loopback works")
-for address in sys.argv[1:]:
-    try:
-        if address.isdigit():
-            socket.create_connection(("127.0.0.1", int(address)), 5)
-        else:
-            socket.socket(socket.AF_UNIX).connect("\\0" + address)
-        print("reached")
-    except OSError as error:
-        print(error.strerror)
-"""
-
-
 @needs_cells
 def test_a_job_without_a_network_reaches_a_socket_that_lies_in_its_own_folder_and_no_siblings(
-    victim: Jobd, tmp_path: Path
+    hostile: Jobd, victim: Jobd, tmp_path: Path
 ) -> None:
-    jobd = victim.beside()
+    jobd = hostile
     jobd.prepare(network="none")
     speak = (
         "import os, socket, sys; os.chdir(sys.argv[1]); one = socket.socket(socket.AF_UNIX); "
@@ -486,21 +424,6 @@ def test_a_job_without_a_network_reaches_a_socket_that_lies_in_its_own_folder_an
         log = jobd.wait("agent")["log"].decode()
     assert log.startswith("reached\n")
     assert "FileNotFoundError" in log
-
-
-@needs_cells
-@pytest.mark.parametrize("network", ["host", "none"])
-def test_without_a_network_a_job_reaches_nothing_but_itself(jobd: Jobd, network: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as abstract:
-        abstract.bind(f"\0job-{jobd.job_id}")
-        abstract.listen()
-        jobd.prepare(network=network)
-        port = server.getsockname()[1]
-        log = jobd.agent(f"{sys.executable} - {port} job-{jobd.job_id} <<'END'\n{LISTEN}END")["log"].decode()
-    works, *rest = log.splitlines()
-    assert works == "own loopback works", log
-    refused = "Operation not permitted" if landlock.can_scope_sockets() else "reached"
-    assert rest == (["reached", refused] if network == "host" else ["Connection refused"] * 2)
 
 
 TALK = """
@@ -535,33 +458,230 @@ def test_a_job_with_the_machines_network_reaches_its_own_abstract_sockets_and_no
     sibling.call("kill")
 
 
+# What one job sees
+
+
+LISTEN = """
+import socket, sys, threading
+server = socket.create_server(("127.0.0.1", 0))
+threading.Thread(target=server.accept, daemon=True).start()
+socket.create_connection(server.getsockname(), 5)
+print("own loopback works")
+for address in sys.argv[1:]:
+    try:
+        if address.isdigit():
+            socket.create_connection(("127.0.0.1", int(address)), 5)
+        else:
+            socket.socket(socket.AF_UNIX).connect("\\0" + address)
+        print("reached")
+    except OSError as error:
+        print(error.strerror)
+"""
+
+MACHINE_CALLS = [kind for kind in (os.uname().machine, "i386") if kind in refused_calls.ANSWERS]
+DEBUGGERS = {
+    "strace": "strace -f -o $TMPDIR/trace sh -c true",
+    "gdb": "gdb -batch -ex run -ex 'p $_exitcode' $(command -v sh) < /dev/null | grep -F '= 0'",
+    "unshare": "unshare -Um --fork --pid sh -c true",
+    sys.executable: f"{sys.executable} $TMPDIR/filter.py unshare 1 -c 'print()'",
+}
+LOOKS = {
+    "folders that are open to everybody": (
+        # Folders of this machine alone are not looked for: they may hold anything, and be large.
+        "find /var /dev /run /etc /usr/local /home -xdev -type d -perm -0002 2> /dev/null"
+    ),
+    "homes": "python3 -c 'import os, pwd; print(*os.listdir(pwd.getpwuid(os.getuid()).pw_dir))'",
+    # Root needs no capability to do so. The command writes what is there already.
+    "settings of the kernel": (
+        'now=$(cat /proc/sys/kernel/core_pattern); echo "$now" > /proc/sys/kernel/core_pattern && echo written'
+    ),
+    "what is writable in sys": "awk '$5 ~ \"^/sys(/|$)\" && $6 !~ /^ro/ { print $5 }' /proc/self/mountinfo",
+    "fuse": "true 3<> /dev/fuse && echo opened",
+    **{
+        f"calls of {kind}": f"{sys.executable} - {kind} <<'END' || echo ended\n{refused_calls.PROGRAM}\nEND\n"
+        for kind in MACHINE_CALLS
+    },
+    "debuggers": f"cat > $TMPDIR/filter.py <<'END'\n{Path(lesser_kernel.__file__).read_text()}\nEND\n"
+    + "".join(
+        f'if command -v {program} > /dev/null; then ( {words} ) > "$TMPDIR/log" 2>&1 || cat "$TMPDIR/log"; fi\n'
+        for program, words in DEBUGGERS.items()
+    ),
+    "a namespace's lack of vsock": (
+        f"{sys.executable} -c 'import socket; socket.socket(socket.AF_VSOCK)' && echo made; "
+        ": < /dev/vsock && echo opened"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def see(
+    tmp_path_factory: pytest.TempPathFactory, template: Repository, made_base: MadeBase
+) -> Iterator[Callable[[str], Mapping[str, str]]]:
+    """What each look shows to a job with the machine's network, and to one without: all at once, for all tests."""
+    folder = tmp_path_factory.mktemp("seeing")
+    machine = Jobd(folder, Repository(shutil.copytree(template.folder, folder / "origin")), {"HOME": "/nonexistent"})
+    made_base.lay_out(machine)
+    found: dict[str, Mapping[str, str]] = {}
+
+    def see(network: str) -> Mapping[str, str]:
+        if network not in found:
+            found[network] = look_around(machine.beside(), network)
+        return found[network]
+
+    yield see
+    for job in (machine.workspace / "jobs").iterdir():
+        kill_processes(job.name)
+
+
+def look_around(jobd: Jobd, network: str) -> Mapping[str, str]:
+    with (
+        open_system_folder() as folder,
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.socket(socket.AF_UNIX) as abstract,
+    ):
+        abstract.bind(f"\0job-{jobd.job_id}")
+        abstract.listen()
+        looks = {
+            **LOOKS,
+            "a system's folder": f"cd '{folder}'; ls -A; touch x || echo refused",
+            "sockets": f"{sys.executable} - {server.getsockname()[1]} job-{jobd.job_id} <<'END'\n{LISTEN}\nEND\n",
+        }
+        # As a prompt: what an operator's command names is not hidden.
+        script = "".join(
+            f"sh -c {shlex.quote(look)} > $TMPDIR/look-{number} 2>&1\n" for number, look in enumerate(looks.values())
+        )
+        assert jobd.prepare(network=network)["state"] == "done"
+        ended = jobd.agent('. "$PTQ_PROMPT_FILE" || true', prompt=f"set +e\n{script}")
+        assert ended["result"]["exit_status"] == 0, ended["log"]
+        assert not folder or [path.name for path in folder.iterdir()] == ["of-another"]
+    return {name: (jobd.root / "tmp" / f"look-{number}").read_text() for number, name in enumerate(looks)}
+
+
+@contextmanager
+def open_system_folder() -> Iterator[Path | None]:
+    """A folder of the system that is open to everybody, such as `/var/crash`. Only root can make one."""
+    if not os.access("/var", os.W_OK):
+        yield None
+        return
+    with TemporaryDirectory(prefix="ptq-crash-", dir="/var") as name:
+        folder = Path(name)
+        folder.chmod(0o1777)
+        (folder / "of-another").touch()
+        yield folder
+
+
+See = Callable[[str], Mapping[str, str]]
+
+
+@needs_cells
+@pytest.mark.skipif(not os.access("/var", os.W_OK), reason="only root can make a folder of the system's")
+def test_a_systems_folder_that_is_open_to_everybody_is_hidden(see: See) -> None:
+    seen = see("host")["a system's folder"]
+    assert ("of-another" in seen, seen.endswith("refused\n")) == (False, True)
+
+
+@needs_cells
+def test_nothing_that_everybody_may_write_to_is_left_in_a_jobs_sight(see: See) -> None:
+    assert {*see("host")["folders that are open to everybody"].split()} <= {"/dev/shm", "/dev/mqueue"}
+
+
+@needs_cells
+def test_the_accounts_real_home_is_hidden_whatever_the_environment_says(see: See) -> None:
+    hidden = next(Path(pwd.getpwuid(os.getuid()).pw_dir).glob(".[!.]*rc"), None)
+    seen = see("host")["homes"]
+    assert "Error" not in seen
+    assert hidden is None or hidden.name not in seen.split()
+
+
+@needs_cells
+@pytest.mark.skipif(bool(os.getuid()), reason="only root can write there at all")
+def test_no_command_changes_a_setting_of_the_kernel(see: See) -> None:
+    assert "written" not in see("host")["settings of the kernel"]
+
+
+@needs_cells
+def test_no_command_changes_what_the_kernel_shows_in_sys(see: See) -> None:
+    assert see("host")["what is writable in sys"] == ""
+
+
+@needs_cells
+@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="this account cannot open it, nor does it exist here")
+def test_a_job_makes_no_fuse_file_system(see: See) -> None:
+    seen = see("host")["fuse"]
+    assert "/dev/fuse" in seen
+    assert "opened" not in seen
+
+
+@needs_cells
+@pytest.mark.parametrize("kind", MACHINE_CALLS)
+def test_a_job_makes_no_keys_and_holds_up_nobody_who_opens_a_file(see: See, kind: str) -> None:
+    seen = see("host")[f"calls of {kind}"]
+    if kind == "i386" and seen.endswith("ended\n"):
+        pytest.skip("this machine runs no programs of i386")
+    assert seen == refused_calls.ANSWERS[kind]
+
+
+@needs_cells
+def test_debuggers_namespaces_and_filters_of_a_jobs_own_work(see: See) -> None:
+    assert see("host")["debuggers"] == ""
+
+
+@needs_cells
+@pytest.mark.parametrize("network", ["host", "none"])
+def test_without_a_network_a_job_reaches_nothing_but_itself(see: See, network: str) -> None:
+    works, *rest = see(network)["sockets"].splitlines()
+    assert works == "own loopback works", rest
+    refused = "Operation not permitted" if landlock.can_scope_sockets() else "reached"
+    assert rest == (["reached", refused] if network == "host" else ["Connection refused"] * 2)
+
+
 @needs_cells
 @pytest.mark.skipif(not syscalls.can_filter(), reason="there is no filter for this kind of machine")
 @pytest.mark.parametrize("network", ["host", "none"])
-def test_without_a_network_a_job_has_no_way_to_others_on_its_host_beside_networks(jobd: Jobd, network: str) -> None:
+def test_without_a_network_a_job_has_no_way_to_others_on_its_host_beside_networks(see: See, network: str) -> None:
     """A namespace contains neither AF_VSOCK nor its device."""
-    jobd.prepare(network=network)
-    look = "import socket; socket.socket(socket.AF_VSOCK)"
-    log = jobd.agent(f"{sys.executable} -c '{look}' && echo made; : < /dev/vsock && echo opened; true")["log"].decode()
-    if network == "host" and not ("made" in log and "opened" in log):
+    seen = see(network)["a namespace's lack of vsock"].splitlines()
+    if network == "host" and not {"made", "opened"}.issubset(seen):
         pytest.skip("this machine has no such sockets")
-    assert ("made" in log, "opened" in log) == ((True, True) if network == "host" else (False, False))
+    assert ("made" in seen, "opened" in seen) == ((True, True) if network == "host" else (False, False))
 
 
 # What a machine cannot do
 
 
+has_known_calls = pytest.mark.skipif(
+    os.uname().machine not in ("x86_64", "aarch64"), reason="its system calls have other numbers"
+)
+
+
 @needs_cells
-@pytest.mark.skipif(os.uname().machine not in ("x86_64", "aarch64"), reason="its system calls have other numbers")
-@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
-def test_a_job_writes_nowhere_else_where_the_kernel_cannot_close_all_mounts_at_once(
-    jobd: Jobd, tmp_path: Path, error: int
-) -> None:
-    jobd.python = lesser_kernel.write_interpreter(tmp_path, "mount_setattr", error)
+@has_known_calls
+def test_a_job_writes_nowhere_else_where_the_kernel_cannot_close_all_mounts_at_once(jobd: Jobd, tmp_path: Path) -> None:
+    jobd.python = lesser_kernel.write_interpreter(tmp_path, "mount_setattr", errno.EPERM)
     assert jobd.prepare()["state"] == "done"
     log = jobd.agent(f"touch {tmp_path}/x || touch /sys/x || touch mine /tmp/mine && echo done")["log"].decode()
     assert log.count("Read-only file system") == 2, log
     assert log.endswith("done\n")
+
+
+@needs_cells
+@has_known_calls
+@pytest.mark.parametrize("error", [errno.ENOSYS, errno.EPERM])
+def test_all_mounts_are_closed_one_by_one_where_the_kernel_cannot_close_them_at_once(
+    tmp_path: Path, error: int
+) -> None:
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            namespaces.unshare_mounts()
+            lesser_kernel.refuse("mount_setattr", error)
+            namespaces.make_all_read_only()
+            try:
+                (tmp_path / "x").touch()
+            except OSError as refused:
+                os._exit(refused.errno != errno.EROFS)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_machine_that_allows_no_namespaces_says_so_and_runs_jobs(unsealed: Jobd) -> None:
@@ -579,28 +699,19 @@ def test_a_job_that_has_to_be_sealed_is_not_run_without(unsealed: Jobd) -> None:
 
 
 @needs_cells
-def test_a_job_that_was_prepared_in_a_cell_never_runs_without(jobd: Jobd) -> None:
-    jobd.prepare()
+def test_a_job_that_was_prepared_in_a_cell_never_runs_without_nor_in_an_unknown_one(jobd: Jobd) -> None:
+    jobd.prepare(network="none")
+    environment, recipe = jobd.control / "environment.json", jobd.job.of_stage("prepare", "request")
+    for file, unknown in ((environment, "whether the job has a sandbox"), (recipe, "what the job may see")):
+        file.rename(jobd.control / "moved")
+        # Without the second one, it would have the network and all GPUs.
+        with pytest.raises(Failure, match=f"{unknown} cannot be read"):
+            sandbox.open_sandbox(jobd.job, {})
+        (jobd.control / "moved").rename(file)
     jobd.can_seal = False
     poll = jobd.agent("touch ran")
     assert (poll["state"], poll["error"]) == ("failed", "not_sealed")
     assert not jobd.find("ran").exists()
-
-
-def test_a_job_whose_sandbox_is_unknown_runs_nothing(jobd: Jobd) -> None:
-    jobd.prepare()
-    (jobd.control / "environment.json").rename(jobd.control / "moved.json")
-    with pytest.raises(Failure, match="whether the job has a sandbox cannot be read"):
-        sandbox.open_sandbox(jobd.job, {})
-
-
-@needs_cells
-def test_a_job_whose_recipe_is_unknown_runs_nothing(jobd: Jobd) -> None:
-    """It would have the network and all GPUs."""
-    jobd.prepare(network="none")
-    jobd.job.of_stage("prepare", "request").unlink()
-    with pytest.raises(Failure, match="what the job may see cannot be read"):
-        sandbox.open_sandbox(jobd.job, {})
 
 
 def test_this_machine_says_what_it_can(jobd: Jobd) -> None:
@@ -660,24 +771,13 @@ def test_a_link_in_a_command_that_cannot_be_read_is_left_out(tmp_path: Path) -> 
 
 
 @needs_cells
-def test_what_a_job_planted_leads_nowhere(victim: Jobd, home: Path) -> None:
-    jobd = victim.beside()
+def test_what_a_job_planted_leads_nowhere(hostile: Jobd, home: Path) -> None:
+    jobd = hostile
     jobd.prepare()
     key = home / ".ssh" / "id_ed25519"
     jobd.agent(f'k={str(key)[:6]}; mkdir -p "$VIRTUAL_ENV/bin"; ln -s "$k"{str(key)[6:]} "$VIRTUAL_ENV/bin/key"')
     jobd.collect(lint=['cat "$VIRTUAL_ENV/bin/key"'])
     assert SECRET.encode() not in jobd.poll("collect")["log"]
-
-
-@needs_cells
-def test_the_accounts_real_home_is_hidden_whatever_the_environment_says(jobd: Jobd) -> None:
-    jobd.env["HOME"] = "/nonexistent"
-    real = Path(pwd.getpwuid(os.getuid()).pw_dir)
-    hidden = next(real.glob(".[!.]*rc"), None)
-    jobd.prepare()
-    look = "python3 -c 'import os, pwd; print(*os.listdir(pwd.getpwuid(os.getuid()).pw_dir))'"
-    assert hidden is None or hidden.name not in jobd.agent(look)["log"].decode().split()
-    assert jobd.poll("agent")["result"]["exit_status"] == 0
 
 
 @needs_cells
@@ -693,29 +793,6 @@ def test_a_device_that_is_not_a_jobs_cannot_be_opened() -> None:
         os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     Path("/dev/full").open("rb").close()
-
-
-@needs_cells
-@pytest.mark.skipif(bool(os.getuid()), reason="only root can write there at all")
-def test_no_command_changes_a_setting_of_the_kernel(jobd: Jobd) -> None:
-    """Root needs no capability to do so. The command writes what is there already."""
-    jobd.prepare()
-    setting = "/proc/sys/kernel/core_pattern"
-    assert b"written" not in jobd.agent(f'now=$(cat {setting}); echo "$now" > {setting} && echo written')["log"]
-
-
-@needs_cells
-def test_no_command_changes_what_the_kernel_shows_in_sys(jobd: Jobd) -> None:
-    jobd.prepare()
-    writable = "awk '$5 ~ \"^/sys(/|$)\" && $6 !~ /^ro/ { print $5 }' /proc/self/mountinfo"
-    assert jobd.agent(writable)["log"] == b""
-
-
-@needs_cells
-@pytest.mark.skipif(not os.access("/dev/fuse", os.W_OK), reason="this account cannot open it, nor does it exist here")
-def test_a_job_makes_no_fuse_file_system(jobd: Jobd) -> None:
-    jobd.prepare()
-    assert b"opened" not in jobd.agent("true 3<> /dev/fuse && echo opened; true")["log"]
 
 
 @needs_cells
