@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +16,16 @@ import pytest
 
 from runner.jobd.files import Failure, require_worktree
 from runner.jobd.git import GitFolders, find_git_folders
-from runner.jobd.verbs.collect import find_change, read_texts
-from tests.support.jobd import COLLECT, Change, Jobd, Repository
+from runner.jobd.verbs.collect import read_texts
+from tests.support.jobd import Change, Jobd, Repository
+from tests.support.left import Left, do, leave_files
 from tests.support.made_base import MadeBase, copy
 
 pytestmark = pytest.mark.slow
 
-IDENTITY = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 REPORT = 'echo report > "$PTQ_OUTPUT_DIR/report.md"; echo log > "$PTQ_OUTPUT_DIR/worklog.md";'
 JOB_ROOT = '"${PTQ_OUTPUT_DIR%/*}"'
 PLACE = '"${PTQ_WORKTREE%/*}"'
-
-
-def do(worktree: Path, deed: str, env: Mapping[str, str]) -> None:
-    """Do what an agent may do."""
-    subprocess.run(["/bin/sh", "-ec", deed], cwd=worktree, env={**env, **IDENTITY}, check=True)
 
 
 def prepare_and_do(jobd: Jobd, deed: str) -> None:
@@ -44,26 +37,6 @@ def collect_after(jobd: Jobd, deed: str, **limits: Any) -> tuple[dict[str, Any],
     """How collecting ended, and the result, after an agent that did this."""
     prepare_and_do(jobd, deed)
     return jobd.collect(**limits), jobd.result()
-
-
-class Left:
-    """A worktree, without the rest of its job."""
-
-    def __init__(self, folders: GitFolders, base_commit: str) -> None:
-        self.folders, self.base_commit = folders, base_commit
-
-    def do(self, deed: str) -> None:
-        do(self.folders.worktree, deed, {"PATH": os.environ["PATH"], "HOME": str(self.folders.worktree.parent)})
-
-    def find_change(self, **limits: Any) -> Change:
-        request = {**COLLECT, "left": [], "base_commit": self.base_commit, **limits}
-        problems: list[str] = []
-        return Change({**find_change(self.folders, request, problems, 20), "problems": problems})
-
-    def find_failure(self, **limits: Any) -> Failure:
-        with pytest.raises(Failure) as failure:
-            self.find_change(**limits)
-        return failure.value
 
 
 @pytest.fixture(scope="module")
@@ -83,17 +56,6 @@ def left(tmp_path: Path, original: Left) -> Left:
     copy(original.folders.worktree, folders.worktree)
     folders.throwaways.mkdir()
     return Left(folders, original.base_commit)
-
-
-def leave_files(folder: Path, files: Mapping[str, str]) -> Left:
-    """The worktree of a repository with these files."""
-    (clone := folder / "clone").mkdir()
-    repository = Repository(clone)
-    repository.git("init", "--quiet", "--template=", "--initial-branch=main")
-    base_commit = repository.commit(files)
-    (folder / "throwaways").mkdir()
-    copy(clone, folder / "worktree")
-    return Left(GitFolders(folder / "worktree", clone / ".git", folder / "throwaways"), base_commit)
 
 
 # The worktree

@@ -106,10 +106,6 @@ def greet(connection: socket.socket) -> None:
     connection.close()
 
 
-def begin(connection: socket.socket) -> None:
-    connection.sendall(b"so far")
-
-
 def run(jobd: Jobd, script: str, **changes: object) -> None:
     """Start an agent that speaks by its relay."""
     jobd.start("", argv=[sys.executable, "-uc", SPEAK + script], env={"ADDRESS": "{gateway}"}, relay=True, **changes)
@@ -125,43 +121,23 @@ def prepared(request: pytest.FixtureRequest, jobd: Jobd) -> Iterator[Jobd]:
     jobd.call("clean")
 
 
-def test_an_agent_reaches_the_service_by_its_address(prepared: Jobd) -> None:
+def test_an_agent_and_the_next_process_of_its_session_reach_the_service_by_one_address(prepared: Jobd) -> None:
     service = Service(prepared, greet)
-    run(prepared, "said, how = speak(b'one'); print(len(said), how); print(speak(b'two')[1])")
-    assert prepared.wait("agent")["log"] == b"600000 broken off\nbroken off\n"
-    assert sorted(service.heard) == [b"one\n", b"two\n"]
-    service.stop()
-
-
-def test_the_next_process_of_a_session_reaches_it_by_the_same_address(prepared: Jobd) -> None:
-    service = Service(prepared, greet)
-    run(prepared, "print(speak(b'one')[1], host, port); time.sleep(60)")
-    wait_until(lambda: b"broken off" in prepared.poll("agent")["log"])
-    argv = [sys.executable, "-uc", f"{SPEAK}print(speak(b'two')[1], host, port)"]
+    script = "said, how = speak(b'one'); print(len(said), how, speak(b'two')[1])\n"
+    script += "print(open(os.environ['HOME'] + '/s/settings.json').read(), sys.argv[1], os.environ['ADDRESS'])\n"
+    words = [sys.executable, "-uc", f"{SPEAK}{script}time.sleep(60)", "url={gateway}"]
+    settings = {"s/settings.json": '{"url": "{gateway}/v1"}'}
+    prepared.start("", argv=words, env={"ADDRESS": "{gateway}"}, relay=True, settings=settings)
+    wait_until(lambda: prepared.poll("agent")["log"].count(b"\n") == 2)
+    argv = [sys.executable, "-uc", f"{SPEAK}print(speak(b'three')[1], os.environ['ADDRESS'])"]
     assert prepared.call("tell", number=1, process=0, text="", argv=argv)["taken"]
-    first, *_, second = prepared.wait("agent")["log"].decode().strip().split("\n")
-    assert first == second
-    assert first.startswith("broken off 127.0.0.1 ")
-    assert sorted(service.heard) == [b"one\n", b"two\n"]
-    service.stop()
-
-
-def test_what_is_large_arrives_whole_both_ways_also_at_whoever_reads_late(prepared: Jobd) -> None:
-    large = bytes(range(256)) * 12_000
-
-    def echo(connection: socket.socket) -> None:
-        said = service.heard[-1]
-        time.sleep(0.5)
-        while len(said) < len(large):
-            said += connection.recv(65536)
-        connection.sendall(said)
-        connection.close()
-
-    service = Service(prepared, echo)
-    script = "word = bytes(range(256)) * 12_000; one = socket.create_connection((host, int(port))); one.sendall(word)\n"
-    script += "time.sleep(0.5); said = b''\nwhile len(said) < len(word): said += one.recv(65536)\nprint(said == word)"
-    run(prepared, script)
-    assert prepared.wait("agent")["log"] == b"True\n"
+    log = prepared.wait("agent")["log"].decode()
+    url = log.split()[-1]
+    assert url.startswith("http://127.0.0.1:")
+    first = f'600000 broken off broken off\n{{"url": "{url}/v1"}} url={url} {url}\n'
+    assert log.startswith(first)
+    assert log.endswith(f"broken off {url}\n")
+    assert sorted(service.heard) == [b"one\n", b"three\n", b"two\n"]
     service.stop()
 
 
@@ -172,66 +148,86 @@ def test_no_piece_of_an_answer_waits_until_the_one_before_is_confirmed() -> None
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-def test_settings_and_arguments_name_the_address_too(prepared: Jobd) -> None:
-    service = Service(prepared, greet)
-    settings = {"s/settings.json": '{"url": "{gateway}/v1"}'}
-    script = 'cat "$HOME/s/settings.json"; echo " $0 $ADDRESS"'
-    words = ["/bin/sh", "-c", script, "url={gateway}"]
-    prepared.start("", argv=words, env={"ADDRESS": "{gateway}"}, relay=True, settings=settings)
-    url = prepared.wait("agent")["log"].decode().split()[-1]
-    assert prepared.poll("agent")["log"].decode() == f'{{"url": "{url}/v1"}} url={url} {url}\n'
-    service.stop()
+WHATEVER_BECOMES_OF_IT = """
+word = bytes(range(256)) * 12_000
+with socket.create_connection((host, int(port))) as one:
+    one.sendall(b"large" + word)
+    time.sleep(0.5)
+    said = b""
+    while len(said) < len(word):
+        said += one.recv(65536)
+print("whole" if said == word else "broken")
+with socket.create_connection((host, int(port))) as one:
+    one.sendall(b"hang up")
+    one.recv(9)
+print(*speak(b"begin"))
+while not os.path.exists(os.environ["TMPDIR"] + "/gone"):
+    time.sleep(0.01)
+print(len(speak(b"held")[0]))
+print(speak(b"quiet"))
+print(len(speak(b"last")[0]))
+"""
 
 
-def test_while_the_service_is_away_what_is_new_is_held(prepared: Jobd) -> None:
-    first = Service(prepared, greet)
-    is_gone = "os.path.exists(os.environ['TMPDIR'] + '/gone')"
-    wait = f"while not {is_gone}: time.sleep(0.01)"
-    run(prepared, f"print(speak(b'one')[1], flush=True)\n{wait}\nprint(len(speak(b'two')[0]))")
-    wait_until(lambda: prepared.poll("agent")["log"])
+class FickleService(Service):
+    """One that treats each connection as the first word in it says."""
+
+    def __init__(self, jobd: Jobd) -> None:
+        self.hung_up = threading.Event()
+        super().__init__(jobd, self.answer_word)
+
+    def answer_word(self, connection: socket.socket) -> None:
+        said = self.heard[-1]
+        if said.startswith(b"large"):
+            time.sleep(0.5)
+            self._echo(connection, said)
+        elif said == b"hang up":
+            connection.sendall(b"so far")
+            if not connection.recv(1):
+                self.hung_up.set()
+        elif said == b"begin\n":
+            connection.sendall(b"so far")
+        elif said != b"quiet\n":
+            greet(connection)
+
+    def _echo(self, connection: socket.socket, said: bytes) -> None:
+        while len(said) < len(b"large") + 256 * 12_000:
+            said += connection.recv(65536)
+        connection.sendall(said.removeprefix(b"large"))
+        connection.close()
+
+
+def test_whatever_becomes_of_a_connection_both_sides_hear_of_it_and_new_ones_are_held(jobd: Jobd) -> None:
+    jobd.prepare()
+    first = FickleService(jobd)
+    run(jobd, WHATEVER_BECOMES_OF_IT)
+
+    def expect_log(log: bytes) -> None:
+        wait_until(lambda: jobd.poll("agent")["log"] == log)
+
+    # What is large arrives whole both ways, also at whoever reads late. The agent hangs up, and the service hears of
+    # it. When the service is cut off, what was under way is broken off.
+    wait_until(lambda: first.heard[-1:] == [b"begin\n"])
+    assert first.hung_up.wait(15)
     first.stop()
-    (prepared.job.tmp / "gone").touch()
+    log = b"whole\nb'so far' broken off\n"
+    expect_log(log)
+    # While the service is away, what is new is held.
+    (jobd.job.tmp / "gone").touch()
     time.sleep(1)
-    assert prepared.poll("agent")["log"] == b"broken off\n"
-    second = Service(prepared, greet)
-    assert prepared.wait("agent")["log"] == b"broken off\n600000\n"
-    assert second.heard == [b"two\n"]
+    expect_log(log)
+    second = FickleService(jobd)
+    log += b"600000\n"
+    expect_log(log)
+    # Behind an older socket nobody is left once there is a newer one. A network that stands still: the old sshd still
+    # holds its socket, and nobody will answer there.
+    wait_until(lambda: second.heard == [b"held\n", b"quiet\n"])
+    third = FickleService(jobd)
+    assert jobd.wait("agent")["log"] == log + b"(b'', 'broken off')\n600000\n"
+    assert (second.heard, third.heard) == ([b"held\n", b"quiet\n"], [b"last\n"])
     second.stop()
-
-
-def test_what_was_under_way_is_broken_off_when_the_service_is_cut_off(prepared: Jobd) -> None:
-    service = Service(prepared, begin)
-    run(prepared, "print(*speak(b'one'))")
-    wait_until(lambda: service.heard)
-    service.stop()
-    assert prepared.wait("agent")["log"] == b"b'so far' broken off\n"
-
-
-def test_behind_an_older_socket_nobody_is_left_once_there_is_a_newer_one(prepared: Jobd) -> None:
-    """A network that stands still: the old sshd still holds its socket, and nobody will answer there."""
-    old = Service(prepared, lambda connection: None)
-    run(prepared, "print(speak(b'one')); print(len(speak(b'two')[0]))")
-    wait_until(lambda: old.heard)
-    new = Service(prepared, greet)
-    assert prepared.wait("agent")["log"] == b"(b'', 'broken off')\n600000\n"
-    assert (len(old.heard), new.heard) == (1, [b"two\n"])
-    old.stop()
-    new.stop()
-
-
-def test_the_agent_hangs_up_and_the_service_hears_of_it(prepared: Jobd) -> None:
-    gone = threading.Event()
-
-    def listen(connection: socket.socket) -> None:
-        connection.sendall(b"so far")
-        if not connection.recv(1):
-            gone.set()
-
-    service = Service(prepared, listen)
-    run(prepared, "one = socket.create_connection((host, int(port))); one.sendall(b'x\\n'); one.recv(9); one.close()")
-    assert gone.wait(15)
-    prepared.wait("agent")
-    service.stop()
+    third.stop()
+    jobd.call("clean")
 
 
 @needs_cells
@@ -257,18 +253,6 @@ async def test_the_relay_of_another_job_is_of_no_use_without_its_token(jobd: Job
             await asyncio.to_thread(one.call, "clean")
 
 
-@needs_cells
-def test_no_job_sees_where_the_services_sockets_are(jobd: Jobd) -> None:
-    jobd.prepare()
-    service = Service(jobd, greet)
-    # Not by its path: what an operator's command names is there to be read.
-    jobd.start("ls $TMPDIR/..; ls /tmp", relay=True)
-    assert sockets.PREFIX not in jobd.wait("agent")["log"].decode()
-    service.stop()
-    jobd.call("clean")
-    assert not Path(service.path).parent.exists()
-
-
 LOOK = """
 import os, pathlib
 for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -288,19 +272,24 @@ for process in pathlib.Path("/proc").glob("[0-9]*"):
 
 
 @needs_cells
-def test_no_job_gets_out_of_its_cell_by_what_its_relay_has_open(jobd: Jobd) -> None:
+def test_no_job_sees_where_the_services_sockets_are_nor_gets_there_by_what_its_relay_has_open(jobd: Jobd) -> None:
     jobd.prepare()
     service = Service(jobd, greet)
-    run(jobd, f"speak(b'one')\n{LOOK}")
+    # Not by its path: what an operator's command names is there to be read.
+    run(jobd, f"speak(b'one')\n{LOOK}print('beside:', *os.listdir(os.environ['TMPDIR'] + '/..'), *os.listdir('/tmp'))")
     log = jobd.wait("agent")["log"].decode()
     assert "Permission denied" in log
+    assert "beside: " in log
     assert Path(service.path).parent.name not in log
+    assert sockets.PREFIX not in log
     service.stop()
     jobd.call("clean")
+    assert not Path(service.path).parent.exists()
 
 
-def test_only_the_account_may_enter_the_folder_of_the_sockets(jobd: Jobd) -> None:
-    jobd.prepare()
+def test_only_the_account_may_enter_the_folder_of_the_sockets(jobd_without_base: Jobd) -> None:
+    jobd = jobd_without_base
+    jobd.job.make_folders()
     paths = [Path(jobd.call("relay")["path"]) for _ in range(2)]
     assert paths[0].parent == paths[1].parent
     assert paths[0].name < paths[1].name, "the newer one is found first"
@@ -317,10 +306,8 @@ def test_without_a_way_no_agent_is_started_that_needs_one(jobd: Jobd) -> None:
     assert jobd.wait("agent")["error"] == "no_relay"
 
 
-def test_without_a_relay_nothing_is_filled_in(jobd: Jobd) -> None:
-    jobd.prepare()
-    jobd.start("echo $A", env={"A": "{gateway}"})
-    assert jobd.wait("agent")["log"] == b"{gateway}\n"
+def test_without_a_relay_nothing_is_filled_in() -> None:
+    assert relay.fill_in("a {gateway} {relay}", None) == "a {gateway} {relay}"
 
 
 # What a job can cost the service

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.changed_program import set_constant
 from tests.support.hiding import HIDES
 from tests.support.jobd import Jobd, processes_with, wait_until
 
@@ -200,17 +201,9 @@ def hanging(tmp_path: Path) -> Iterator[Hanging]:
     os.close(reader)
 
 
-def shorten_patience(jobd: Jobd) -> None:
-    """Have the program wait for seconds less until a process that it has killed is gone."""
-    jobd.is_warm = False  # What has imported it already waits as long as ever.
-    for module, name, long in (("sandbox/processes", "KILL_TIMEOUT_S", 20.0), ("stages/stage", "KILLED_S", 5.0)):
-        file = jobd.program / "jobd" / f"{module}.py"
-        assert f"\n{name} = {long}\n" in file.read_text()
-        file.write_text(file.read_text().replace(f"\n{name} = {long}\n", f"\n{name} = 1.0\n"))
-
-
 def test_an_agent_that_hangs_in_the_kernel_does_not_keep_its_stage(unsealed: Jobd, hanging: Hanging) -> None:
-    shorten_patience(unsealed)
+    set_constant(unsealed, "sandbox.processes", "KILL_TIMEOUT_S", "20.0", "1.0")
+    set_constant(unsealed, "stages.stage", "KILLED_S", "5.0", "1.0")
     unsealed.prepare()
     unsealed.start(f"echo at work; exec cat {hanging.folder}/file", timeout_s=1)
     os.read(hanging.asked, 1)

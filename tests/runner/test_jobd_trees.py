@@ -14,7 +14,9 @@ import pytest
 from runner.jobd.environment.trees import discard, empty_trash, open_up
 from runner.jobd.files import Failure
 from runner.jobd.safe_paths import MAX_HELD, give_access, walk
+from tests.support.changed_program import set_constant
 from tests.support.jobd import Jobd, wait_until
+from tests.support.left import leave_files
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +28,7 @@ def jobd(jobd: Jobd) -> Iterator[Jobd]:
     """The same, and nothing is left that pytest cannot remove."""
     yield jobd
     open_up(jobd.workspace, ALWAYS)
-    subprocess.run(["rm", "-rf", jobd.workspace / "jobs"], check=True)
+    subprocess.run(["rm", "-rf", jobd.workspace], check=True)
 
 
 def list_names(root: Path) -> list[str]:
@@ -156,32 +158,16 @@ def test_what_comes_to_the_trash_while_it_is_emptied_goes_as_well(tmp_path: Path
 CLOSE_MANY = """
 import os
 os.mkdir("many")
-for number in range(6_000):
+for number in range(3_000):
     os.mkdir(f"many/{number}", 0)
-open("x", "w").close()
 """
-
-
-def test_a_job_that_has_closed_very_many_folders_is_collected_in_seconds(jobd: Jobd) -> None:
-    assert jobd.prepare()["state"] == "done"
-    assert jobd.agent("", argv=[sys.executable, "-c", CLOSE_MANY], timeout_s=60)["result"]["exit_status"] == 0
-    began = time.monotonic()
-    collected = jobd.collect()
-    assert collected["state"] == "done", collected["message"]
-    assert time.monotonic() - began < 15
-    assert [change["path"] for change in jobd.result()["changes"]] == ["x"]
-    assert jobd.call("clean") == {"ok": True}
-    assert not jobd.root.exists()
-
-
 CLOSE_DEEP = """
-import os
 for folder in (".", os.environ["TMPDIR"]):
     os.chdir(os.environ["PTQ_WORKTREE"])
     os.chdir(folder)
     os.mkdir("deep")
     os.chdir("deep")
-    for _ in range(3_000):
+    for _ in range(1_100):
         os.mkdir("d" * 100)
         here = os.open(".", os.O_RDONLY)
         os.chdir("d" * 100)
@@ -189,59 +175,55 @@ for folder in (".", os.environ["TMPDIR"]):
         os.close(here)
     open("x", "w").close()
 """
-
-
-def test_closed_folders_deeper_than_a_path_may_be_long_are_collected_and_cleaned(jobd: Jobd) -> None:
-    assert jobd.prepare()["state"] == "done"
-    ended = jobd.agent("", argv=[sys.executable, "-c", CLOSE_DEEP])
-    assert ended["result"]["exit_status"] == 0, ended["log"]
-    collected = jobd.collect()
-    assert collected["state"] == "done", collected["message"]
-    assert jobd.call("clean") == {"ok": True}
-    assert not jobd.root.exists()
-
-
 DIG = """
-import os
-for _ in range(1_500):
+for _ in range(1_100):
     os.mkdir("d")
     os.chdir("d")
 """
-DIG_AND_HIDE = f"""
-{DIG}
+HIDE = """
 os.mkdir(".pi", 0)
 os.chdir(os.environ["PTQ_WORKTREE"])
 os.mkdir("top")
 open("top/.PI", "w").close()
 os.chmod("top", 0)
 """
+"""Deeper than calls of Python may be nested, and than files may be open; with longer names, also than a path may be."""
+
+
+def test_closed_folders_however_many_and_deep_are_collected_and_cleaned_in_seconds(jobd: Jobd) -> None:
+    assert jobd.prepare()["state"] == "done"
+    dig = 'os.chdir(os.environ["PTQ_WORKTREE"])\nopen("x", "w").close()\n' + DIG + 'open("too-deep", "w").close()'
+    ended = jobd.agent("", argv=[sys.executable, "-c", CLOSE_MANY + CLOSE_DEEP + dig], timeout_s=60)
+    assert ended["result"]["exit_status"] == 0, ended["log"]
+    began = time.monotonic()
+    collected = jobd.collect()
+    assert collected["state"] == "done", collected["message"]
+    assert time.monotonic() - began < 15
+    result = jobd.result()
+    assert [change["path"] for change in result["changes"]] == ["x"]
+    (problem,) = [problem for problem in result["problems"] if "too-deep" in problem]
+    assert problem.endswith("was left out: it is in more than 200 folders")
+    assert jobd.call("clean") == {"ok": True}
+    assert not jobd.root.exists()
 
 
 def test_hidden_configuration_is_removed_from_a_closed_tree_of_any_depth(jobd: Jobd) -> None:
-    jobd.prepare()
-    jobd.agent("", argv=[sys.executable, "-c", DIG_AND_HIDE])
-    later = jobd.beside()
-    later.call("adopt", earlier=jobd.job_id)
-    ended = later.agent("find . -iname .pi | wc -l", hidden=[".pi"])
+    assert jobd.prepare(ways=["slot"])["state"] == "done"
+    left = [sys.executable, "-c", f"import os{DIG}{HIDE}"]
+    subprocess.run(left, cwd=jobd.worktree, env=jobd.job.environment(), check=True)
+    ended = jobd.agent("find . -iname .pi | wc -l", hidden=[".pi"])
     assert (ended["state"], ended["log"]) == ("done", b"0\n")
 
 
 # What git is given
 
 
-def test_a_file_in_thousands_of_folders_is_left_out(jobd: Jobd) -> None:
-    change = jobd.run(f'echo x > x; exec {sys.executable} -c \'{DIG}\nopen("x", "w").close()\'')
-    assert change.contents == {"x": b"x\n"}
-    (problem,) = change.problems
-    assert problem.endswith("was left out: it is in more than 200 folders")
-
-
-def test_a_sparse_file_that_git_reads_completely_takes_no_memory(jobd: Jobd) -> None:
-    jobd.prepare()
-    jobd.agent("mkdir new; truncate -s 5G new/.gitignore; echo x > new/x")
-    collected = jobd.collect(timeout_s=60)
-    assert (collected["state"], collected["error"]) == ("failed", "git_failed")
-    assert "Out of memory" in collected["message"]
+def test_a_sparse_file_that_git_reads_completely_takes_no_memory(tmp_path: Path) -> None:
+    left = leave_files(tmp_path, {"a": "a"})
+    left.do("mkdir new; truncate -s 5G new/.gitignore; echo x > new/x")
+    failure = left.find_failure(timeout_s=60)
+    assert failure.name == "git_failed"
+    assert "Out of memory" in failure.message
 
 
 MAKE_LONG = """
@@ -249,28 +231,22 @@ import os
 deep = "/".join(["d" * 250] * 13)
 os.makedirs(deep)
 os.chdir(deep)
-for number in range(20_000):
+for number in range(5):
     os.mknod(f"{number}{'n' * 240}")
 """
+"""Paths of 3,500 bytes each."""
 
 
 def test_new_files_with_very_long_paths_are_not_all_listed(jobd: Jobd) -> None:
+    set_constant(jobd, "environment.change", "MAX_NEW_BYTES", "64_000_000", "15_000")
     jobd.prepare()
-    jobd.agent("", argv=[sys.executable, "-c", MAKE_LONG], timeout_s=60)
-    collected = jobd.collect(timeout_s=60)
+    jobd.agent("", argv=[sys.executable, "-c", MAKE_LONG])
+    collected = jobd.collect()
     assert collected["error"] == "change_too_large"
-    assert collected["message"].startswith("the paths of the new files have more than 64000000 bytes")
+    assert collected["message"].startswith("the paths of the new files have more than 15000 bytes")
 
 
 def test_commands_that_leave_far_too_many_new_files_make_no_base(jobd: Jobd) -> None:
-    make = f"{sys.executable} -c {shlex.quote(MAKE_LONG.replace('20_000', '7_000'))}"
-    prepared = jobd.prepare(setup=[make], timeout_s=60)
-    assert prepared["message"] == "the paths of the new files have more than 20000000 bytes in total"
-
-
-def test_texts_that_the_agent_has_closed_are_read(jobd: Jobd) -> None:
-    jobd.prepare()
-    close = 'echo found > "$PTQ_OUTPUT_DIR/report.md"; chmod 000 "$PTQ_OUTPUT_DIR/report.md" "$PTQ_OUTPUT_DIR"'
-    jobd.agent(close)
-    jobd.collect()
-    assert jobd.result()["report"] == "found\n"
+    set_constant(jobd, "environment.recipe", "MAX_LEFT_BYTES", "20_000_000", "15_000")
+    prepared = jobd.prepare(setup=[f"{sys.executable} -c {shlex.quote(MAKE_LONG)}"])
+    assert prepared["message"] == "the paths of the new files have more than 15000 bytes in total"
