@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from runner.jobd.access.admission import read_key
 from runner.jobd.files import Failure
 from tests.support.jobd import Jobd, Repository
 from tests.support.machines import find_or_skip_sshd
+from tests.support.made_base import MadeBase
 from tests.support.sshd import OpenSshServer
 from tests.support.terminal import Terminal
 
@@ -59,10 +61,16 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def jobd(tmp_path: Path, repository: Repository, home: Path) -> Jobd:
-    """A job that was prepared."""
+    """A job of which only the files are there that say that it was prepared."""
     jobd = Jobd(tmp_path, repository, {"HOME": str(home)})
-    assert jobd.prepare()["state"] == "done"
+    pretend_to_prepare(jobd)
     return jobd
+
+
+def pretend_to_prepare(jobd: Jobd) -> None:
+    jobd.job.make_folders()
+    for name in ("prepare.request", "prepare.json"):
+        (jobd.control / name).write_text('{"state": "done"}')
 
 
 def admit(jobd: Jobd, key: str = KEY, lasts_s: int = 3600) -> dict[str, Any]:
@@ -167,7 +175,6 @@ def test_a_job_is_cleaned_also_where_no_keys_can_be_read(jobd: Jobd, home: Path)
 
 
 def test_a_folder_in_place_of_the_persons_file_lets_them_in_all_the_same(jobd: Jobd, home: Path) -> None:
-    jobd.prepare(ways=["slot"])
     (jobd.root / "CONTEXT.md" / "x").mkdir(parents=True)
     assert admit(jobd) == {"ok": True}
     assert (jobd.root / "CONTEXT.md").is_file()
@@ -183,10 +190,7 @@ def test_many_keys_at_once_are_all_there(jobd: Jobd, home: Path) -> None:
     def take(number: int) -> None:
         blob = KEYS["ed25519"][:-1] + "ABCDEFGHIJKLMNOP"[number]
         other = jobd.beside()
-        for folder in (other.control, other.root):
-            folder.mkdir(parents=True)
-        for name in ("prepare.request", "prepare.json"):
-            (other.control / name).write_text('{"state": "done"}')
+        pretend_to_prepare(other)
         assert admit(other, f"ssh-ed25519 {blob}") == {"ok": True}
 
     with ThreadPoolExecutor(8) as threads:
@@ -197,16 +201,29 @@ def test_many_keys_at_once_are_all_there(jobd: Jobd, home: Path) -> None:
 def test_a_path_that_sshd_could_not_be_told_is_refused(tmp_path: Path, repository: Repository, home: Path) -> None:
     (tmp_path / 'a "b').mkdir()
     jobd = Jobd(tmp_path / 'a "b', repository, {"HOME": str(home)})
-    assert jobd.prepare(ways=["slot"])["state"] == "done"
+    pretend_to_prepare(jobd)
     assert admit(jobd)["error"] == "bad_path"
 
 
 # By OpenSSH's own server
 
 
+@pytest.fixture(scope="module")
+def entered(tmp_path_factory: pytest.TempPathFactory, template: Repository, made_base: MadeBase) -> Iterator[Jobd]:
+    """A job that was prepared. People come and go, one test after the other."""
+    folder = tmp_path_factory.mktemp("entered")
+    (folder / "account").mkdir()
+    origin = Repository(shutil.copytree(template.folder, folder / "origin"))
+    jobd = Jobd(folder, origin, {"HOME": str(folder / "account")})
+    made_base.lay_out(jobd)
+    assert jobd.prepare()["state"] == "done"
+    yield jobd
+    jobd.call("kill")
+
+
 @pytest.fixture
-async def sshd(tmp_path: Path, home: Path) -> AsyncIterator[OpenSshServer]:
-    server = OpenSshServer(tmp_path / "ssh", find_or_skip_sshd(), home)
+async def sshd(tmp_path: Path, entered: Jobd) -> AsyncIterator[OpenSshServer]:
+    server = OpenSshServer(tmp_path / "ssh", find_or_skip_sshd(), Path(entered.env["HOME"]))
     await server.start()
     yield server
     await server.stop()
@@ -252,39 +269,38 @@ def person(tmp_path: Path, sshd: OpenSshServer) -> Person:
 
 
 @pytest.mark.sshd
-def test_a_key_opens_a_shell_in_its_job_and_nowhere_else(jobd: Jobd, person: Person) -> None:
-    other = jobd.beside()
-    assert other.prepare()["state"] == "done"
+def test_a_key_opens_a_shell_in_its_job_and_nowhere_else(entered: Jobd, person: Person) -> None:
+    (entered.workspace / "jobs" / "of-another").mkdir()
     assert person.run("true").returncode == 255, "a key that nobody admitted"
-    admit(jobd, person.public_key)
+    admit(entered, person.public_key)
     terminal = person.come()
-    terminal.wait_for(f"[ptq {jobd.job_id}]")
+    terminal.wait_for(f"[ptq {entered.job_id}]")
     terminal.be_quiet()
-    assert terminal.ask("pwd; env | grep -c ^SSH_").splitlines() == [str(jobd.worktree), "0"]
-    if jobd.can_seal:
-        assert terminal.ask(f"ls {jobd.workspace}/jobs").split() == [jobd.job_id]
+    assert terminal.ask("pwd; env | grep -c ^SSH_").splitlines() == [str(entered.worktree), "0"]
+    if entered.can_seal:
+        assert terminal.ask(f"ls {entered.workspace}/jobs").split() == [entered.job_id]
     terminal.type("exit")
     assert terminal.end() == 0
 
 
 @pytest.mark.sshd
-def test_a_key_runs_nothing_else_and_copies_nothing(jobd: Jobd, person: Person, tmp_path: Path) -> None:
-    admit(jobd, person.public_key)
+def test_a_key_runs_nothing_else_and_copies_nothing(entered: Jobd, person: Person, tmp_path: Path) -> None:
+    admit(entered, person.public_key)
     ran = tmp_path / "ran"
     done = person.run("touch", str(ran))
     assert (done.returncode, ran.exists()) == (1, False)
     assert b"it cannot run commands" in done.stderr
     stolen = tmp_path / "stolen"
     options = [word.replace("-p", "-P") if word == "-p" else word for word in person.words("-o", "BatchMode=yes")[1:]]
-    source = f"{person.target}:{jobd.program}"
+    source = f"{person.target}:{entered.program}"
     for words in (["scp", *options, source, str(stolen)], ["scp", *options, "-O", source, str(stolen)]):
         assert (person.run(words=words).returncode != 0, stolen.exists()) == (True, False)
     assert person.run(words=["sftp", *options, "-b", "/dev/null", person.target]).returncode != 0
 
 
 @pytest.mark.sshd
-def test_nothing_is_forwarded(jobd: Jobd, person: Person, tmp_path: Path) -> None:
-    admit(jobd, person.public_key)
+def test_nothing_is_forwarded(entered: Jobd, person: Person, tmp_path: Path) -> None:
+    admit(entered, person.public_key)
     with socket.socket() as server:
         server.bind((ADDRESS, 0))
         server.listen()
@@ -297,7 +313,7 @@ def test_nothing_is_forwarded(jobd: Jobd, person: Person, tmp_path: Path) -> Non
                 done = person.run(words=[*person.words(*back), person.target])
                 assert b"remote port forwarding failed" in done.stderr
                 terminal = person.come("-A", "-o", f"IdentityAgent={tmp_path}/agent", "-X")
-                terminal.wait_for(f"[ptq {jobd.job_id}]")
+                terminal.wait_for(f"[ptq {entered.job_id}]")
                 terminal.be_quiet()
                 assert terminal.ask("env | grep -c -e SSH_AUTH -e DISPLAY") == "0\n"
                 terminal.type("exit")
@@ -307,10 +323,10 @@ def test_nothing_is_forwarded(jobd: Jobd, person: Person, tmp_path: Path) -> Non
 
 
 @pytest.mark.sshd
-def test_the_key_is_worth_nothing_once_its_time_is_over(jobd: Jobd, person: Person) -> None:
-    admit(jobd, person.public_key, lasts_s=3)
+def test_the_key_is_worth_nothing_once_its_time_is_over(entered: Jobd, person: Person) -> None:
+    admit(entered, person.public_key, lasts_s=3)
     terminal = person.come()
-    terminal.wait_for(f"[ptq {jobd.job_id}]")
+    terminal.wait_for(f"[ptq {entered.job_id}]")
     terminal.end()
     assert "your time in this job is over" in terminal.shown
     deadline = time.monotonic() + 10  # sshd's time has seconds, and may be one behind.
@@ -321,22 +337,22 @@ def test_the_key_is_worth_nothing_once_its_time_is_over(jobd: Jobd, person: Pers
 
 
 @pytest.mark.sshd
-def test_a_dismissed_person_is_out_at_once_and_stays_out(jobd: Jobd, person: Person) -> None:
-    admit(jobd, person.public_key)
+def test_a_dismissed_person_is_out_at_once_and_stays_out(entered: Jobd, person: Person) -> None:
+    admit(entered, person.public_key)
     terminal = person.come()
-    terminal.wait_for(f"[ptq {jobd.job_id}]")
-    jobd.call("dismiss")
+    terminal.wait_for(f"[ptq {entered.job_id}]")
+    entered.call("dismiss")
     terminal.end()
     assert b"Permission denied" in person.run("true").stderr
 
 
 @pytest.mark.sshd
-def test_a_session_whose_connection_is_cut_leaves_the_job_free(jobd: Jobd, person: Person, sshd: OpenSshServer) -> None:
-    admit(jobd, person.public_key)
+def test_a_session_whose_connection_is_cut_leaves_the_job_free(entered: Jobd, person: Person) -> None:
+    admit(entered, person.public_key)
     first = person.come()
-    first.wait_for(f"[ptq {jobd.job_id}]")
+    first.wait_for(f"[ptq {entered.job_id}]")
     first.kill()
     second = person.come()
-    second.wait_for(f"[ptq {jobd.job_id}]")
+    second.wait_for(f"[ptq {entered.job_id}]")
     second.type("exit")
     assert second.end() == 0

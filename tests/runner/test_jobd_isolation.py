@@ -99,7 +99,8 @@ def test_however_a_job_writes_nobody_else_sees_it(outcome: Outcome) -> None:
 def expect_next_job_to_find_all_files_as_they_were_made(outcome: Outcome) -> None:
     way = json.loads((outcome.job.control / "prepare.request").read_text())["ways"][0]
     later = outcome.job.beside()
-    prepare(later, way, 2)
+    outcome.job.call("clean")  # A slot has a base of its own, and its next job has the same place.
+    prepare(later, way, 0)
     compare = (f"diff -r --no-dereference kinds/{one.kind} samples/{name_folder(name)}" for name, one in WRITES.items())
     assert run(later, "\n".join(compare)) == ""
 
