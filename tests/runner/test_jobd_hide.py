@@ -6,48 +6,51 @@ from pathlib import Path
 
 import pytest
 
+from runner.jobd.environment.hide import bring_back, hide
+from runner.jobd.files import JobPaths
 from tests.support.jobd import Change, Jobd, Repository
+from tests.support.left import leave_files
 
 pytestmark = pytest.mark.slow
 
 FILES = {".pi/settings.json": "{}\n", "sub/.PI/x": "x\n", "sub/.pi": "a file\n", "pi/.pi.txt": "harmless\n"}
 
 
-@pytest.fixture
-def planted(jobd: Jobd, repository: Repository) -> Jobd:
+def test_hidden_files_are_not_there_for_the_agent_and_what_it_writes_there_is_its_change(
+    jobd: Jobd, repository: Repository
+) -> None:
     repository.commit(FILES)
     jobd.prepare()
-    return jobd
-
-
-def run(jobd: Jobd, agent: str) -> Change:
-    ended = jobd.agent(agent, hidden=[".pi"])
+    look = "find . -iname '.pi*' -not -path './.git*' > \"$PTQ_OUTPUT_DIR/report.md\""
+    write = "mkdir .pi; echo new > .pi/settings.json; echo more > .pi/more"
+    ended = jobd.agent(f"{look}; {write}", hidden=[".pi"])
     assert ended["result"]["exit_status"] == 0, ended["log"].decode()
     collected = jobd.collect(hidden=[".pi"])
     assert collected["state"] == "done", collected["message"]
-    return Change(jobd.result())
-
-
-def test_hidden_files_are_not_there_for_the_agent_and_no_change(planted: Jobd) -> None:
-    found = run(planted, "find . -iname '.pi*' -not -path './.git*' > \"$PTQ_OUTPUT_DIR/report.md\"")
+    found = Change(jobd.result())
     assert found.result["report"] == "./pi/.pi.txt\n"
-    assert found.modes == {}
-    assert planted.find(".pi/settings.json").read_text() == "{}\n"
-
-
-def test_what_the_agent_writes_there_is_its_change(planted: Jobd) -> None:
-    found = run(planted, "mkdir .pi; echo new > .pi/settings.json; echo more > .pi/more")
     assert found.contents == {".pi/settings.json": b"new\n", ".pi/more": b"more\n"}
+    assert jobd.find("sub/.PI/x").read_text() == "x\n", "what the agent has left alone is there again"
 
 
-def test_nothing_is_brought_back_through_a_link(planted: Jobd, tmp_path: Path) -> None:
+def test_nothing_is_brought_back_through_a_link(tmp_path: Path) -> None:
+    left = leave_files(tmp_path, FILES)
     outside = tmp_path / "outside"
     outside.mkdir()
-    found = run(planted, f"rm -r sub; ln -s {outside} sub; ln -s {outside} .pi")
+    left.do(f"rm -r .pi sub; ln -s {outside} sub; ln -s {outside} .pi")
+    request = {"hidden": [".pi"], "base_commit": left.base_commit, "timeout_s": 20}
+    bring_back(left.folders, request)
     assert list(outside.iterdir()) == []
+    found = left.find_change()
     assert found.modes["sub"] == found.modes[".pi"] == "120000"
     assert found.modes[".pi/settings.json"] is None
 
 
-def test_without_names_nothing_is_hidden(planted: Jobd) -> None:
-    assert planted.agent("cat .pi/settings.json", hidden=[])["log"] == b"{}\n"
+def test_without_names_nothing_is_hidden(tmp_path: Path) -> None:
+    job = JobPaths({"workspace": str(tmp_path), "job_id": "0123456789"})
+    (job.worktree / ".pi").mkdir(parents=True)
+    (job.worktree / "sub" / ".Pi").mkdir(parents=True)
+    hide(job, [], float("inf"))
+    assert {path.name for path in job.worktree.iterdir()} == {".pi", "sub"}
+    hide(job, [".pi"], float("inf"))
+    assert [path.name for path in job.worktree.rglob("*")] == ["sub"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.jobd.files import Failure
 from tests.runner.test_jobd_carry import edit, finish
 from tests.support.jobd import Change, Jobd, Repository, make_repository
+from tests.support.left import Left, check_out
 
 pytestmark = pytest.mark.slow
 
@@ -26,8 +29,14 @@ def change_line(number: int, words: str, text: str = LINES) -> bytes:
     return text.replace(f"\n{number}\n", f"\n{words}\n").encode()
 
 
-def rebase(jobd: Jobd, changes: list[dict[str, Any]], begun_at: str, **request: Any) -> list[str]:
-    """Prepare an environment at the newest commit, with edits that were made on another one: the conflicts."""
+def rebase(repository: Repository, changes: list[dict[str, Any]], begun_at: str) -> tuple[Left, list[str]]:
+    """The worktree of the newest commit, with edits that were made on another one, and the conflicts."""
+    left = check_out(repository, repository.folder.parent)
+    return left, left.carry_over(changes, begun_at)
+
+
+def rebase_job(jobd: Jobd, changes: list[dict[str, Any]], begun_at: str, **request: Any) -> list[str]:
+    """Prepare an environment in the same way: the conflicts."""
     prepared = jobd.prepare(changes=changes, changes_from=begun_at, **request)
     assert prepared["state"] == "done", prepared["message"]
     assert prepared["result"]["base_commit"] == jobd.repository.git("rev-parse", "main")
@@ -41,63 +50,66 @@ def base(repository: Repository) -> str:
     return repository.git("rev-parse", "main")
 
 
-def test_edits_of_other_lines_and_files_come_together(jobd: Jobd, repository: Repository) -> None:
+def test_edits_of_other_lines_and_files_come_together(repository: Repository) -> None:
     old = base(repository)
     repository.commit({"a.txt": change_line(30, "thirty"), "b.txt": "newer\n"})
     edits = [edit("a.txt", change_line(5, "five")), edit("new", b"new\n"), edit("dir/c.txt", None)]
-    assert rebase(jobd, edits, old) == []
+    left, conflicts = rebase(repository, edits, old)
+    assert conflicts == []
     both = change_line(5, "five", change_line(30, "thirty").decode())
-    assert jobd.find("b.txt").read_text() == "newer\n"
-    assert finish(jobd).contents == {"a.txt": both, "new": b"new\n", "dir/c.txt": None}
+    assert (left.folders.worktree / "b.txt").read_text() == "newer\n"
+    assert left.find_change().contents == {"a.txt": both, "new": b"new\n", "dir/c.txt": None}
 
 
 def test_edits_of_the_same_lines_are_in_conflict_and_marked_with_both_sides(jobd: Jobd, repository: Repository) -> None:
     old = base(repository)
     repository.commit({"a.txt": change_line(5, "FIVE")})
-    assert rebase(jobd, [edit("a.txt", change_line(5, "five")), edit("b.txt", b"bees\n")], old) == ["a.txt"]
+    assert rebase_job(jobd, [edit("a.txt", change_line(5, "five")), edit("b.txt", b"bees\n")], old) == ["a.txt"]
     text = jobd.find("a.txt").read_text()
     assert "\n<<<<<<< onto\nFIVE\n|||||||" in text
     assert "\n5\n=======\nfive\n>>>>>>> change\n6\n" in text
     assert finish(jobd).contents["b.txt"] == b"bees\n"
 
 
-def test_a_file_that_the_base_has_moved_is_edited_where_it_is_now(jobd: Jobd, repository: Repository) -> None:
+def test_a_file_that_the_base_has_moved_is_edited_where_it_is_now(repository: Repository) -> None:
     old = base(repository)
     repository.git("mv", "dir", "deeper")
     repository.commit({"deeper/c.txt": change_line(30, "thirty")})
-    assert rebase(jobd, [edit("dir/c.txt", change_line(5, "five")), edit("dir/new", b"new\n")], old) == []
+    left, conflicts = rebase(repository, [edit("dir/c.txt", change_line(5, "five")), edit("dir/new", b"new\n")], old)
+    assert conflicts == []
     both = change_line(5, "five", change_line(30, "thirty").decode())
-    assert finish(jobd).contents == {"deeper/c.txt": both, "deeper/new": b"new\n"}
+    assert left.find_change().contents == {"deeper/c.txt": both, "deeper/new": b"new\n"}
 
 
-def test_what_one_side_deletes_and_the_other_edits_stays_and_is_in_conflict(jobd: Jobd, repository: Repository) -> None:
+def test_what_one_side_deletes_and_the_other_edits_stays_and_is_in_conflict(repository: Repository) -> None:
     old = base(repository)
     repository.git("rm", "--quiet", "b.txt")
     repository.commit({"a.txt": change_line(30, "thirty")})
     edits = [edit("b.txt", b"bees\n"), edit("a.txt", None)]
-    assert rebase(jobd, edits, old) == ["a.txt", "b.txt"]
-    assert jobd.find("a.txt").read_bytes() == change_line(30, "thirty")
-    assert finish(jobd).contents == {"b.txt": b"bees\n"}
+    left, conflicts = rebase(repository, edits, old)
+    assert conflicts == ["a.txt", "b.txt"]
+    assert (left.folders.worktree / "a.txt").read_bytes() == change_line(30, "thirty")
+    assert left.find_change().contents == {"b.txt": b"bees\n"}
 
 
-def test_binary_files_that_both_sides_change_are_in_conflict(jobd: Jobd, repository: Repository) -> None:
+def test_binary_files_that_both_sides_change_are_in_conflict(repository: Repository) -> None:
     old = base(repository)
     repository.commit({"bin": b"x\0w"})
-    assert rebase(jobd, [edit("bin", b"x\0z")], old) == ["bin"]
-    assert jobd.find("bin").read_bytes() == b"x\0w"
+    left, conflicts = rebase(repository, [edit("bin", b"x\0z")], old)
+    assert conflicts == ["bin"]
+    assert (left.folders.worktree / "bin").read_bytes() == b"x\0w"
 
 
-def test_a_mode_and_a_content_that_are_changed_apart_come_together(jobd: Jobd, repository: Repository) -> None:
+def test_a_mode_and_a_content_that_are_changed_apart_come_together(repository: Repository) -> None:
     old = base(repository)
     repository.commit({"tool": change_line(30, "thirty")})
-    assert rebase(jobd, [edit("tool", LINES.encode(), "100755", "100644")], old) == []
-    change = finish(jobd)
+    left, conflicts = rebase(repository, [edit("tool", LINES.encode(), "100755", "100644")], old)
+    assert conflicts == []
+    change = left.find_change()
     assert (change.modes["tool"], change.contents["tool"]) == ("100755", change_line(30, "thirty"))
 
 
-def test_links_are_carried_over_and_two_targets_are_in_conflict(
-    jobd: Jobd, repository: Repository, tmp_path: Path
-) -> None:
+def test_links_are_carried_over_and_two_targets_are_in_conflict(repository: Repository, tmp_path: Path) -> None:
     (repository.folder / "link").symlink_to("a.txt")
     (repository.folder / "same").symlink_to("a.txt")
     old = repository.commit()
@@ -105,14 +117,15 @@ def test_links_are_carried_over_and_two_targets_are_in_conflict(
     (repository.folder / "link").symlink_to(tmp_path)
     repository.commit()
     edits = [edit("link", b"b.txt", "120000", "120000"), edit("same", b"b.txt", "120000", "120000")]
-    assert rebase(jobd, [*edits, edit("link2", str(tmp_path).encode(), "120000")], old) == ["link"]
-    assert jobd.find("same").readlink() == Path("b.txt")
-    assert finish(jobd).contents["link2"] == str(tmp_path).encode()
-    assert {path.name for path in tmp_path.iterdir()} == {"origin", "jobd", "workspace"}
+    left, conflicts = rebase(repository, [*edits, edit("link2", str(tmp_path).encode(), "120000")], old)
+    assert conflicts == ["link"]
+    assert (left.folders.worktree / "same").readlink() == Path("b.txt")
+    assert left.find_change().contents["link2"] == str(tmp_path).encode()
+    assert {path.name for path in tmp_path.iterdir()} == {"origin", "worktree", "throwaways"}
 
 
 def test_nothing_is_written_through_a_link_that_a_renamed_folder_takes_with_it(
-    jobd: Jobd, repository: Repository, tmp_path: Path
+    repository: Repository, tmp_path: Path
 ) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -120,29 +133,32 @@ def test_nothing_is_written_through_a_link_that_a_renamed_folder_takes_with_it(
     repository.git("mv", "d", "q")
     repository.commit()
     edits = [edit("q/s", str(outside).encode(), "120000"), edit("d/s/planted", b"of a stranger\n")]
-    jobd.prepare(changes=edits, changes_from=old)  # Git may give this merge up.
+    with suppress(Failure):  # Git may give this merge up.
+        rebase(repository, edits, old)
     assert [*outside.iterdir()] == []
 
 
-def test_a_file_and_a_folder_in_one_place_lie_beside_each_other(jobd: Jobd, repository: Repository) -> None:
+def test_a_file_and_a_folder_in_one_place_lie_beside_each_other(repository: Repository) -> None:
     old = base(repository)
     repository.commit({"place/inside": "inside\n"})
-    conflicts = rebase(jobd, [edit("place", b"a file\n")], old)
+    left, conflicts = rebase(repository, [edit("place", b"a file\n")], old)
     assert "place~change" in conflicts
-    assert finish(jobd).contents == {"place~change": b"a file\n"}
+    assert left.find_change().contents == {"place~change": b"a file\n"}
 
 
-def test_what_the_base_has_already_leaves_nothing(jobd: Jobd, repository: Repository) -> None:
+def test_what_the_base_has_already_leaves_nothing(repository: Repository) -> None:
     old = base(repository)
     repository.commit({"a.txt": change_line(5, "five"), "new": "new\n"})
     edits = [edit("a.txt", change_line(5, "five")), edit("new", b"new\n")]
-    assert rebase(jobd, edits, old) == []
-    assert finish(jobd).contents == {}
+    left, conflicts = rebase(repository, edits, old)
+    assert conflicts == []
+    assert left.find_change().contents == {}
 
 
-def test_the_same_base_leaves_the_edits_as_they_are(jobd: Jobd, repository: Repository) -> None:
-    assert rebase(jobd, [edit("a.txt", b"<<<<<<< onto\n")], base(repository)) == []
-    assert finish(jobd).contents == {"a.txt": b"<<<<<<< onto\n"}
+def test_the_same_base_leaves_the_edits_as_they_are(repository: Repository) -> None:
+    left, conflicts = rebase(repository, [edit("a.txt", b"<<<<<<< onto\n")], base(repository))
+    assert conflicts == []
+    assert left.find_change().contents == {"a.txt": b"<<<<<<< onto\n"}
 
 
 def test_a_base_that_was_pushed_over_by_force_is_fetched_as_long_as_it_is_there(
@@ -152,7 +168,7 @@ def test_a_base_that_was_pushed_over_by_force_is_fetched_as_long_as_it_is_there(
     old = base(repository)
     repository.git("reset", "--quiet", "--hard", "HEAD~")
     repository.commit({"a.txt": change_line(30, "thirty")})
-    assert rebase(jobd, [edit("a.txt", change_line(5, "five"))], old) == []
+    assert rebase_job(jobd, [edit("a.txt", change_line(5, "five"))], old) == []
     later = jobd.beside()
     poll = later.prepare(changes=[edit("new", b"")], changes_from="1" * 40)
     assert (poll["state"], poll["error"]) == ("failed", "base_gone")
@@ -186,7 +202,7 @@ def test_nothing_that_the_repository_or_its_settings_say_is_run_or_hides_a_confl
     jobd = Jobd(tmp_path, repository, {"HOME": str(tmp_path / "home")})
     edits = [edit("a.txt", change_line(5, "five")), edit("tool", change_line(5, "five"))]
     more = [edit(".gitattributes", f"{HOSTILE}* merge=evil\n".encode())]
-    assert rebase(jobd, [*edits, *more], old) == ["a.txt", "tool"]
+    assert rebase_job(jobd, [*edits, *more], old) == ["a.txt", "tool"]
     for path in ("a.txt", "tool"):
         assert "\n<<<<<<< onto\nFIVE\n" in jobd.find(path).read_text()
     assert not (tmp_path / "evil").exists()
@@ -198,11 +214,11 @@ def test_files_that_git_converts_are_merged_as_git_has_them(tmp_path: Path) -> N
     repository = make_repository(tmp_path / "origin", files)
     old = base(repository)
     repository.commit({"run.bat": change_line(30, "thirty").decode().replace("\n", "\r\n")})
-    jobd = Jobd(tmp_path, repository)
-    assert rebase(jobd, [edit("run.bat", change_line(5, "five"))], old) == []
+    left, conflicts = rebase(repository, [edit("run.bat", change_line(5, "five"))], old)
+    assert conflicts == []
     both = change_line(5, "five", change_line(30, "thirty").decode())
-    assert jobd.find("run.bat").read_bytes() == both.replace(b"\n", b"\r\n")
-    assert finish(jobd).contents == {"run.bat": both}
+    assert (left.folders.worktree / "run.bat").read_bytes() == both.replace(b"\n", b"\r\n")
+    assert left.find_change().contents == {"run.bat": both}
 
 
 def test_what_is_held_back_comes_back_only_where_the_new_base_has_not_changed_it(
@@ -212,7 +228,7 @@ def test_what_is_held_back_comes_back_only_where_the_new_base_has_not_changed_it
     old = base(repository)
     repository.commit({"AGENTS.md": "newer\n"})
     held_back = [edit(".claude/settings.json", b"new\n"), edit("AGENTS.md", b"new\n"), edit("CLAUDE.md", b"new\n")]
-    assert rebase(jobd, [edit("b.txt", b"bees\n")], old, held_back=held_back) == []
+    assert rebase_job(jobd, [edit("b.txt", b"bees\n")], old, held_back=held_back) == []
     change: Change = finish(jobd)
     assert change.contents == {".claude/settings.json": b"new\n", "CLAUDE.md": b"new\n", "b.txt": b"bees\n"}
     assert change.problems == ["an earlier edit of `AGENTS.md` was left out: the new base also changes it"]

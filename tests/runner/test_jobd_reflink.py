@@ -17,7 +17,7 @@ from tests.support.jobd import Jobd, make_repository
 pytestmark = pytest.mark.slow
 
 SIZE = 512 * 1024 * 1024
-LARGE = 64 * 1024 * 1024
+LARGE = 32 * 1024 * 1024
 """Bytes that the base has in one file."""
 
 MKFS = shutil.which("mkfs.btrfs", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.jobd.sandbox import namespaces
+from runner.jobd.stages import command
+from runner.jobd.stages.command import NotRunnable
 from runner.jobd.stages.log import LineFilter
 from tests.support.jobd import LIMITS, START, Jobd, Repository, make_repository, wait_until
 
@@ -93,19 +95,13 @@ def test_a_command_cannot_print_a_line_of_jobds(jobd: Jobd) -> None:
     assert lines.count("\x1e[The base is built.]") == 1
 
 
-def test_an_operators_path_stands_behind_the_jobs_own_programs(jobd: Jobd) -> None:
-    jobd.prepare()
-    script = 'echo "$PATH"; PATH=/set/by/the/host; . ~/.profile; echo "$PATH"'
-    log = jobd.agent(script, env={"PATH": "/opt/node/bin:/usr/bin:/bin"})["log"].decode()
-    assert log.splitlines() == 2 * [f"{jobd.place}/venv/bin:/opt/node/bin:/usr/bin:/bin"]
-
-
 def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_path(
     tmp_path: Path, repository: Repository
 ) -> None:
     jobd = Jobd(tmp_path, repository, env={"SECRET": "hunter2", "PATH": os.environ["PATH"], "PYTHONPATH": "/nowhere"})
     jobd.prepare()
-    log = jobd.agent("env; echo; pwd; cat; readlink /proc/self/fd/0", env={"MODEL": "x y", "LANG": "de"})["log"]
+    script = "env; echo; pwd; cat; readlink /proc/self/fd/0; mkdir -p $VIRTUAL_ENV/bin; bash -lc 'echo $PATH'"
+    log = jobd.agent(script, env={"MODEL": "x y", "LANG": "de"})["log"]
     variables, _, rest = log.decode().partition("\n\n")
     job = {"PTQ_WORKTREE": f"{jobd.place}/worktree", "PTQ_OUTPUT_DIR": f"{jobd.root}/output"}
     job["PTQ_ENVIRONMENT"] = "overlay" if SEALED else "slot"
@@ -122,7 +118,9 @@ def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_pa
         **job,
         **{"LANG": "de", "MODEL": "x y", "PWD": str(jobd.worktree)},
     }
-    assert rest == f"{jobd.worktree}\n/dev/null\n"
+    *lines, login_path = rest.splitlines()
+    assert lines == [str(jobd.worktree), "/dev/null"]
+    assert login_path.startswith(f"{jobd.place}/venv/bin:"), "a login shell finds the virtual environment first, too"
 
 
 def test_a_stage_is_started_once_even_by_many_at_once(jobd: Jobd) -> None:
@@ -145,15 +143,6 @@ def test_jobs_prepare_at_once_from_one_clone(jobd: Jobd) -> None:
     assert all(job.find("a.txt").read_text() == "one\ntwo\nthree\n" for job in jobs)
 
 
-def test_a_later_job_starts_from_the_newest_commit(jobd: Jobd, repository: Repository) -> None:
-    jobd.prepare()
-    newest = repository.commit({"a.txt": "newer\n"})
-    later = jobd.beside()
-    assert later.prepare()["result"]["base_commit"] == newest
-    assert later.find("a.txt").read_text() == "newer\n"
-    assert jobd.find("a.txt").read_text() == "one\ntwo\nthree\n"
-
-
 def test_a_branch_may_be_rewritten_and_its_name_may_become_a_folder(jobd: Jobd, repository: Repository) -> None:
     repository.git("branch", "release")
     assert jobd.prepare(base_branch="release")["state"] == "done"
@@ -164,14 +153,21 @@ def test_a_branch_may_be_rewritten_and_its_name_may_become_a_folder(jobd: Jobd, 
     assert jobd.beside().prepare()["result"]["base_commit"] == repository.git("rev-parse", "main")
 
 
-def test_what_a_killed_git_left_in_the_clone_is_in_nobodys_way(jobd: Jobd) -> None:
+def test_a_later_job_starts_from_the_newest_commit_whatever_a_killed_git_left_in_the_clone(
+    jobd: Jobd, repository: Repository
+) -> None:
     jobd.prepare()
+    newest = repository.commit({"a.txt": "newer\n"})
     (clone,) = (path for path in (jobd.workspace / "repos").iterdir() if path.is_dir())
     (ref,) = (clone / "refs" / "ptq").iterdir()
     for left in (clone / "config.lock", clone / "packed-refs.lock", ref.with_name(f"{ref.name}.lock")):
         left.touch()
-    later = jobd.beside().prepare()
-    assert later["state"] == "done", later["message"]
+    later = jobd.beside()
+    prepared = later.prepare()
+    assert prepared["state"] == "done", prepared["message"]
+    assert prepared["result"]["base_commit"] == newest
+    assert later.find("a.txt").read_text() == "newer\n"
+    assert jobd.find("a.txt").read_text() == "one\ntwo\nthree\n"
 
 
 # What goes wrong
@@ -206,11 +202,11 @@ def test_a_setup_command_that_fails_is_told_with_its_last_words(jobd: Jobd) -> N
 
 
 @pytest.mark.parametrize(
-    ("command", "reason"),
+    ("venv_command", "reason"),
     [(["/bin/sh", "-c", "echo no ensurepip; exit 3"], "no ensurepip"), (["/no/such/python"], "cannot run")],
 )
-def test_an_environment_that_cannot_be_made_is_told(jobd: Jobd, command: list[str], reason: str) -> None:
-    poll = jobd.prepare(create_venv=command)
+def test_an_environment_that_cannot_be_made_is_told(jobd: Jobd, venv_command: list[str], reason: str) -> None:
+    poll = jobd.prepare(create_venv=venv_command)
     assert poll["error"] == "venv_failed"
     assert reason in poll["message"]
 
@@ -230,21 +226,19 @@ def test_an_agent_waits_for_its_environment(jobd: Jobd) -> None:
 
 
 def test_an_agent_that_cannot_be_run_is_told_with_the_reason(jobd: Jobd, tmp_path: Path) -> None:
-    (tmp_path / "data").write_text("no program")
     (tmp_path / "odd").write_bytes(b"\0\1\2")
     (tmp_path / "odd").chmod(0o755)
-    programs = {
-        "no-such": "no such file",
-        f"{tmp_path}/data": "permission denied",
-        f"{tmp_path}/odd": "exec format error",
-    }
-    for program, reason in programs.items():
-        job = jobd.beside()
-        job.prepare()
-        poll = job.agent("", argv=[program])
-        assert poll["error"] == "agent_not_found"
-        assert program in poll["message"]
-        assert reason in poll["message"]
+    jobd.prepare()
+    poll = jobd.agent("", argv=[f"{tmp_path}/odd"])
+    assert poll["error"] == "agent_not_found"
+    assert poll["message"] == f"the agent's program {tmp_path}/odd cannot run: exec format error"
+
+
+def test_a_program_that_is_not_there_or_is_none_is_told_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("no program")
+    for program, reason in {"no-such": "no such file", f"{tmp_path}/data": "permission denied"}.items():
+        with pytest.raises(NotRunnable, match=f"^{program} cannot run: {reason}"):
+            command.start([program], {"PATH": os.environ["PATH"]}, tmp_path, Path(os.devnull), None)
 
 
 def test_a_result_that_was_not_collected_is_told_as_such(jobd: Jobd) -> None:
@@ -254,7 +248,9 @@ def test_a_result_that_was_not_collected_is_told_as_such(jobd: Jobd) -> None:
 # Machines
 
 
-def test_a_hostile_git_configuration_of_the_machine_changes_nothing(tmp_path: Path) -> None:
+def test_neither_a_hostile_git_configuration_nor_a_workspace_with_letters_of_any_kind_changes_anything(
+    tmp_path: Path,
+) -> None:
     repository = make_repository(tmp_path / "origin", {"a.txt": "one\n", ".gitattributes": "*.txt filter=evil\n"})
     home, marker = tmp_path / "home", tmp_path / "ran"
     hook = tmp_path / "hooks" / "post-checkout"
@@ -270,30 +266,25 @@ def test_a_hostile_git_configuration_of_the_machine_changes_nothing(tmp_path: Pa
     hook.chmod(0o755)
     settings = {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "core.hooksPath", "GIT_CONFIG_VALUE_0": str(hook.parent)}
     places = {name: str(tmp_path) for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")}
-    jobd = Jobd(tmp_path, repository, env={"HOME": str(home), "GIT_EXTERNAL_DIFF": str(hook), **settings, **places})
+    (folder := tmp_path / "a 'b' \"ü\"").mkdir()
+    jobd = Jobd(folder, repository, env={"HOME": str(home), "GIT_EXTERNAL_DIFF": str(hook), **settings, **places})
     change = jobd.run("printf 'x\\r\\n' > new.py; echo two >> a.txt")
     assert change.contents == {"a.txt": b"one\ntwo\n", "new.py": b"x\r\n"}
     assert "+two\n" in change.patch
     assert not marker.exists()
 
 
-def test_the_program_runs_where_the_workspace_has_spaces_and_letters_of_any_kind(
-    tmp_path: Path, repository: Repository
+def test_an_agent_reads_its_prompt_where_it_wants_to_finds_its_programs_and_leaves_out_some_of_its_lines(
+    jobd: Jobd,
 ) -> None:
-    folder = tmp_path / "a 'b' \"ü\""
-    folder.mkdir()
-    assert Jobd(folder, repository).run("echo x > new").contents == {"new": b"x\n"}
-
-
-def test_an_agent_reads_its_prompt_on_its_standard_input_where_it_wants_to(jobd: Jobd) -> None:
     jobd.prepare()
-    assert jobd.agent("cat", prompt="Mend it.\n", prompt_on_stdin=True)["log"] == b"Mend it.\n"
-
-
-def test_lines_that_begin_in_a_certain_way_are_left_out_of_the_log(jobd: Jobd) -> None:
-    jobd.prepare()
+    # An operator's path stands behind the job's own programs.
+    show = 'echo "$PATH"; PATH=/set/by/the/host; . ~/.profile; echo "$PATH"; '
     script = "printf 'one\\nno: two\\nnot three\\nno'; sleep 0.2; printf ': four\\nfi'; sleep 0.2; printf 've'"
-    assert jobd.agent(script, drop_lines=["no: ", "never"])["log"] == b"one\nnot three\nfive"
+    settings: dict[str, Any] = {"env": {"PATH": "/opt/node/bin:/usr/bin:/bin"}, "drop_lines": ["no: ", "never"]}
+    log = jobd.agent(f"cat; {show}{script}", prompt="Mend it.\n", prompt_on_stdin=True, **settings)["log"].decode()
+    path = f"{jobd.place}/venv/bin:/opt/node/bin:/usr/bin:/bin"
+    assert log == f"Mend it.\n{path}\n{path}\none\nnot three\nfive"
 
 
 @given(
@@ -305,9 +296,3 @@ def test_however_the_stream_is_cut_the_same_lines_are_kept(pieces: list[bytes], 
     lines = re.findall(rb"[^\n]*\n|[^\n]+", b"".join(pieces))
     wanted = b"".join(line for line in lines if not line.startswith(beginnings))
     assert kept == wanted
-
-
-def test_a_login_shell_of_the_agents_finds_the_virtual_environment_first(jobd: Jobd) -> None:
-    jobd.prepare()
-    log = jobd.agent('mkdir -p "$VIRTUAL_ENV/bin"; bash -lc "echo \\$PATH"')["log"].decode()
-    assert log.startswith(f"{jobd.place}/venv/bin:")

@@ -36,15 +36,27 @@ def start_and_wait(jobd: Jobd, agent: str = WAITS, **changes: Any) -> None:
     wait_for_words(jobd, "at work")
 
 
-def test_an_agent_is_ended_and_another_process_of_its_session_gets_the_message(jobd: Jobd, tmp_path: Path) -> None:
+def test_an_agent_is_ended_and_another_process_of_its_session_gets_each_message_once(
+    jobd: Jobd, tmp_path: Path
+) -> None:
     mark = f"stray-of-{tmp_path}"
-    start_and_wait(jobd, f": {shlex.quote(mark)}; {WAITS}")
-    assert tell(jobd, 1, "Look at the loop.\n")
+    slow = ["/bin/sh", "-ec", "echo begun; sleep 1; echo heard:; cat; echo at work again; sleep 60"]
+    start_and_wait(jobd, f": {shlex.quote(mark)}; {WAITS}", told=2)
+    assert jobd.poll("agent")["told"] == 2
+    assert tell(jobd, 2, "two\n"), "it was part of the prompt"
+    assert tell(jobd, 3, "three\n", slow)
+    wait_for_words(jobd, "begun")
+    assert not tell(jobd, 4, "four\n"), "a process that the service has not seen may not have read the message before"
+    wait_for_words(jobd, "at work again")
+    assert tell(jobd, 3, "three\n", slow), "a service that was killed asks again"
+    assert tell(jobd, 4, "four\n", process=1)
     ended = jobd.wait("agent")
-    assert ended["log"].decode() == f"at work\n{MARK}{GOES_ON}\nheard:\nLook at the loop.\n"
+    goes_on = f"{MARK}{GOES_ON}\n"
+    third = f"{goes_on}begun\nheard:\nthree\nat work again\n"
+    assert ended["log"].decode() == f"at work\n{third}{goes_on}heard:\nfour\n"
     assert ended["result"]["exit_status"] == 0
     assert not ended["result"]["stopped"], "the run was not ended"
-    assert ended["told"] == 1
+    assert ended["told"] == 4
     assert processes_with(mark) == []
 
 
@@ -54,48 +66,6 @@ def test_messages_that_come_together_are_given_together_and_in_order(jobd: Jobd)
     said = jobd.wait("agent")["log"].decode()
     assert said.endswith("heard:\nmessage 1\n\nmessage 2\n\nmessage 3\n")
     assert said.count("heard:") == 1
-
-
-def test_a_message_that_is_left_again_is_given_once(jobd: Jobd) -> None:
-    start_and_wait(jobd)
-    assert tell(jobd, 1, "one\n", HEARS)
-    wait_for_words(jobd, "at work again")
-    assert tell(jobd, 1, "one\n", HEARS), "a service that was killed asks again"
-    assert tell(jobd, 2, "two\n", process=1)
-    ended = jobd.wait("agent")
-    assert ended["log"].decode().count("one\n") == 1
-    assert (ended["log"].decode().count("two\n"), ended["told"]) == (1, 2)
-
-
-def test_a_message_does_not_end_a_process_that_the_service_has_not_seen(jobd: Jobd) -> None:
-    """It may not have read the message before."""
-    start_and_wait(jobd)
-    slow = ["/bin/sh", "-ec", "echo begun; sleep 1; cat; echo at work again; sleep 60"]
-    assert tell(jobd, 1, "one\n", slow)
-    wait_for_words(jobd, "begun")
-    assert not tell(jobd, 2, "two\n")
-    wait_for_words(jobd, "at work again")
-    assert tell(jobd, 2, "two\n", process=1)
-    ended = jobd.wait("agent")
-    assert (ended["log"].decode().count("one\n"), ended["log"].decode().count("two\n"), ended["told"]) == (1, 1, 2)
-
-
-def test_messages_that_were_part_of_the_prompt_are_not_given_again(jobd: Jobd) -> None:
-    start_and_wait(jobd, told=2)
-    assert jobd.poll("agent")["told"] == 2
-    assert tell(jobd, 2, "two\n")
-    assert tell(jobd, 3, "three\n")
-    said = jobd.wait("agent")["log"].decode()
-    assert "two" not in said
-    assert "three" in said
-
-
-def test_no_message_is_taken_before_the_agent_begins_and_after_it_has_ended(jobd: Jobd) -> None:
-    jobd.prepare()
-    assert not tell(jobd, 1, "too early\n")
-    assert jobd.agent("echo done")["told"] == 0
-    assert not tell(jobd, 1, "too late\n")
-    assert jobd.wait("agent")["log"] == b"done\n"
 
 
 def test_a_message_that_comes_as_the_agent_ends_by_itself_resumes_its_session(jobd: Jobd, tmp_path: Path) -> None:
@@ -135,9 +105,15 @@ def test_what_is_hidden_from_an_agent_is_hidden_from_the_next_process_of_its_ses
 READS = 'echo at work; until grep -q two "$PTQ_TOLD_FILE" 2>/dev/null; do sleep 0.05; done; cat "$PTQ_TOLD_FILE"'
 
 
-def test_an_agent_without_sessions_reads_all_messages_in_a_file_and_goes_on(jobd: Jobd) -> None:
-    start_and_wait(jobd, READS)
+def test_an_agent_without_sessions_reads_all_messages_in_a_file_that_is_in_place_of_any_link(
+    jobd: Jobd, tmp_path: Path
+) -> None:
+    own = tmp_path / "own"
+    own.write_text("of the host")
+    start_and_wait(jobd, f'ln -s {own} "$PTQ_TOLD_FILE"; {READS}')
     assert tell(jobd, 1, "one\n", [])
+    assert own.read_text() == "of the host"
+    assert (jobd.root / "told.md").read_text() == "one\n"
     assert jobd.poll("agent")["told"] == 1
     assert tell(jobd, 1, "one\n", [])
     assert tell(jobd, 2, "two\n", [])
@@ -146,23 +122,19 @@ def test_an_agent_without_sessions_reads_all_messages_in_a_file_and_goes_on(jobd
     assert ended["told"] == 2
 
 
-def test_a_link_in_place_of_that_file_is_replaced_and_not_followed(jobd: Jobd, tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    own.write_text("of the host")
-    start_and_wait(jobd, f'ln -s {own} "$PTQ_TOLD_FILE"; {WAITS}')
-    assert tell(jobd, 1, "one\n", [])
-    assert own.read_text() == "of the host"
-    assert (jobd.root / "told.md").read_text() == "one\n"
-
-
 def test_what_the_agent_did_counts_if_its_session_cannot_be_resumed(jobd: Jobd) -> None:
-    start_and_wait(jobd, "echo changed > a.txt; echo at work; sleep 60")
+    jobd.prepare()
+    assert not tell(jobd, 1, "too early\n")
+    jobd.start("echo changed > a.txt; echo at work; sleep 60")
+    wait_for_words(jobd, "at work")
     assert tell(jobd, 1, "one\n", ["/no/such/program"])
     ended = jobd.wait("agent")
     assert ended["state"] == "done"
     assert ended["result"]["objection"] == NOT_RESUMED
     assert ended["told"] == 0
     assert b"/no/such/program" in ended["log"]
+    assert not tell(jobd, 2, "too late\n")
+    assert jobd.poll("agent")["log"] == ended["log"]
 
 
 def test_a_folder_in_place_of_that_file_ends_the_run_and_what_the_agent_did_counts(jobd: Jobd) -> None:

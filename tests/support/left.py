@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from runner.jobd.environment.carry import apply_edits
 from runner.jobd.files import Failure
 from runner.jobd.git import GitFolders
 from runner.jobd.verbs.collect import find_change
-from tests.support.jobd import COLLECT, Change, make_repository
+from tests.support.jobd import COLLECT, Change, Repository, make_repository
 from tests.support.made_base import copy
 
 IDENTITY = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
@@ -38,6 +39,10 @@ class Left:
         problems: list[str] = []
         return Change({**find_change(self.folders, request, problems, 20), "problems": problems})
 
+    def carry_over(self, changes: list[dict[str, Any]], begun_at: str = "") -> list[str]:
+        """Apply an earlier attempt's edits. Returns the paths in conflict."""
+        return apply_edits(self.folders, self.base_commit, changes, 20, begun_at)
+
     def find_failure(self, **limits: Any) -> Failure:
         with pytest.raises(Failure) as failure:
             self.find_change(**limits)
@@ -46,7 +51,11 @@ class Left:
 
 def leave_files(folder: Path, files: Mapping[str, str]) -> Left:
     """The worktree of a repository with these files."""
-    repository = make_repository(folder / "clone", files)
+    return check_out(make_repository(folder / "clone", files), folder)
+
+
+def check_out(repository: Repository, folder: Path) -> Left:
+    """The worktree of a repository's newest commit."""
     (folder / "throwaways").mkdir()
     copy(repository.folder, folder / "worktree")
     folders = GitFolders(folder / "worktree", repository.folder / ".git", folder / "throwaways")
