@@ -28,6 +28,9 @@ from tests.support.machines import SshServer
 pytestmark = pytest.mark.slow
 
 JOB, OTHER = secrets.token_hex(5), secrets.token_hex(5)
+ON_ONE = pytest.mark.parametrize("any_machine", ["local"], indirect=True)
+"""For what depends on our program and on the conversation, not on how a command begins there."""
+
 ECHO = "import sys\nfor line in sys.stdin: print(line, end='', flush=True)"
 
 
@@ -88,6 +91,7 @@ async def test_the_program_is_put_on_its_machine_by_whoever_asks_first(watched: 
     assert len(watched.list_starts("converse")) == 2, "the first one found no program"
 
 
+@ON_ONE
 async def test_whoever_waits_for_something_new_holds_up_nobody(
     watched: Watched, repository: Repository, tmp_path: Path
 ) -> None:
@@ -109,6 +113,7 @@ async def test_whoever_waits_for_something_new_holds_up_nobody(
     await client.clean(JOB)
 
 
+@ON_ONE
 async def test_a_program_that_is_killed_is_started_again(watched: Watched) -> None:
     await watched.client.version()
     await watched.client.poll(JOB, "prepare")
@@ -119,6 +124,7 @@ async def test_a_program_that_is_killed_is_started_again(watched: Watched) -> No
     assert len(watched.list_starts("converse")) == 2
 
 
+@ON_ONE
 async def test_an_operator_is_told_once_of_a_program_that_cannot_be_spoken_with(
     any_machine: Machine, host: Host, tmp_path: Path
 ) -> None:
@@ -197,7 +203,7 @@ async def test_answers_may_come_in_any_order_and_among_other_words(host: Host) -
 )
 async def test_a_program_that_does_not_answer_is_given_up(program: str, host: Host) -> None:
     with pytest.raises(ConversationLost):
-        await converse_with(program, host, patience_s=1.0).ask(b"a")
+        await converse_with(program, host, patience_s=0.3).ask(b"a")
 
 
 async def test_what_a_program_complains_of_holds_up_no_answer(host: Host) -> None:

@@ -31,8 +31,8 @@ def test_files_lie_in_the_home_before_the_agent_starts_whose_words_and_variables
     jobd.prepare()
     dashes = re.sub("[^a-zA-Z0-9]", "-", str(jobd.worktree))
     files = {"a.txt": b"a", ".x/projects/{worktree}/s.jsonl": b"\0\xff", "{home}/b": b"b"}
-    script = f"stat -c '%a %n' a.txt .x .x/projects/{dashes}/s.jsonl; od -An -tx1 .x/projects/*/s.jsonl; cat '{{home}}/b'; echo"
-    argv = ["/bin/sh", "-c", f'cd "$HOME"; {script}; echo "$@" "$A" "$B"']
+    show = f"stat -c '%a %n' a.txt .x .x/projects/{dashes}/s.jsonl; od -An -tx1 .x/projects/*/s.jsonl; cat '{{home}}/b'"
+    argv = ["/bin/sh", "-c", f'cd "$HOME"; {show}; echo; echo "$@" "$A" "$B"']
     words = ["{home}/x", "{home}/x y", "x={home}/y", "{home}", "{home}/"]
     env = {"A": "{home}/s", "B": "b:{home}/s"}
     encoded = {path: encode(content) for path, content in files.items()}
@@ -112,7 +112,7 @@ def test_each_folder_in_a_folder_of_skills_that_has_a_description_is_a_skill(job
     paths = ("skills/own/SKILL.md", "skills/README.md", "skills/deep/er/SKILL.md", "other/own/SKILL.md")
     more = {"other/review/SKILL.md": "x\n", "other/last/SKILL.md": "last\n", "none/x/y": "y\n"}
     big = {name: os.urandom(MAX_SKILL_BYTES * 2 // 3) for name in ("big/x", "huge/x")}
-    base = jobd.repository.commit({path: f"{path}\n" for path in paths} | more | big)
+    base = jobd.repository.commit({**{path: f"{path}\n" for path in paths}, **more, **big})
     jobd.prepare()
     operators = {"s/own/SKILL.md": encode(b"the operator's\n")}
     folders = {"skills": "s", "other": "s", "none": "s", "gone": "s"}
@@ -172,18 +172,15 @@ def test_an_agent_is_told_once_by_one_of_the_next_shells_that_it_runs(jobd: Jobd
         'for i in $(seq 20); do bash -c : & done; wait; mkdir "$PTQ_NOTICE_FILE"'
     )
 
-    def tell_next(*texts: str) -> None:
-        nonlocal count
-        count += 1
+    def tell_next(count: int, *texts: str) -> None:
         wait_until(lambda: jobd.poll("agent")["log"].count(b"done\n") == count)
         for text in texts:
             assert jobd.call("notify", text=text)["written"] is True
         (jobd.job.tmp / "go").touch()
 
-    count = 0
-    tell_next("an earlier one", "Come to an end.\nPlease.")
-    tell_next("To the login shells.")
-    tell_next("To one of many at once.")
+    tell_next(1, "an earlier one", "Come to an end.\nPlease.")
+    tell_next(2, "To the login shells.")
+    tell_next(3, "To one of many at once.")
     first, second = "Come to an end.\nPlease.\n", "To the login shells.\nlogin\nlogin\n"
     gone = f"ls: cannot access '{jobd.root}/notice.txt': No such file or directory\n"
     assert jobd.wait("agent")["log"].decode() == (

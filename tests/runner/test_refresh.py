@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ from runner.model.job import JobKind, JobState
 from runner.model.jobd_answers import StageState
 from runner.model.machines import Machine
 from runner.rows import job_rows
-from runner.rows.machine_states import drain
+from runner.rows.machine_states import drain, resume
 from runner.scheduler.refresh import Refresher, name_refresh
 from runner.steps.gateway import Fetcher, GatewayRoute
 from runner.steps.runtime import Runtime
@@ -98,12 +98,24 @@ async def open_floor(folder: Path, repository: Repository) -> AsyncIterator[Floo
         yield Floor(runtime, machine, clock, repository)
 
 
-async def test_a_base_gets_one_more_layer_once_a_day(tmp_path: Path, repository: Repository) -> None:
+async def test_a_base_gets_one_more_layer_once_a_day_also_if_the_service_starts_again_meanwhile(
+    tmp_path: Path, repository: Repository
+) -> None:
     async with open_floor(tmp_path, repository) as floor:
         await floor.make_base()
         repository.commit({"a.txt": "newer\n"})
+        async with floor.runtime.db.write() as connection:
+            await drain(connection, "here", "operator", NOON)
         await floor.refresh()
+        assert floor.count_layers() == 1, "a machine that is drained is left alone"
+        async with floor.runtime.db.write() as connection:
+            await resume(connection, "here")
+        await floor.refresher.step()
+        for _ in range(2):
+            floor.refresher = floor.start_again()
+            await floor.refresh()
         assert floor.count_layers() == 2
+        assert not [*Path(floor.machine.workspace, "jobs").iterdir()]
         repository.commit({"a.txt": "newer still\n"})
         await floor.refresh()
         assert floor.count_layers() == 2
@@ -113,81 +125,38 @@ async def test_a_base_gets_one_more_layer_once_a_day(tmp_path: Path, repository:
         assert not [*Path(floor.machine.workspace, "jobs").iterdir()]
 
 
-async def test_where_a_worktree_began_is_nobodys_base(tmp_path: Path, repository: Repository) -> None:
+async def test_where_a_worktree_began_or_one_issues_rebase_is_nobody_elses_base(
+    tmp_path: Path, repository: Repository
+) -> None:
     async with open_floor(tmp_path, repository) as floor:
         await floor.make_base()
-        stray = {
-            "id": "aaaaaaaaaa",
-            "kind": JobKind.WORKTREE,
-            "series": 1,
-            "base_branch": "elsewhere",
-            "state": JobState.SUCCEEDED,
-        }
-        async with floor.runtime.db.write() as connection:
-            made_at = NOON - timedelta(hours=14)
-            await job_rows.insert_job(connection, make_job(clone_url=repository.url, created_at=made_at, **stray))
-        repository.commit({"a.txt": "newer\n"})
-        await floor.refresh()
-        assert floor.count_layers() == 2
-
-
-async def test_the_branch_of_one_issues_rebase_is_nobody_elses_base(tmp_path: Path, repository: Repository) -> None:
-    async with open_floor(tmp_path, repository) as floor:
-        await floor.make_base()
-        rebase = make_job(
-            id="aaaaaaaaaa",
-            kind=JobKind.REBASE,
-            attempt=2,
-            clone_url=repository.url,
-            base_branch="elsewhere",
-            state=JobState.SUCCEEDED,
-            created_at=NOON - timedelta(hours=14),
+        common: dict[str, Any] = {"clone_url": repository.url, "state": JobState.SUCCEEDED}
+        common |= {"base_branch": "elsewhere", "created_at": NOON - timedelta(hours=14)}
+        strays = (
+            make_job(id="aaaaaaaaaa", kind=JobKind.WORKTREE, series=1, **common),
+            make_job(id="bbbbbbbbbb", kind=JobKind.REBASE, attempt=2, **common),
         )
         async with floor.runtime.db.write() as connection:
-            await job_rows.insert_job(connection, rebase)
+            for stray in strays:
+                await job_rows.insert_job(connection, stray)
         repository.git("checkout", "-qb", "elsewhere")
         repository.commit({"a.txt": "of a stranger\n"})
         repository.git("checkout", "-q", "main")
         newest = repository.commit({"a.txt": "newer\n"})
         await floor.refresh()
+        assert floor.count_layers() == 2
         (base,) = Path(floor.machine.workspace, "bases").glob("*/base.json")
         assert json.loads(base.read_text())["commit"] == newest
 
 
-async def test_a_service_that_starts_again_follows_the_same_refresh(tmp_path: Path, repository: Repository) -> None:
-    async with open_floor(tmp_path, repository) as floor:
-        await floor.make_base()
-        repository.commit({"a.txt": "newer\n"})
-        await floor.refresher.step()
-        floor.refresher = floor.start_again()
-        await floor.refresh()
-        floor.refresher = floor.start_again()
-        await floor.refresh()
-        assert floor.count_layers() == 2
-        assert not [*Path(floor.machine.workspace, "jobs").iterdir()]
-
-
-async def test_where_no_job_has_made_a_base_none_is_made(tmp_path: Path, repository: Repository) -> None:
-    async with open_floor(tmp_path, repository) as floor:
-        await floor.refresh()
-        assert floor.count_layers() == 0
-
-
-async def test_a_machine_that_is_drained_is_left_alone(tmp_path: Path, repository: Repository) -> None:
-    async with open_floor(tmp_path, repository) as floor:
-        await floor.make_base()
-        repository.commit({"a.txt": "newer\n"})
-        async with floor.runtime.db.write() as connection:
-            await drain(connection, "here", "operator", NOON)
-        await floor.refresh()
-        assert floor.count_layers() == 1
-
-
-async def test_a_refresh_that_fails_is_told_in_the_log_and_leaves_the_base_as_it_is(
+async def test_where_no_job_has_made_a_base_none_is_made_and_a_refresh_that_fails_leaves_it_as_it_is(
     tmp_path: Path, repository: Repository, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with open_floor(tmp_path, repository) as floor:
+        await floor.refresh()
+        assert floor.count_layers() == 0
         await floor.make_base()
+        floor.clock.forward(86_400)
         repository.folder.rename(tmp_path / "gone")
         await floor.refresher.step()
         async with asyncio.timeout(20):
@@ -212,32 +181,11 @@ class Leading(NoGateway):
         self.closed.append(job_id)
 
 
-async def test_a_refresh_fetches_by_the_gateway_until_it_is_over(tmp_path: Path, repository: Repository) -> None:
-    async with open_floor(tmp_path, repository) as floor:
-        await floor.make_base()
-        repository.commit({"a.txt": "newer\n"})
-        gateway = Leading()
-        floor.runtime = replace(floor.runtime, gateway=gateway)
-        floor.refresher = floor.start_again()
-        await floor.refresher.step()
-        job_id = name_refresh(floor.machine, PROFILE, floor.clock())
-        request = Path(floor.machine.workspace, "jobs", job_id, "control", "base.request")
-        assert json.loads(request.read_text())["git"] == {"GIT_CONFIG_COUNT": "0"}
-        assert gateway.closed == []
-        await floor.settle(job_id)
-        await floor.refresher.step()
-        assert {fetcher.id for fetcher in gateway.led} == {job_id}
-        assert gateway.led[0].clone_url == repository.url
-        assert gateway.closed == [job_id]
-        await floor.refresher.step()
-        assert gateway.closed == [job_id]
-
-
 class Untouched:
     """A machine that nobody may ask anything."""
 
 
-async def test_a_machine_that_serves_only_public_repositories_refreshes_no_private_one(
+async def test_a_refresh_fetches_by_the_gateway_until_it_is_over_and_on_no_machine_for_public_repositories_only(
     tmp_path: Path, repository: Repository
 ) -> None:
     async with open_floor(tmp_path, repository) as floor:
@@ -252,9 +200,19 @@ async def test_a_machine_that_serves_only_public_repositories_refreshes_no_priva
         floor.machine = replace(floor.machine, serves=frozenset({"private"}))
         machines = {"public": Machine("public", "/srv"), "here": floor.machine}
         floor.refresher = Refresher(floor.runtime, machines)
-        await floor.refresh()
-        assert {fetcher.id for fetcher in gateway.led} == {name_refresh(floor.machine, PROFILE, floor.clock())}
+        await floor.refresher.step()
+        job_id = name_refresh(floor.machine, PROFILE, floor.clock())
+        request = Path(floor.machine.workspace, "jobs", job_id, "control", "base.request")
+        assert json.loads(request.read_text())["git"] == {"GIT_CONFIG_COUNT": "0"}
+        assert gateway.closed == []
+        await floor.settle(job_id)
+        await floor.refresher.step()
         assert floor.count_layers() == 2
+        assert {fetcher.id for fetcher in gateway.led} == {job_id}
+        assert gateway.led[0].clone_url == repository.url
+        assert gateway.closed == [job_id]
+        await floor.refresher.step()
+        assert gateway.closed == [job_id]
 
 
 def test_each_machine_repository_and_day_has_a_name_of_its_own() -> None:

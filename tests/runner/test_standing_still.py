@@ -17,11 +17,12 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import DBAPIError
 
 from runner.db.database import Database
+from runner.model.job import Job
 from runner.rows import job_rows
 from tests.support.jobs import make_job, open_database
 from tests.support.postgres import Server
 
-LARGE = 10**8
+LARGE = 3 * 10**7
 """More bytes than lie between a server and a client that reads none of them."""
 
 
@@ -49,12 +50,23 @@ MOMENTS: dict[str, Callable[[asyncpg.Connection], Awaitable[None]]] = {
 }
 
 
-async def stand_still(url: str, moment: str) -> None:
-    """Be a replica that stops itself amid a transaction. What it has written there comes to nothing."""
+def name_job(moment: str) -> Job:
+    """The job that is stored at this moment."""
+    return make_job(id=f"{[*MOMENTS].index(moment):010}", thread=[*MOMENTS].index(moment) + 1)
+
+
+async def stand_still(url: str) -> None:
+    """Be a replica that stops itself amid transactions, one after the other."""
+    for moment in MOMENTS:
+        await stop_amid_transaction(url, moment)
+
+
+async def stop_amid_transaction(url: str, moment: str) -> None:
+    """What it has written there comes to nothing."""
     database = Database(url)
     try:
         async with database.write() as connection:
-            await job_rows.insert_job(connection, make_job())
+            await job_rows.insert_job(connection, name_job(moment))
             driver = (await connection.get_raw_connection()).driver_connection
             assert isinstance(driver, asyncpg.Connection)
             await MOMENTS[moment](driver)
@@ -65,16 +77,19 @@ async def stand_still(url: str, moment: str) -> None:
 
 
 @contextmanager
-def stopped_replica(url: str, moment: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that stands still there by now."""
-    process = subprocess.Popen([sys.executable, "-m", __name__, url, moment])
+def start_replica(url: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that will stand still several times."""
+    process = subprocess.Popen([sys.executable, "-m", __name__, url])
     try:
-        _, status = os.waitpid(process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status), status
         yield process
     finally:
         process.kill()
         process.wait()
+
+
+def wait_until_it_stands_still(process: subprocess.Popen[bytes]) -> None:
+    _, status = os.waitpid(process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status), status
 
 
 @pytest.fixture
@@ -89,15 +104,14 @@ async def ordinary_url(postgres: Server, empty_postgres_url: str) -> AsyncIterat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", MOMENTS)
-async def test_a_replica_that_stands_still_amid_a_transaction_keeps_the_turn_from_nobody(
-    ordinary_url: str, moment: str
-) -> None:
+async def test_a_replica_that_stands_still_amid_a_transaction_keeps_the_turn_from_nobody(ordinary_url: str) -> None:
     # Whoever waited in vain for its turn would get an error after half a minute.
-    with stopped_replica(ordinary_url, moment) as process:
-        async with open_database(ordinary_url) as another, another.write() as connection:
-            assert await job_rows.insert_job(connection, make_job()), "what the other wrote came to nothing"
-        process.send_signal(signal.SIGCONT)
+    with start_replica(ordinary_url) as process:
+        for moment in MOMENTS:
+            await asyncio.to_thread(wait_until_it_stands_still, process)
+            async with open_database(ordinary_url) as another, another.write() as connection:
+                assert await job_rows.insert_job(connection, name_job(moment)), f"the other's came to nothing, {moment}"
+            process.send_signal(signal.SIGCONT)
         assert await asyncio.to_thread(process.wait) == 0
 
 

@@ -124,7 +124,7 @@ async def test_long_logs_are_read_in_turns_and_take_no_thread_of_others(tmp_path
     harness, ended = Harness(tmp_path), list[str]()
     jobs = [make_job(id=f"aaaaaaaaa{number}", thread=number) for number in range(4)]
     for job in jobs[:3]:
-        harness.spool.append(job.id, "agent", UNKNOWN * 60_000)
+        harness.spool.append(job.id, "agent", UNKNOWN * 25_000)
     harness.spool.append(jobs[3].id, "agent", UNKNOWN)
     closed = ThreadPoolExecutor(1)
     closed.shutdown()
@@ -133,7 +133,7 @@ async def test_long_logs_are_read_in_turns_and_take_no_thread_of_others(tmp_path
     async def read(job_id: str) -> None:
         tally, _, _ = await harness.reader.read_aside(make_job(id=job_id), harness.agent)
         ended.append(job_id)
-        assert tally.unknown == (1 if job_id == jobs[3].id else 60_000)
+        assert tally.unknown == (1 if job_id == jobs[3].id else 25_000)
 
     await asyncio.gather(*(read(job.id) for job in jobs))
     assert ended[0] == jobs[3].id, "who has a short log waits for one piece of each of the others"
