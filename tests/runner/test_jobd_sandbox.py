@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 import pytest
 
@@ -64,6 +64,23 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+TALK = """
+import socket, sys
+mine, its = ("\\0of-" + job for job in sys.argv[1:])
+server = socket.socket(socket.AF_UNIX)
+server.bind(mine)
+server.listen()
+for name in (mine, its):
+    try:
+        socket.socket(socket.AF_UNIX).connect(name)
+        print("reached", flush=True)
+    except OSError as error:
+        print(error.strerror)
+sys.stdin.read()
+"""
+TALKS = f"{sys.executable} -c {shlex.quote(TALK)}"
+
+
 @pytest.fixture(scope="module")
 def victim(template: Repository, made_base: MadeBase, home: Path) -> Iterator[Jobd]:
     """A job at work, with a file of its own in each place that everybody knows. All tests with it share its machine."""
@@ -73,8 +90,9 @@ def victim(template: Repository, made_base: MadeBase, home: Path) -> Iterator[Jo
     jobd.prepare()
     (jobd.workspace / "repos" / "other").mkdir()
     mine = "echo mine > /tmp/victim-$PTQ_JOB_ID; echo mine > /dev/shm/victim-$PTQ_JOB_ID"
-    jobd.start(f"{mine}; echo ready; exec sleep 600", timeout_s=600)
-    wait_until(lambda: jobd.poll("agent")["log"] == b"ready\n")
+    talks = f"sleep 601 | {TALKS} {jobd.job_id} {jobd.job_id}"
+    jobd.start(f"{mine}; {talks} & exec sleep 600", timeout_s=600)
+    wait_until(lambda: jobd.poll("agent")["log"] == b"reached\nreached\n")
     yield jobd
     for folder in (jobd.workspace / "jobs").iterdir():
         kill_processes(folder.name)
@@ -200,20 +218,28 @@ def test_the_same_job_gets_everywhere_on_a_machine_that_seals_none(hostile: Jobd
 
 
 @needs_cells
-def test_a_job_has_its_tools_its_git_and_its_folders(hostile: Jobd) -> None:
+def test_a_job_has_its_tools_its_git_and_its_folders_and_what_it_plants_there_leads_nowhere(
+    hostile: Jobd, home: Path
+) -> None:
     jobd = hostile
     # Where our own Python lies below /tmp, that has to be seen, and nothing is kept there.
     tmp = "$TMPDIR" if sys.executable.startswith("/tmp/") else "/tmp"
     prepared = jobd.prepare(setup=[f"echo kept > {tmp}/kept"])
     assert b"[This job is sealed: it has its own users, mounts, processes and shared memory" in prepared["log"]
-    identity = "-c user.name=a -c user.email=a@b"
+    identity, key = "-c user.name=a -c user.email=a@b", home / ".ssh" / "id_ed25519"
     log = jobd.agent(
         f"tool; cat {tmp}/kept; id -u; git {identity} commit -q --allow-empty -m mine; git log --format=%s -1; "
-        "for place in $HOME $TMPDIR $PTQ_OUTPUT_DIR $PTQ_WORKTREE /tmp /dev/shm; do echo > $place/x; done; echo $$"
+        "for place in $HOME $TMPDIR $PTQ_OUTPUT_DIR $PTQ_WORKTREE /tmp /dev/shm; do echo > $place/x; done; echo $$\n"
+        # In two pieces: what a command names is not hidden.
+        f'k={str(key)[:6]}; mkdir -p "$VIRTUAL_ENV/bin"; ln -s "$k"{str(key)[6:]} "$VIRTUAL_ENV/bin/key"'
     )["log"]
     assert log.decode() == f"tool at work\nkept\n{os.getuid()}\nmine\n{log.split()[-1].decode()}\n"
     if "proc" not in MISSING:
         assert int(log.split()[-1]) < 10
+    jobd.collect(lint=['cat "$VIRTUAL_ENV/bin/key"'])
+    said = jobd.poll("collect")["log"]
+    assert b"No such file" in said
+    assert SECRET.encode() not in said
 
 
 @needs_cells
@@ -239,10 +265,6 @@ def test_what_a_job_leaves_in_var_tmp_is_its_own_and_goes_with_it(jobd: Jobd) ->
     assert [change["path"] for change in jobd.result()["changes"]] == ["listed"]
     assert not Path(left).exists()
     assert (jobd.root / "tmp" / Path(left).name).exists(), "where it counts among what the job has written"
-    other = jobd.beside()
-    other.prepare()
-    assert other.agent("ls -A /var/tmp")["log"] == b""
-    other.call("clean")
     assert jobd.call("clean") == {"ok": True}
     assert not (jobd.root / "tmp").exists()
 
@@ -426,36 +448,15 @@ def test_a_job_without_a_network_reaches_a_socket_that_lies_in_its_own_folder_an
     assert "FileNotFoundError" in log
 
 
-TALK = """
-import socket, sys
-mine, its = ("\\0of-" + job for job in sys.argv[1:])
-server = socket.socket(socket.AF_UNIX)
-server.bind(mine)
-server.listen()
-for name in (mine, its):
-    try:
-        socket.socket(socket.AF_UNIX).connect(name)
-        print("reached", flush=True)
-    except OSError as error:
-        print(error.strerror)
-sys.stdin.read()
-"""
-
-
 @needs_cells
 @pytest.mark.skipif(not landlock.can_scope_sockets(), reason="this kernel cannot scope abstract sockets")
-def test_a_job_with_the_machines_network_reaches_its_own_abstract_sockets_and_no_siblings(jobd: Jobd) -> None:
+def test_a_job_with_the_machines_network_reaches_its_own_abstract_sockets_and_no_siblings(
+    hostile: Jobd, victim: Jobd
+) -> None:
     """Descriptors sent through one would outlive the job that sent them."""
-    sibling = jobd.beside()
-    words = f"{sys.executable} -c {shlex.quote(TALK)}"
-    for one in (jobd, sibling):
-        assert one.prepare(network="host")["state"] == "done"
-    sibling.start(f"sleep 60 | {words} {sibling.job_id} {sibling.job_id}", timeout_s=60)
-    wait_until(lambda: sibling.poll("agent")["log"] == b"reached\nreached\n")
-    log = jobd.agent(f"{words} {jobd.job_id} {sibling.job_id}")["log"].decode()
+    assert hostile.prepare(network="host")["state"] == "done"
+    log = hostile.agent(f"{TALKS} {hostile.job_id} {victim.job_id}")["log"].decode()
     assert log == "reached\nOperation not permitted\n"
-    assert sibling.poll("agent")["state"] == "running"
-    sibling.call("kill")
 
 
 # What one job sees
@@ -490,6 +491,7 @@ LOOKS = {
         # Folders of this machine alone are not looked for: they may hold anything, and be large.
         "find /var /dev /run /etc /usr/local /home -xdev -type d -perm -0002 2> /dev/null"
     ),
+    "the system's temporary folders": "ls -A /tmp /var/tmp /dev/shm",
     "homes": "python3 -c 'import os, pwd; print(*os.listdir(pwd.getpwuid(os.getuid()).pw_dir))'",
     # Root needs no capability to do so. The command writes what is there already.
     "settings of the kernel": (
@@ -535,6 +537,9 @@ def see(
 
 def look_around(jobd: Jobd, network: str) -> Mapping[str, str]:
     with (
+        NamedTemporaryFile(prefix="of-others-", dir="/tmp"),
+        NamedTemporaryFile(prefix="of-others-", dir="/var/tmp"),
+        NamedTemporaryFile(prefix="of-others-", dir="/dev/shm"),
         open_system_folder() as folder,
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.socket(socket.AF_UNIX) as abstract,
@@ -583,6 +588,13 @@ def test_a_systems_folder_that_is_open_to_everybody_is_hidden(see: See) -> None:
 @needs_cells
 def test_nothing_that_everybody_may_write_to_is_left_in_a_jobs_sight(see: See) -> None:
     assert {*see("host")["folders that are open to everybody"].split()} <= {"/dev/shm", "/dev/mqueue"}
+
+
+@needs_cells
+def test_a_job_finds_nothing_of_others_in_the_systems_temporary_folders(see: See) -> None:
+    seen = see("host")["the system's temporary folders"]
+    assert "/var/tmp:\n" in seen
+    assert "of-others" not in seen
 
 
 @needs_cells
@@ -768,16 +780,6 @@ def test_a_link_in_a_command_that_cannot_be_read_is_left_out(tmp_path: Path) -> 
         assert choose_named(named, [tmp_path / "theirs"]) == {tmp_path / "mine"}
     finally:
         os.waitpid(dead, 0)
-
-
-@needs_cells
-def test_what_a_job_planted_leads_nowhere(hostile: Jobd, home: Path) -> None:
-    jobd = hostile
-    jobd.prepare()
-    key = home / ".ssh" / "id_ed25519"
-    jobd.agent(f'k={str(key)[:6]}; mkdir -p "$VIRTUAL_ENV/bin"; ln -s "$k"{str(key)[6:]} "$VIRTUAL_ENV/bin/key"')
-    jobd.collect(lint=['cat "$VIRTUAL_ENV/bin/key"'])
-    assert SECRET.encode() not in jobd.poll("collect")["log"]
 
 
 @needs_cells
