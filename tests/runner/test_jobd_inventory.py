@@ -158,12 +158,6 @@ def test_every_command_of_a_job_is_told_the_gpus_of_its_slot(jobd: Jobd) -> None
     assert b"\nin GPU-aa,GPU-bb\n" in jobd.collect(lint=say)["log"]
 
 
-def test_where_a_slot_has_no_gpus_of_its_own_the_operator_may_name_some(jobd: Jobd) -> None:
-    jobd.prepare()
-    say = 'echo "in ${CUDA_VISIBLE_DEVICES-none}"'
-    assert b"in none\n" in jobd.agent(say)["log"]
-
-
 def test_what_the_operator_says_of_gpus_for_an_agent_counts(jobd: Jobd) -> None:
     jobd.prepare(gpus=[{"vendor": "nvidia", "id": "GPU-aa", "files": ["nvidia0"]}])
     assert b"in mine\n" in jobd.agent("echo in $CUDA_VISIBLE_DEVICES", env={"CUDA_VISIBLE_DEVICES": "mine"})["log"]

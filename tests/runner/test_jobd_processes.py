@@ -76,6 +76,7 @@ def test_a_stage_outlives_the_session_of_whoever_started_it(jobd: Jobd) -> None:
             os.killpg(starter.pid, signal.SIGKILL)
     ended = jobd.wait("agent")
     assert (ended["state"], ended["log"]) == ("done", b"survived\n")
+    assert ended["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def test_what_an_agent_leaves_behind_dies_with_it(jobd: Jobd, tmp_path: Path, mark: str) -> None:
@@ -240,10 +241,6 @@ def test_a_log_may_hold_any_bytes_is_read_in_pieces_and_is_whole_once_a_stage_ha
     assert b"".join(piece["log"] for piece in pieces) == log[:21]
     assert {piece["log_size"] for piece in pieces} == {len(log)}
     assert jobd.poll("agent", log_offset=10**9)["log"] == b""
-
-
-def test_polling_names_the_machines_boot(jobd: Jobd) -> None:
-    assert jobd.poll("agent")["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 # What an agent does to the files by which it is followed

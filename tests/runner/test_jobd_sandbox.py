@@ -348,18 +348,7 @@ def test_control_files_are_hidden_at_both_paths_if_the_workspace_is_a_link(
 
 
 @needs_cells
-def test_a_link_in_place_of_the_output_shows_no_other_jobs_worklog(hostile: Jobd, victim: Jobd) -> None:
-    jobd = hostile
-    jobd.prepare()
-    (victim.root / "output" / "worklog.md").write_text("# What the victim found\n")
-    swap = 'cd "$PTQ_OUTPUT_DIR/.."; rmdir output; ln -s "../../$1/files/output" output; echo done; exec sleep 60'
-    jobd.start(f"sh -c {shlex.quote(swap)} x {victim.job_id}", timeout_s=60)
-    wait_until(lambda: jobd.poll("agent")["log"] == b"done\n")
-    assert jobd.poll("agent", worklog_limit=1_000)["worklog"] is None
-
-
-@needs_cells
-def test_jobds_own_work_on_a_jobs_files_sees_what_the_job_sees(
+def test_jobds_own_work_on_a_jobs_files_sees_what_the_job_sees_or_follows_no_link(
     hostile: Jobd, victim: Jobd, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(home))
@@ -377,6 +366,12 @@ def test_jobds_own_work_on_a_jobs_files_sees_what_the_job_sees(
         box.do(lambda: hidden[0].read_text())
     with pytest.raises(OSError, match="Read-only"):
         box.do(lambda: (clone / "x").touch())
+    # The worklog is read outside of the sandbox.
+    (victim.root / "output" / "worklog.md").write_text("# What the victim found\n")
+    swap = 'cd "$PTQ_OUTPUT_DIR/.."; rm -r output; ln -s "../../$1/files/output" output; echo done; exec sleep 60'
+    jobd.start(f"sh -c {shlex.quote(swap)} x {victim.job_id}", timeout_s=60)
+    wait_until(lambda: jobd.poll("agent")["log"] == b"done\n")
+    assert jobd.poll("agent", worklog_limit=1_000)["worklog"] is None
 
 
 class HeldFile:
@@ -486,6 +481,7 @@ DEBUGGERS = {
     "unshare": "unshare -Um --fork --pid sh -c true",
     sys.executable: f"{sys.executable} $TMPDIR/filter.py unshare 1 -c 'print()'",
 }
+VSOCK = "a namespace's lack of vsock"
 LOOKS = {
     "folders that are open to everybody": (
         # Folders of this machine alone are not looked for: they may hold anything, and be large.
@@ -508,7 +504,7 @@ LOOKS = {
         f'if command -v {program} > /dev/null; then ( {words} ) > "$TMPDIR/log" 2>&1 || cat "$TMPDIR/log"; fi\n'
         for program, words in DEBUGGERS.items()
     ),
-    "a namespace's lack of vsock": (
+    VSOCK: (
         f"{sys.executable} -c 'import socket; socket.socket(socket.AF_VSOCK)' && echo made; "
         ": < /dev/vsock && echo opened"
     ),
@@ -547,7 +543,7 @@ def look_around(jobd: Jobd, network: str) -> Mapping[str, str]:
         abstract.bind(f"\0job-{jobd.job_id}")
         abstract.listen()
         looks = {
-            **LOOKS,
+            **(LOOKS if network == "host" else {VSOCK: LOOKS[VSOCK]}),
             "a system's folder": f"cd '{folder}'; ls -A; touch x || echo refused",
             "sockets": f"{sys.executable} - {server.getsockname()[1]} job-{jobd.job_id} <<'END'\n{LISTEN}\nEND\n",
         }
@@ -652,7 +648,7 @@ def test_without_a_network_a_job_reaches_nothing_but_itself(see: See, network: s
 @pytest.mark.parametrize("network", ["host", "none"])
 def test_without_a_network_a_job_has_no_way_to_others_on_its_host_beside_networks(see: See, network: str) -> None:
     """A namespace contains neither AF_VSOCK nor its device."""
-    seen = see(network)["a namespace's lack of vsock"].splitlines()
+    seen = see(network)[VSOCK].splitlines()
     if network == "host" and not {"made", "opened"}.issubset(seen):
         pytest.skip("this machine has no such sockets")
     assert ("made" in seen, "opened" in seen) == ((True, True) if network == "host" else (False, False))

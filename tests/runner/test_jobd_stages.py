@@ -136,7 +136,7 @@ def test_a_stage_is_started_once_even_by_many_at_once(jobd: Jobd) -> None:
 
 
 def test_jobs_prepare_at_once_from_one_clone(jobd: Jobd) -> None:
-    jobs = [jobd, *(jobd.beside() for _ in range(3))]
+    jobs = [jobd, *(jobd.beside() for _ in range(2))]
     with ThreadPoolExecutor(len(jobs)) as pool:
         assert [poll["state"] for poll in pool.map(Jobd.prepare, jobs)] == ["done"] * len(jobs)
     assert len([path for path in (jobd.workspace / "repos").iterdir() if path.is_dir()]) == 1
