@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from runner.jobd.environment.carry import HeldBack, find_held_back
+from runner.jobd.files import Failure
 from tests.support.jobd import Change, Jobd, Repository, make_repository
+from tests.support.plain_worktree import PlainWorktree, find_change_of
 
 pytestmark = pytest.mark.slow
 
@@ -32,25 +35,21 @@ def finish(jobd: Jobd, agent: str = "true", **collect: Any) -> Change:
 # The base commit
 
 
-def test_an_attempt_starts_from_the_commit_of_an_earlier_one(jobd: Jobd, repository: Repository) -> None:
-    base = repository.git("rev-parse", "main")
-    repository.commit({"a.txt": "newer\n"})
-    prepared = jobd.prepare(base_commit=base)
-    assert (prepared["state"], prepared["result"]["base_commit"]) == ("done", base)
-    assert jobd.find("a.txt").read_text() == "one\ntwo\nthree\n"
-    assert finish(jobd, "echo x > x", base_commit=base).contents == {"x": b"x\n"}
-
-
-def test_a_commit_that_the_branch_has_lost_is_found_in_the_clone_or_fetched(jobd: Jobd, repository: Repository) -> None:
-    lost = repository.commit({"a.txt": "lost\n"})
-    jobd.prepare()
+def test_an_attempt_starts_from_the_commit_of_an_earlier_one_and_from_the_newest_if_there_is_none(
+    jobd: Jobd, repository: Repository
+) -> None:
+    """One that the branch has lost is in the clone, or can be fetched."""
+    first = repository.git("rev-parse", "main")
+    lost = repository.commit({"a.txt": "lost\n", "b.txt": "newer\n"})
+    assert jobd.prepare(changes=[edit("a.txt", b"edited\n")])["result"]["base_commit"] == lost
+    assert (jobd.find("a.txt").read_text(), jobd.find("b.txt").read_text()) == ("edited\n", "newer\n")
     repository.git("commit", "--quiet", "--amend", "--message=rewritten")
     unseen = repository.git("rev-parse", "main")
     repository.git("commit", "--quiet", "--amend", "--message=rewritten again")
-    for base in (lost, unseen):
+    for base, text in ((first, "one\ntwo\nthree\n"), (lost, "lost\n"), (unseen, "lost\n")):
         later = jobd.beside()
         assert later.prepare(base_commit=base)["result"]["base_commit"] == base
-        assert later.find("a.txt").read_text() == "lost\n"
+        assert later.find("a.txt").read_text() == text
 
 
 def test_a_commit_that_nobody_has_any_more_is_told_as_such(jobd: Jobd) -> None:
@@ -80,62 +79,68 @@ EVERY_KIND = [
     edit('odd "name"\n\tü', b"\0\xff"),
     edit("-rf", b""),
 ]
+CONVERTED: dict[str, str | bytes] = {
+    ".gitattributes": "*.bat text eol=crlf\n*.u16 text working-tree-encoding=UTF-16LE eol=lf\n",
+    "run.bat": "a\r\n",
+    "wide.u16": "wide\n".encode("utf-16-le"),
+}
+CONFIGURED: dict[str, str | bytes] = {
+    **{"a.txt": "one\ntwo\nthree\n", "b.txt": "bee\n", "dir/c.txt": "sea\n", "gone.txt": "gone\n", "x.sh": "echo\n"},
+    ".claude/settings.json": "old\n",
+}
+HELD = [edit(".claude/settings.json", b"new\n", old_mode="100644"), edit("AGENTS.md", b"do\n"), edit("gone.txt", None)]
 
 
-def test_every_kind_of_edit_is_carried_over(jobd: Jobd) -> None:
-    assert jobd.prepare(changes=EVERY_KIND)["state"] == "done"
+def test_edits_of_every_kind_are_carried_over_and_those_that_are_held_back_are_live_for_no_run(tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "origin", {**CONFIGURED, **CONVERTED})
+    jobd = Jobd(tmp_path, repository)
+    plant = b"mkdir -p ~/.claude; touch ~/.claude/settings.json; echo ran\n"
+    edits = [*EVERY_KIND, edit("x.sh", plant), edit("run.bat", b"b\n"), edit("wide.u16", b"wider\n")]
+    prepared = jobd.prepare(changes=edits, held_back=HELD, setup=["ls", "cat a.txt .claude/settings.json; sh x.sh"])
+    assert prepared["state"] == "done"
+    listed = b"\na.txt\nb.txt\ndir\ngone.txt\nrun.bat\nwide.u16\nx.sh\n"
+    assert listed in prepared["log"], "the set-up sees the base commit"
+    assert b"\none\ntwo\nthree\nold\n\n" in prepared["log"]
+    assert b"ran\n" not in prepared["log"], "nothing that an attempt wrote runs before the next one's agent"
+    assert not jobd.find("../home/.claude").exists()
+    assert (jobd.find("x.sh").read_bytes(), jobd.find("a.txt").read_text()) == (plant, "one\n")
+    assert (jobd.find("run.bat").read_bytes(), jobd.find("wide.u16").read_bytes()) == (
+        b"b\r\n",
+        "wider\n".encode("utf-16-le"),
+    )
     assert jobd.find("new/link").readlink() == Path("/etc/passwd")
-    assert jobd.find("a.txt").read_text() == "one\n"
-    change = finish(jobd, "new/deep/tool; git status --short | sort; echo two >> a.txt")
+
+    # What is held back is put back where nobody may enter, too.
+    agent = "cat .claude/settings.json; ls; new/deep/tool; git status --short | sort; echo two >> a.txt"
+    change = finish(jobd, f"{agent}; chmod 000 .claude/settings.json .claude gone.txt", lint=["cat AGENTS.md"])
+    said = jobd.poll("agent")["log"].decode()
+    assert said.startswith("old\n-rf\na.txt\ndir\ngone.txt\nnew\nodd ")
+    assert "\nran\n" in said
+    assert {" M a.txt", " D b.txt", " D dir/c.txt", "?? new/"} < {*said.splitlines()}
+    assert not any("gone.txt" in line or "claude" in line for line in said.splitlines() if line != "gone.txt")
+    assert jobd.poll("collect")["log"].endswith(b"do\n")
     assert change.contents == {
         **{"a.txt": b"one\ntwo\n", "b.txt": None, "dir/c.txt": None, "dir": b"a file\n", "new/link": b"/etc/passwd"},
-        **{"new/deep/tool": b"#!/bin/sh\necho ran\n", 'odd "name"\n\tü': b"\0\xff", "-rf": b""},
+        **{"new/deep/tool": b"#!/bin/sh\necho ran\n", 'odd "name"\n\tü': b"\0\xff", "-rf": b"", "x.sh": plant},
+        **{"run.bat": b"b\n", "wide.u16": b"wider\n"},
+        **{".claude/settings.json": b"new\n", "AGENTS.md": b"do\n", "gone.txt": None},
     }
     assert (change.modes["new/deep/tool"], change.modes["new/link"]) == ("100755", "120000")
     assert change.problems == []
-    status = jobd.poll("agent")["log"].decode().splitlines()
-    assert {" M a.txt", " D b.txt", " D dir/c.txt", "?? new/"} < set(status)
 
 
-def test_nothing_that_an_attempt_wrote_runs_before_the_next_ones_agent(jobd: Jobd) -> None:
-    plant = b"mkdir -p ~/.claude; touch ~/.claude/settings.json; echo ran\n"
-    prepared = jobd.prepare(changes=[edit("a.txt", plant)], setup=["cat a.txt; sh a.txt || true"])
-    assert b"two\n" in prepared["log"], "the set-up sees the base commit"
-    assert b"ran\n" not in prepared["log"]
-    assert not jobd.find("../home/.claude").exists()
-    assert jobd.find("a.txt").read_bytes() == plant
+def test_what_an_attempt_changed_is_what_the_next_one_starts_with(repository: Repository) -> None:
+    script = "mkdir x; mv a.txt x/a; chmod +x b.txt; rm -r dir; ln -s x dir; printf '\\377' > new"
+    first, later = find_change_of(repository, script), PlainWorktree(repository)
+    later.carry_over(first.result["changes"])
+    assert later.collect().patch == first.patch
 
 
-def test_what_an_attempt_changed_is_what_the_next_one_starts_with(jobd: Jobd) -> None:
-    first = jobd.run("mkdir x; mv a.txt x/a; chmod +x b.txt; rm -r dir; ln -s x dir; printf '\\377' > new")
-    later = jobd.beside()
-    assert later.prepare(changes=first.result["changes"])["state"] == "done"
-    assert finish(later).result["patch"] == first.patch
-
-
-def test_edits_are_taken_back_like_any_others(jobd: Jobd) -> None:
-    jobd.prepare(changes=EVERY_KIND)
-    assert finish(jobd, "rm -rf ./* ./-rf; git checkout -q -- .").modes == {}
-
-
-def test_edits_of_files_that_git_converts_arrive_as_they_were(tmp_path: Path) -> None:
-    files: dict[str, str | bytes] = {
-        ".gitattributes": "*.bat text eol=crlf\n*.u16 text working-tree-encoding=UTF-16LE eol=lf\n",
-        "run.bat": "a\r\n",
-        "wide.u16": "wide\n".encode("utf-16-le"),
-    }
-    jobd = Jobd(tmp_path, make_repository(tmp_path / "origin", files))
-    jobd.prepare(changes=[edit("run.bat", b"b\n"), edit("wide.u16", b"wider\n")])
-    assert jobd.find("run.bat").read_bytes() == b"b\r\n"
-    assert jobd.find("wide.u16").read_bytes() == "wider\n".encode("utf-16-le")
-    assert finish(jobd).contents == {"run.bat": b"b\n", "wide.u16": b"wider\n"}
-
-
-def test_edits_lie_over_a_newer_commit_when_no_other_is_asked_for(jobd: Jobd, repository: Repository) -> None:
-    repository.commit({"a.txt": "newer\n", "b.txt": "newer\n"})
-    jobd.prepare(changes=[edit("a.txt", b"edited\n")])
-    assert jobd.find("b.txt").read_text() == "newer\n"
-    assert finish(jobd).contents == {"a.txt": b"edited\n"}
+def test_edits_are_taken_back_like_any_others(repository: Repository) -> None:
+    worktree = PlainWorktree(repository)
+    worktree.carry_over(EVERY_KIND)
+    worktree.run("rm -rf ./* ./-rf; git checkout -q -- .")
+    assert worktree.collect().modes == {}
 
 
 def test_nothing_is_written_through_a_link_of_the_repository(tmp_path: Path, repository: Repository) -> None:
@@ -145,49 +150,27 @@ def test_nothing_is_written_through_a_link_of_the_repository(tmp_path: Path, rep
     (repository.folder / "link").symlink_to(outside)
     (repository.folder / "file").symlink_to(outside / "f")
     repository.commit()
-    jobd = Jobd(tmp_path, repository)
-    changes = [edit("link/f", b"x"), edit("link/new", b"x"), edit("file", b"x"), edit("link", None)]
-    assert jobd.prepare(changes=changes)["state"] == "done"
+    worktree = PlainWorktree(repository)
+    worktree.carry_over([edit("link/f", b"x"), edit("link/new", b"x"), edit("file", b"x"), edit("link", None)])
     assert [path.name for path in outside.iterdir()] == ["f"]
     assert (outside / "f").read_text() == "safe\n"
-    assert finish(jobd).contents == {"link": None, "link/f": b"x", "link/new": b"x", "file": b"x"}
+    assert worktree.collect().contents == {"link": None, "link/f": b"x", "link/new": b"x", "file": b"x"}
 
 
-def test_a_link_among_the_edits_is_not_followed_by_another(jobd: Jobd, tmp_path: Path) -> None:
-    changes = [edit("x", str(tmp_path).encode(), "120000"), edit("x/evil", b"x")]
-    jobd.prepare(changes=changes)
+def test_a_link_among_the_edits_is_not_followed_by_another(repository: Repository, tmp_path: Path) -> None:
+    PlainWorktree(repository).carry_over([edit("x", str(tmp_path).encode(), "120000"), edit("x/evil", b"x")])
     assert not (tmp_path / "evil").exists()
 
 
 # Edits that are held back
 
 
-HELD = [edit(".claude/settings.json", b"new\n", old_mode="100644"), edit("AGENTS.md", b"do\n"), edit("b.txt", None)]
-
-
 @pytest.fixture
-def configured(tmp_path: Path, repository: Repository) -> Jobd:
-    """A job with edits to what configures agents, that are held back, and another one that is not."""
-    return configure(Jobd(tmp_path, repository), repository)
-
-
-def configure(jobd: Jobd, repository: Repository) -> Jobd:
-    """Prepare such a job."""
-    repository.commit({".claude/settings.json": "old\n"})
-    jobd.prepare(held_back=HELD, changes=[edit("a.txt", b"one\n")], setup=["cat .claude/settings.json b.txt; ls"])
-    return jobd
-
-
-def test_what_is_held_back_is_live_for_no_run_and_in_the_change(configured: Jobd) -> None:
-    assert b"\nold\nbee\na.txt\nb.txt\ndir\n" in configured.poll("prepare")["log"]
-    change = finish(configured, "cat .claude/settings.json; ls; echo x > x", lint=["cat AGENTS.md"])
-    assert configured.poll("agent")["log"] == b"old\na.txt\nb.txt\ndir\n"
-    assert configured.poll("collect")["log"].endswith(b"do\n")
-    assert change.contents == {
-        **{"a.txt": b"one\n", "x": b"x\n"},
-        **{".claude/settings.json": b"new\n", "AGENTS.md": b"do\n", "b.txt": None},
-    }
-    assert change.problems == []
+def configured(tmp_path: Path) -> PlainWorktree:
+    """A worktree with an edit, and edits to what configures agents are held back (`HELD`)."""
+    worktree = PlainWorktree(make_repository(tmp_path / "origin", CONFIGURED))
+    worktree.carry_over([edit("a.txt", b"one\n")])
+    return worktree
 
 
 EDITED_ANEW = "an earlier edit of `{}` was left out: the run edited it again"
@@ -202,27 +185,23 @@ EDITED_ANEW = "an earlier edit of `{}` was left out: the run edited it again"
         ("rm -r .claude", ".claude/settings.json", None),
         ("echo mine > AGENTS.md", "AGENTS.md", b"mine\n"),
         ("ln -s a.txt AGENTS.md", "AGENTS.md", b"a.txt"),
-        ("echo more >> b.txt", "b.txt", b"bee\nmore\n"),
-        ("truncate -s 90000 b.txt", "b.txt", b"bee\n" + b"\0" * 89996),
+        ("echo more >> gone.txt", "gone.txt", b"gone\nmore\n"),
+        ("truncate -s 90000 gone.txt", "gone.txt", b"gone\n" + b"\0" * 89995),
     ],
 )
 def test_a_newer_edit_wins_and_the_other_ones_are_put_back(
-    configured: Jobd, deed: str, path: str, now: bytes | None
+    configured: PlainWorktree, deed: str, path: str, now: bytes | None
 ) -> None:
-    change = finish(configured, deed)
+    configured.run(deed)
+    change = configured.collect(HELD)
     assert change.contents[path] == now
-    assert {".claude/settings.json", "AGENTS.md", "b.txt"} <= set(change.modes)
+    assert {".claude/settings.json", "AGENTS.md", "gone.txt"} <= set(change.modes)
     assert change.problems == [EDITED_ANEW.format(path)]
 
 
-def test_what_is_held_back_is_put_back_where_nobody_may_enter(configured: Jobd) -> None:
-    change = finish(configured, "chmod 000 .claude/settings.json .claude b.txt")
-    assert (change.contents[".claude/settings.json"], change.contents["b.txt"]) == (b"new\n", None)
-    assert change.problems == []
-
-
-def test_the_same_edit_made_anew_is_no_problem(configured: Jobd) -> None:
-    change = finish(configured, "echo new > .claude/settings.json; rm b.txt; git add -A")
+def test_the_same_edit_made_anew_is_no_problem(configured: PlainWorktree) -> None:
+    configured.run("echo new > .claude/settings.json; rm gone.txt; git add -A")
+    change = configured.collect(HELD)
     assert change.contents[".claude/settings.json"] == b"new\n"
     assert EDITED_ANEW.format(".claude/settings.json") not in change.problems
 
@@ -230,50 +209,57 @@ def test_the_same_edit_made_anew_is_no_problem(configured: Jobd) -> None:
 @pytest.mark.parametrize(
     "deed",
     [
-        'rm -r .claude; mkdir "$TMPDIR/out"; ln -s "$TMPDIR/out" .claude',
-        'mv .claude "$TMPDIR/out"; ln -s "$TMPDIR/out" .claude',
-        'rm .claude/settings.json; ln -s "$TMPDIR/out/x" .claude/settings.json; mkdir "$TMPDIR/out"',
-        'mkdir "$TMPDIR/out"; rm -rf .git; ln -s "$TMPDIR/out" .git; echo y > .claude/settings.json',
+        "rm -r .claude; mkdir ../out; ln -s ../out .claude",
+        "mv .claude ../out; ln -s ../out .claude",
+        "rm .claude/settings.json; ln -s ../../out/x .claude/settings.json; mkdir ../out",
+        "mkdir ../out; rm -rf .git; ln -s ../out .git; echo y > .claude/settings.json",
     ],
 )
-def test_what_is_put_back_is_never_written_through_a_link(configured: Jobd, deed: str) -> None:
-    (configured.root / "tmp").mkdir(exist_ok=True)
-    change = finish(configured, deed)
-    out = configured.root / "tmp" / "out"
-    assert [path.read_text() for path in out.iterdir()] in ([], ["old\n"])
+def test_what_is_put_back_is_never_written_through_a_link(configured: PlainWorktree, deed: str) -> None:
+    configured.run(deed)
+    change = configured.collect(HELD)
+    assert [path.read_text() for path in configured.path.with_name("out").iterdir()] in ([], ["old\n"])
     assert EDITED_ANEW.format(".claude/settings.json") in change.problems
     assert change.contents["AGENTS.md"] == b"do\n"
 
 
 @pytest.mark.parametrize("deed", ["mkfifo AGENTS.md", "mkdir AGENTS.md; echo x > AGENTS.md/x"])
-def test_what_is_no_plain_file_is_not_replaced(configured: Jobd, deed: str) -> None:
-    change = finish(configured, deed)
+def test_what_is_no_plain_file_is_not_replaced(configured: PlainWorktree, deed: str) -> None:
+    configured.run(deed)
+    change = configured.collect(HELD)
     assert change.contents.get("AGENTS.md") is None
     assert change.problems == [EDITED_ANEW.format("AGENTS.md")]
 
 
-@pytest.mark.parametrize(
-    "held_back",
-    ['"x"', "[7]", "[{}]", '[{"path": "../evil", "mode": "100644", "content": "eA==", "old_mode": null}]'],
-)
-def test_an_agent_that_spoils_what_is_held_back_spoils_that_alone(
-    unsealed: Jobd, repository: Repository, held_back: str
-) -> None:
-    configured = configure(unsealed, repository)
+def test_what_is_held_back_does_not_make_anybody_read_a_terabyte(configured: PlainWorktree) -> None:
+    configured.run("truncate -s 1T gone.txt || truncate -s 100G gone.txt")
+    problems: list[str] = []
+    began = time.monotonic()
+    with pytest.raises(Failure) as failed:
+        configured.collect(HELD, problems)
+    assert time.monotonic() - began < 30
+    assert failed.value.name == "change_too_large"
+    assert EDITED_ANEW.format("gone.txt") in problems
+
+
+SPOILED = ['"x"', "[7]", "[{}]", '[{"path": "../evil", "mode": "100644", "content": "eA==", "old_mode": null}]']
+
+
+@pytest.mark.parametrize("held_back", SPOILED)
+def test_what_a_spoiled_request_holds_back_counts_as_nothing(tmp_path: Path, held_back: str) -> None:
+    jobd = Jobd(tmp_path, Repository(tmp_path))
+    jobd.job.make_folders()
+    jobd.job.of_stage("prepare", "request").write_text(f'{{"held_back": {held_back}}}')
+    assert find_held_back(jobd.job, 50) == HeldBack([], "")
+
+
+def test_an_agent_that_spoils_what_is_held_back_spoils_that_alone(unsealed: Jobd) -> None:
+    unsealed.prepare(held_back=[edit("AGENTS.md", b"do\n")], changes=[edit("a.txt", b"one\n")])
     spoil = f"""cd "$PTQ_OUTPUT_DIR/../../control"; python3 - <<'END'
 import json
 request = json.load(open("prepare.request"))
-request["held_back"] = {held_back.replace("null", "None")}
+request["held_back"] = json.loads({SPOILED[-1]!r})
 json.dump(request, open("prepare.request", "w"))
 END"""
-    change = finish(configured, f"echo x > x; {spoil}")
-    assert change.contents == {"a.txt": b"one\n", "x": b"x\n"}
-    assert not (configured.root / "evil").exists()
-
-
-def test_what_is_held_back_does_not_make_anybody_read_a_terabyte(configured: Jobd) -> None:
-    configured.agent("truncate -s 1T b.txt || truncate -s 100G b.txt")
-    began = time.monotonic()
-    assert configured.collect()["error"] == "change_too_large"
-    assert time.monotonic() - began < 30
-    assert EDITED_ANEW.format("b.txt") in configured.call("result")["problems"]
+    assert finish(unsealed, f"echo x > x; {spoil}").contents == {"a.txt": b"one\n", "x": b"x\n"}
+    assert not (unsealed.root / "evil").exists()
