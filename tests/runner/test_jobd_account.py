@@ -6,11 +6,12 @@ import ctypes
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -61,19 +62,10 @@ def open_account(template: Repository, place: str) -> Iterator[Jobd]:
 
 @needs_root
 @needs_overlay
-def test_another_run_of_pytest_does_not_take_its_folders_away(account: Jobd, tmp_path: Path) -> None:
-    for folder in tmp_path.parents:
-        if folder.name.startswith("pytest-of-"):
-            folder.chmod(0o700)  # As pytest does where it finds another mode.
-    assert account.prepare()["state"] == "done"
-
-
-@needs_root
-@needs_overlay
 def test_its_job_writes_only_to_its_own_folders_and_to_those_that_the_operator_shares(template: Repository) -> None:
     """Elsewhere it could replace the workspace, or a program that jobd runs, although both are outside the home."""
     with open_account(template, str(SEEN_BY_JOBS)) as account:
-        folder = account.workspace.parent
+        folder, repos = account.workspace.parent, account.workspace / "repos"
         shared, closed = folder / "shared", folder / "closed"
         for path in (shared, closed):
             path.mkdir()
@@ -82,11 +74,22 @@ def test_its_job_writes_only_to_its_own_folders_and_to_those_that_the_operator_s
         folder.chmod(0o1777)
         assert account.prepare(network="none", writable=[str(shared)])["state"] == "done"
         deeds = [f"touch {folder}/x", f"mkdir {folder}/y", f"chmod u+w {closed}", f"touch {shared}/x", "touch mine"]
+        deeds.append(f"ln -s {repos} {shared}/cache")
         log = account.agent("; ".join(f"{deed} || echo refused" for deed in deeds) + "; echo done")["log"].decode()
         assert log.count("Read-only file system") == log.count("refused") == 3
         assert log.endswith("done\n")
         assert (shared / "x").exists()
         assert account.collect()["state"] == "done"
+
+        # A link that the job has left in the shared folder shows the next one nothing of the workspace.
+        (shared / "loop").symlink_to("loop")
+        # Of `repos` a job sees its own clone in any case.
+        (repos / "of-others").mkdir()
+        other = account.beside()
+        assert other.prepare(writable=[str(shared)])["state"] == "done"
+        log = other.agent(f"ls {shared}/cache/; ls {shared}/loop || echo done")["log"].decode()
+        assert ("of-others" in log, log.endswith("done\n")) == (False, True), log
+        other.call("kill")
 
 
 @needs_root
@@ -109,78 +112,88 @@ def test_a_workspace_that_is_mounted_at_two_places_is_hidden_at_both(template: R
 
 @needs_root
 @needs_overlay
-@pytest.mark.parametrize("names", [[""], ["workspace/jobs"], ["link"], ["shared", "shared/inner"]])
 def test_a_folder_cannot_be_shared_that_holds_what_no_job_may_reach_or_that_may_become_a_link(
-    template: Repository, names: list[str]
+    template: Repository,
 ) -> None:
+    """Nor one with a file system mounted in it."""
     with open_account(template, str(SEEN_BY_JOBS)) as account:
         folder = account.workspace.parent
         (folder / "shared" / "inner").mkdir(parents=True)
         (folder / "link").symlink_to("shared")
-        prepared = account.prepare(writable=[f"{folder}/{name}".rstrip("/") for name in names])
-        assert (prepared["state"], prepared["error"]) == ("failed", "not_sealed")
+        for names in ([""], ["workspace/jobs"], ["link"], ["shared", "shared/inner"]):
+            prepared = account.beside().prepare(writable=[f"{folder}/{name}".rstrip("/") for name in names])
+            assert (prepared["state"], prepared["error"]) == ("failed", "not_sealed"), names
 
-
-@needs_root
-@needs_overlay
-def test_a_folder_with_a_file_system_mounted_in_it_cannot_be_shared(template: Repository) -> None:
-    with open_account(template, str(SEEN_BY_JOBS)) as account:
-        shared, python = account.workspace.parent / "shared", account.workspace.parent / "python-with-a-mount"
-        (shared / "inner").mkdir(parents=True)
-        words = f'sh -c \'mount -t tmpfs none {shared}/inner; exec {PYTHON} "$@"\' sh "$@"'
+        python = folder / "python-with-a-mount"
+        words = f'sh -c \'mount -t tmpfs none {folder}/shared/inner; exec {PYTHON} "$@"\' sh "$@"'
         python.write_text(f"#!/bin/sh\nexec unshare -Um --map-current-user --keep-caps {words}\n")
         python.chmod(0o755)
         account.python = str(python)
-        prepared = account.prepare(writable=[str(shared)])
+        prepared = account.prepare(writable=[f"{folder}/shared"])
         assert (prepared["state"], prepared["error"]) == ("failed", "not_sealed")
-        assert f"{shared}/inner" in prepared["message"]
-
-
-@needs_root
-@needs_overlay
-def test_a_link_in_a_shared_folder_that_the_operator_names_shows_nothing_of_the_workspace(template: Repository) -> None:
-    with open_account(template, str(SEEN_BY_JOBS)) as account:
-        shared = account.workspace.parent / "shared"
-        shared.mkdir()
-        os.chown(shared, ACCOUNT, ACCOUNT)
-        repos = account.workspace / "repos"
-        assert account.prepare(writable=[str(shared)])["state"] == "done"
-        assert account.agent(f"ln -s {repos} {shared}/cache")["result"]["exit_status"] == 0
-        (shared / "loop").symlink_to("loop")
-        # Of `repos` a job sees its own clone in any case.
-        (repos / "of-others").mkdir()
-        other = account.beside()
-        assert other.prepare(writable=[str(shared)])["state"] == "done"
-        log = other.agent(f"ls {shared}/cache/; ls {shared}/loop || echo done")["log"].decode()
-        assert ("of-others" in log, log.endswith("done\n")) == (False, True), log
-        other.call("kill")
+        assert f"{folder}/shared/inner" in prepared["message"]
 
 
 @needs_root
 @needs_overlay
 @pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
-def test_it_runs_a_job_from_clone_to_change_in_every_way(account: Jobd, way: str) -> None:
+def test_it_runs_a_job_from_clone_to_change_in_every_way_also_one_that_closes_its_own_folder(
+    account: Jobd, tmp_path: Path, way: str
+) -> None:
+    for folder in tmp_path.parents:
+        if folder.name.startswith("pytest-of-"):
+            folder.chmod(0o700)  # As another run of pytest does where it finds another mode.
     prepared = account.prepare(ways=[way], setup=["echo built > built"])
     assert prepared["state"] == "done", prepared["message"]
-    log = account.agent("id -u; cat built; echo bee >> a.txt; rm b.txt; mv dir moved; chmod 000 built")["log"].decode()
-    assert log == f"{ACCOUNT}\nbuilt\n"
+    place = account.place
+    work = "id -u; cat built; echo bee >> a.txt; rm b.txt; mv dir moved; chmod 000 built"
+    account.start(f'{work}; chmod 000 "${{PTQ_OUTPUT_DIR%/*}}"; echo closed; sleep 60')
+    wait_until(lambda: account.poll("agent")["log"].endswith(b"closed\n"))
+    assert account.poll("agent")["log"].decode() == f"{ACCOUNT}\nbuilt\nclosed\n"
+    account.root.chmod(0o000)
+    account.call("stop")
+    assert account.wait("agent")["result"]["stopped"] is True
+    account.root.chmod(0o000)
     collected = account.collect()
     assert collected["state"] == "done", collected["message"]
     assert {change["path"] for change in account.result()["changes"]} == {"a.txt", "b.txt", "dir/c.txt", "moved/c.txt"}
+    account.root.chmod(0o000)
     assert account.call("clean") == {"ok": True}
-    assert account.beside().prepare(ways=[way], setup=["echo built > built"])["state"] == "done"
+    assert not account.root.exists()
+    assert way != "slot" or not place.exists()
+
+    # Another one is killed, or closes its folder again and again.
+    later = account.beside()
+    assert later.prepare(ways=[way], setup=["echo built > built"])["state"] == "done"
+    if way == "slot":
+        close = 'while :; do chmod 000 "$0"; done'
+        later.start(f"""cd "$PTQ_OUTPUT_DIR/.."; sh -c '{close}' "$PWD" & sleep 60""")
+        wait_until(lambda: later.root.stat().st_mode & 0o777 == 0)
+    else:
+        later.start("env -i setsid sleep 60 & sleep 60")
+        assert later.call("kill")["alive"] == 0
+        assert later.wait("agent")["state"] == "lost"
+    assert later.call("clean") == {"ok": True}
+    assert way != "slot" or not place.exists()
 
 
 @needs_root
 @needs_overlay
-@pytest.mark.parametrize("way", ["overlay", "copy", "slot"])
-@pytest.mark.parametrize("closed", [".", "..", ".git", ".git/objects"])
-def test_folders_that_a_bases_commands_close_are_no_fault_of_the_machine(account: Jobd, way: str, closed: str) -> None:
-    setup = [f"chmod 000 {closed}"]
-    for _ in range(2):
-        account.repository.commit({"new": "x"})
-        prepared = account.beside().prepare(ways=[way], setup=setup)
-        assert prepared["error"] not in FAULTS
+@pytest.mark.parametrize(
+    ("way", "all_closed"),
+    [("overlay", [".", "..", ".git", ".git/objects"]), ("copy", [".", ".."]), ("slot", [".", ".."])],
+)
+def test_folders_that_a_bases_commands_close_are_no_fault_of_the_machine(
+    account: Jobd, way: str, all_closed: list[str]
+) -> None:
+    for closed in all_closed:
+        for _ in range(2):
+            account.repository.commit({"new": "x"})
+            prepared = account.beside().prepare(ways=[way], setup=[f"chmod 000 {closed}"])
+            assert prepared["error"] not in FAULTS, closed
+
+
+# What an account leaves to its jobs
 
 
 USE_UP = """
@@ -198,32 +211,122 @@ def raise_limits():
 
 raise_limits()
 user, group = os.getuid(), os.getgid()
-assert libc.unshare(0x10000000 | 0x00020000) == 0
+while libc.unshare(0x10000000 | 0x00020000):
+    time.sleep(0.02)  # The namespaces of the run before this one go a moment after their last process.
 for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
     with open(f"/proc/self/{name}", "w") as file:
         file.write(text)
 libc.umount2(b"/proc/sys", 2)
 libc.mount(b"proc", b"/proc", b"proc", 0, None)
 raise_limits()
-made = 0
+made, children = 0, []
 for number in range(100):
     reader, writer = os.pipe()
-    if not os.fork():
+    children.append(os.fork())
+    if not children[-1]:
         os.write(writer, b"+" if libc.unshare(flag) == 0 else b"-")
         time.sleep(60)
     made += os.read(reader, 1) == b"+"
 print(made)
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
 """
+
+
+QUEUE = """
+import ctypes, os, resource, signal
+for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
+    hard = resource.getrlimit(kind)[1]
+    resource.setrlimit(kind, (hard, hard))
+libc, number = ctypes.CDLL(None), signal.SIGRTMIN
+signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+queued = 0
+while libc.sigqueue(os.getpid(), number, None) == 0:
+    queued += 1
+print(queued, resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1])
+"""
+"""Queues as many signals as it may."""
+
+LIMITS = ("max_inotify_instances", "max_inotify_watches", "max_fanotify_groups", "max_fanotify_marks")
+KIND = os.uname().machine
+NESTED = "unshare -Urmpf sh -c 'unshare -Un true && echo nested'"
+WRITABLE_IN_SYS = "awk '$5 ~ \"^/sys(/|$)\" && $6 !~ /^ro/ { print $5 }' /proc/self/mountinfo"
+MOUNT_AGAIN = "unshare -Urm sh -ec 'echo inside; mount -o remount,bind,rw /sys 2> /dev/null; echo again' || true"
+NAMESPACES = {**namespaces.CLONE, "network": namespaces.CLONE_NETWORK}
+
+
+def run_python(program: str, *words: object) -> str:
+    return f"{PYTHON} - {' '.join(map(str, words))} <<'END'\n{program}\nEND"
+
+
+LOOKS: Mapping[str, str] = {
+    "cell": "grep CapEff /proc/self/status; umount -l /tmp || echo refused",
+    "limits": f"(cd /proc/sys/user; cat {' '.join(LIMITS)})",
+    "nested": f"for n in 1 2 3; do {NESTED}; done",
+    "sys": f"{WRITABLE_IN_SYS}; {MOUNT_AGAIN}",
+    "queue": run_python(QUEUE),
+    "calls": run_python(refused_calls.PROGRAM, KIND) if KIND in refused_calls.ANSWERS else ":",
+    **{kind: run_python(USE_UP, flag) for kind, flag in NAMESPACES.items()},
+}
+
+
+@pytest.fixture(scope="module")
+def seen(template: Repository) -> Mapping[str, str]:
+    """What one job sees at each look."""
+    with open_account(template, "/var/tmp") as account:
+        assert account.prepare()["state"] == "done"
+        script = "\n".join(f"echo '<{name}>'\n{look}" for name, look in LOOKS.items())
+        log = account.agent(script, timeout_s=60)["log"].decode()
+    words = re.split(r"^<(.*)>\n", log, flags=re.MULTILINE)
+    return dict(zip(words[1::2], words[2::2], strict=True))
 
 
 @needs_root
 @needs_overlay
-@pytest.mark.parametrize("kind", ["user", "mount", "pid", "ipc", "network"])
-def test_no_job_can_use_up_its_namespaces(account: Jobd, kind: str) -> None:
-    flag = {**namespaces.CLONE, "network": namespaces.CLONE_NETWORK}[kind]
-    account.prepare()
-    log = account.agent(f'python3 - {flag} < "$PTQ_PROMPT_FILE"', prompt=USE_UP)["log"].decode()
-    assert 32 <= int(log) <= namespaces.MAX_NESTED
+@pytest.mark.parametrize("kind", NAMESPACES)
+def test_no_job_can_use_up_its_namespaces(seen: Mapping[str, str], kind: str) -> None:
+    assert 32 <= int(seen[kind]) <= namespaces.MAX_NESTED
+
+
+@needs_root
+@needs_overlay
+def test_a_job_leaves_half_of_all_watches_to_others(seen: Mapping[str, str]) -> None:
+    halves = [int(Path("/proc/sys/user", name).read_text()) // 2 for name in LIMITS]
+    assert [*map(int, seen["limits"].split())] == halves
+
+
+@needs_root
+@needs_overlay
+def test_a_job_leaves_half_of_all_queued_signals_and_messages_to_others(seen: Mapping[str, str]) -> None:
+    queued, messages = map(int, seen["queue"].split())
+    assert 0 < queued <= resource.getrlimit(resource.RLIMIT_SIGPENDING)[1] // 2
+    assert messages == resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1] // 2
+
+
+@needs_root
+@needs_overlay
+def test_sandboxes_can_be_nested_in_its_jobs(seen: Mapping[str, str]) -> None:
+    assert seen["nested"] == "nested\n" * 3
+
+
+@needs_root
+@needs_overlay
+def test_it_has_no_right_over_its_cell(seen: Mapping[str, str]) -> None:
+    assert "CapEff:\t0000000000000000\n" in seen["cell"]
+    assert seen["cell"].endswith("refused\n")
+
+
+@needs_root
+@needs_overlay
+def test_its_job_makes_no_keys_holds_up_nobody_and_changes_nothing_in_sys(seen: Mapping[str, str]) -> None:
+    if KIND not in refused_calls.ANSWERS:
+        pytest.skip("this kind of machine has no filter")
+    assert seen["calls"] == refused_calls.ANSWERS[KIND]
+    assert seen["sys"] == "inside\n"
+
+
+# What it leaves to people, and to other jobs
 
 
 def enter(account: Jobd, term: str) -> Terminal:
@@ -293,82 +396,6 @@ def test_a_job_that_sends_all_descriptors_keeps_nobody_from_entering_another(acc
     assert person.end() == 0
 
 
-@needs_root
-@needs_overlay
-def test_a_job_leaves_half_of_all_watches_to_others(account: Jobd) -> None:
-    account.prepare()
-    names = "max_inotify_instances max_inotify_watches max_fanotify_groups max_fanotify_marks"
-    log = account.agent(f"cd /proc/sys/user; cat {names}")["log"].split()
-    assert [*map(int, log)] == [int(Path("/proc/sys/user", name).read_text()) // 2 for name in names.split()]
-
-
-QUEUE = """
-import ctypes, os, resource, signal
-for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
-    hard = resource.getrlimit(kind)[1]
-    resource.setrlimit(kind, (hard, hard))
-libc, number = ctypes.CDLL(None), signal.SIGRTMIN
-signal.pthread_sigmask(signal.SIG_BLOCK, {number})
-queued = 0
-while libc.sigqueue(os.getpid(), number, None) == 0:
-    queued += 1
-print(queued, resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1])
-"""
-"""Queues as many signals as it may."""
-
-
-@needs_root
-@needs_overlay
-def test_a_job_leaves_half_of_all_queued_signals_and_messages_to_others(account: Jobd) -> None:
-    account.prepare()
-    log = account.agent('python3 - < "$PTQ_PROMPT_FILE"', prompt=QUEUE)["log"].split()
-    queued, messages = map(int, log)
-    assert 0 < queued <= resource.getrlimit(resource.RLIMIT_SIGPENDING)[1] // 2
-    assert messages == resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1] // 2
-
-
-@needs_root
-@needs_overlay
-def test_sandboxes_can_be_nested_in_its_jobs(account: Jobd) -> None:
-    account.prepare()
-    nested = "unshare -Urmpf sh -c 'unshare -Un true && echo nested'"
-    assert account.agent(f"for n in 1 2 3; do {nested}; done")["log"] == b"nested\n" * 3
-
-
-@needs_root
-@needs_overlay
-def test_what_it_started_is_found_and_killed(account: Jobd) -> None:
-    account.prepare()
-    account.start("env -i setsid sleep 60 & sleep 60")
-    assert account.call("kill")["alive"] == 0
-    assert account.wait("agent")["state"] == "lost"
-
-
-@needs_root
-@needs_overlay
-def test_it_has_no_right_over_its_cell(account: Jobd) -> None:
-    account.prepare()
-    log = account.agent("grep CapEff /proc/self/status; umount -l /tmp || echo refused")["log"].decode()
-    assert "CapEff:\t0000000000000000\n" in log
-    assert log.endswith("refused\n")
-
-
-@needs_root
-@needs_overlay
-def test_its_job_makes_no_keys_holds_up_nobody_and_changes_nothing_in_sys(account: Jobd) -> None:
-    kind = os.uname().machine
-    if kind not in refused_calls.ANSWERS:
-        pytest.skip("this kind of machine has no filter")
-    account.prepare()
-    log = account.agent(f'{PYTHON} - {kind} < "$PTQ_PROMPT_FILE"', prompt=refused_calls.PROGRAM)["log"].decode()
-    assert log == refused_calls.ANSWERS[kind]
-    other = account.beside()
-    other.prepare()
-    writable = "awk '$5 ~ \"^/sys(/|$)\" && $6 !~ /^ro/ { print $5 }' /proc/self/mountinfo"
-    again = "unshare -Urm sh -ec 'echo inside; mount -o remount,bind,rw /sys 2> /dev/null; echo again' || true"
-    assert other.agent(f"{writable}; {again}")["log"] == b"inside\n"
-
-
 @pytest.fixture
 def used_up() -> Iterator[None]:
     """The account is logged in, and has as many keys as it may have."""
@@ -406,33 +433,3 @@ def test_a_job_runs_although_the_account_has_used_up_its_keys(account: Jobd) -> 
     prepared = account.prepare(setup=["echo set up"])
     assert prepared["state"] == "done", prepared["message"]
     assert account.agent("echo at work")["log"] == b"at work\n"
-
-
-@needs_root
-@needs_overlay
-@pytest.mark.parametrize("way", ["overlay", "copy"])
-def test_a_job_that_closes_its_own_folder_is_followed_stopped_collected_and_removed(account: Jobd, way: str) -> None:
-    account.prepare(ways=[way])
-    account.start('echo x > x; chmod 000 "${PTQ_OUTPUT_DIR%/*}"; echo closed; sleep 60')
-    wait_until(lambda: account.poll("agent")["log"] == b"closed\n")
-    account.root.chmod(0o000)
-    account.call("stop")
-    assert account.wait("agent")["result"]["stopped"] is True
-    account.root.chmod(0o000)
-    assert account.collect()["state"] == "done"
-    assert [change["path"] for change in account.result()["changes"]] == ["x"]
-    account.root.chmod(0o000)
-    assert account.call("clean") == {"ok": True}
-    assert not account.root.exists()
-
-
-@needs_root
-@needs_overlay
-@pytest.mark.parametrize("close", ['chmod 000 "$0"', 'while :; do chmod 000 "$0"; done'])
-def test_what_a_job_that_closes_its_own_folder_leaves_at_a_slots_place_is_removed(account: Jobd, close: str) -> None:
-    account.prepare(ways=["slot"])
-    place = account.place
-    account.start(f"""cd "$PTQ_OUTPUT_DIR/.."; sh -c '{close}' "$PWD" & sleep 60""")
-    wait_until(lambda: account.root.stat().st_mode & 0o777 == 0)
-    assert account.call("clean") == {"ok": True}
-    assert not place.exists()

@@ -204,9 +204,7 @@ def test_all_that_the_agent_writes_is_counted_and_nothing_that_was_there_before(
     jobd_without_base: Jobd, way: str
 ) -> None:
     earlier = jobd_without_base
-    earlier.repository.commit(
-        {"large": random.randbytes(1_000_000), **{f"many/{number}": "" for number in range(100)}}
-    )
+    earlier.repository.commit({"large": random.randbytes(1_000_000), **{f"many/{number}": "" for number in range(100)}})
     poll = earlier.prepare(ways=[way])
     if poll["error"] == "no_environment":
         pytest.skip(poll["message"])
