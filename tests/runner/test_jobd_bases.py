@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -15,8 +16,8 @@ from typing import Any
 import pytest
 
 from runner.jobd.environment import bases
-from runner.jobd.environment.trees import WAYS
 from runner.jobd.sandbox import namespaces
+from runner.jobd.verbs.watchers import has_changed
 from runner.model.environment import import_command
 from tests.support.contents import find_differences, read_entries
 from tests.support.git_daemon import serve
@@ -71,24 +72,28 @@ def list_shelves(jobd: Jobd) -> list[Path]:
 
 
 def test_of_two_first_jobs_at_once_one_makes_the_base_and_both_have_it(jobd: Jobd) -> None:
+    recipe: dict[str, Any] = {"setup": ["sleep 0.5", COUNT], "smoke_test": ["true"]}
     jobs = [jobd, jobd.beside()]
     with ThreadPoolExecutor(2) as pool:
-        polls = list(pool.map(lambda job: job.prepare(setup=["sleep 0.5", COUNT]), jobs))
+        polls = list(pool.map(lambda job: job.prepare(**recipe), jobs))
     results = [done(poll) for poll in polls]
     assert results[0]["base"] == results[1]["base"]
     logs = sorted(poll["log"].count(b"[Building this repository's base: later jobs start from it.]") for poll in polls)
     assert logs == [0, 1]
     assert any(b"[Waiting for another job that is building this repository's base.]" in poll["log"] for poll in polls)
-    assert [read_log(job, 'cat "$HOME/times"') for job in jobs] == ["made\n"] * 2
 
-
-def test_a_later_job_makes_nothing(jobd: Jobd) -> None:
-    done(jobd.prepare(setup=[COUNT]))
+    # A later job makes nothing, and nor does a refresh to the commit that the base has.
     later = jobd.beside()
-    poll = later.prepare(setup=[COUNT])
-    assert done(poll)["base"] == jobd.poll("prepare")["result"]["base"]
+    poll = later.prepare(**recipe)
+    assert done(poll)["base"] == results[0]["base"]
     assert b"$ echo made" not in poll["log"]
-    assert read_log(later, 'cat "$HOME/times"') == "made\n"
+    assert done(refresh(jobd.beside(), **recipe))["base"] == results[0]["base"]
+    assert list_layers(jobd) == ["1"]
+
+    # The smoke test succeeds beside each of them, and leaves them alone.
+    for job in (*jobs, later):
+        assert read_log(job, 'sleep 0.5; cat "$HOME/times"') == "made\n"
+        assert done(job.poll("agent"))["objection"] is None
 
 
 def test_other_commands_make_another_base(jobd: Jobd) -> None:
@@ -97,45 +102,47 @@ def test_other_commands_make_another_base(jobd: Jobd) -> None:
     poll = later.prepare(setup=["echo new > made"])
     assert b"[Building this repository's base: later jobs start from it.]" in poll["log"]
     assert len(list_shelves(jobd)) == 2
-    assert (read_log(jobd, "cat made"), read_log(later, "cat made")) == ("old\n", "new\n")
+    assert [job.find("made").read_text() for job in (jobd, later)] == ["old\n", "new\n"]
 
 
-@pytest.mark.parametrize("change", [{"create_venv": ["/bin/mkdir", "-p"]}, {"submodules": True}, {"smoke_test": [":"]}])
-def test_whatever_makes_a_base_tells_it_from_others(jobd: Jobd, change: dict[str, Any]) -> None:
-    done(jobd.prepare())
-    done(jobd.beside().prepare(update=["true"], timeout_s=19))
-    assert len(list_shelves(jobd)) == 1
-    done(jobd.beside().prepare(**change))
-    assert len(list_shelves(jobd)) == 2
+def test_whatever_makes_a_base_tells_it_from_others(jobd: Jobd) -> None:
+    def name(way: str = "overlay", **changes: Any) -> str:
+        return bases.BaseStore(jobd.job, jobd.prepare_request(**changes), way).name
+
+    assert name(update=["true"], timeout_s=19) == name()
+    changes: list[dict[str, Any]] = [{"create_venv": ["/bin/mkdir", "-p"]}, {"submodules": True}, {"smoke_test": [":"]}]
+    changes += [{"setup": [":"]}, {"imports": [["true"]]}]
+    assert len({name(), name("copy"), *(name(**change) for change in changes)}) == 2 + len(changes)
 
 
-def test_a_base_whose_project_cannot_be_imported_is_not_used(jobd: Jobd) -> None:
-    command, found = (import_command(sys.executable, name) for name in ("widgets", "json"))
+def test_a_base_that_cannot_be_made_is_told_and_made_once_the_cause_is_gone(jobd: Jobd, tmp_path: Path) -> None:
+    def gate(command: str) -> str:
+        (tmp_path / command).touch()
+        return f"seq 30; test ! -e {tmp_path / command} || {{ echo it is broken; exit 7; }}"
+
+    command = import_command(sys.executable, "widgets")
     # In the worktree, but not installed.
-    poll = jobd.prepare(setup=["mkdir -p widgets", "touch widgets/__init__.py"], imports=[command])
+    setup = [COUNT, "mkdir -p widgets", "touch widgets/__init__.py", gate("setup")]
+    steps: dict[str, Any] = {"setup": setup, "smoke_test": [gate("smoke_test")], "imports": [command]}
+    for name in ("setup", "smoke_test"):
+        job = jobd.beside()
+        poll = job.prepare(**steps)
+        assert (poll["state"], poll["error"]) == ("failed", f"{name}_failed")
+        head, *tail = poll["message"].splitlines()
+        assert head.endswith("failed (exit status 7):")
+        assert (len(tail), tail[-1]) == (20, "it is broken")
+        assert list_layers(jobd) == []
+        assert job.ask("start")["ok"] is False
+        (tmp_path / name).unlink()
+
+    # A base whose project cannot be imported is not used.
+    poll = jobd.beside().prepare(**steps)
     assert poll["error"] == "imports_failed"
     head, *tail = poll["message"].splitlines()
     assert head.startswith("the project cannot be imported, so its repository's `setup` or `import_names` is wrong: ")
     assert tail[-1] == "ModuleNotFoundError: No module named 'widgets'"
-    done(jobd.beside().prepare(imports=[found]))
-
-
-@pytest.mark.parametrize("command", ["setup", "smoke_test"])
-def test_a_base_that_cannot_be_made_is_told_and_made_once_the_cause_is_gone(
-    jobd: Jobd, tmp_path: Path, command: str
-) -> None:
-    cause = tmp_path / "cause"
-    cause.touch()
-    steps = {"setup": [COUNT], command: [COUNT, f"seq 30; test ! -e {cause} || {{ echo it is broken; exit 7; }}"]}
-    poll = jobd.prepare(**steps)
-    assert (poll["state"], poll["error"]) == ("failed", f"{command}_failed")
-    head, *tail = poll["message"].splitlines()
-    assert head.endswith("failed (exit status 7):")
-    assert (len(tail), tail[-1]) == (20, "it is broken")
     assert list_layers(jobd) == []
-    assert jobd.ask("start")["ok"] is False
-    cause.unlink()
-    done(jobd.beside().prepare(**steps))
+    done(jobd.beside().prepare(**{**steps, "imports": [import_command(sys.executable, "json")]}))
     assert len(list_layers(jobd)) == 1
 
 
@@ -147,17 +154,21 @@ def kill_stage(jobd: Jobd, stage: str) -> None:
     os.kill(find_first(processes_with(f"{jobd.control}/{stage}.request")), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("cleaned", [False, True])
+@pytest.mark.parametrize("cancelled", [False, True])
 @needs_overlays
-def test_a_base_whose_maker_was_killed_is_gone_on_with(jobd: Jobd, tmp_path: Path, cleaned: bool) -> None:
+def test_a_base_whose_maker_was_killed_or_cancelled_is_gone_on_with(
+    jobd: Jobd, tmp_path: Path, cancelled: bool
+) -> None:
     marker = tmp_path / "go-on"
     setup = [COUNT, f"until [ -e {marker} ]; do sleep 0.01; done; {COUNT}"]
     jobd.call("prepare", **jobd.prepare_request(setup=setup))
     wait_until(lambda: b"until [ -e" in jobd.poll("prepare")["log"])
-    kill_stage(jobd, "prepare")
-    wait_until(lambda: jobd.poll("prepare")["state"] == "lost")
-    if cleaned:
+    if cancelled:
         jobd.call("clean")
+        assert jobd.poll("prepare")["state"] == "absent"
+    else:
+        kill_stage(jobd, "prepare")
+        wait_until(lambda: jobd.poll("prepare")["state"] == "lost")
     # What it ran dies a moment after it, also where it has not begun to run yet.
     wait_until(lambda: not processes_with(f"{jobd.control}/prepare.request"))
     wait_until(lambda: not processes_with(str(marker)))
@@ -170,14 +181,6 @@ def test_a_base_whose_maker_was_killed_is_gone_on_with(jobd: Jobd, tmp_path: Pat
     assert read_log(later, 'cat "$HOME/times"; cat a.txt') == "made\nmade\none\ntwo\nthree\n"
 
 
-def test_a_job_that_is_cancelled_while_it_makes_the_base_leaves_the_next_one_free_to(jobd: Jobd) -> None:
-    jobd.call("prepare", **jobd.prepare_request(setup=["sleep 60"]))
-    wait_until(lambda: b"$ sleep 60" in jobd.poll("prepare")["log"])
-    jobd.call("clean")
-    assert jobd.poll("prepare")["state"] == "absent"
-    done(jobd.beside().prepare(setup=["sleep 0"]))
-
-
 # Refreshed
 
 
@@ -187,7 +190,10 @@ def test_a_refresh_leaves_jobs_at_work_alone_and_the_next_job_has_it(
     jobd: Jobd, repository: Repository, way: str
 ) -> None:
     recipe: dict[str, Any] = {"setup": [COUNT], "ways": [way]}
-    done(jobd.prepare(**recipe))
+    made = done(refresh(jobd.beside(), **recipe))  # There is none yet: the refresh makes it.
+    poll = jobd.prepare(**recipe)
+    assert done(poll)["base"] == made["base"]
+    assert b"[Building this repository's base: later jobs start from it.]" not in poll["log"]
     jobd.start('until [ -e "$PTQ_NOTICE_FILE" ]; do sleep 0.01; done; cat a.txt "$HOME/times"; git log --format=%H')
     old = repository.git("rev-parse", "main")
     layers = read_entries(jobd.workspace / "bases", [])
@@ -206,19 +212,6 @@ def test_a_refresh_leaves_jobs_at_work_alone_and_the_next_job_has_it(
     assert list_layers(jobd) == ["1", "2"]
 
 
-def test_a_refresh_to_the_commit_that_the_base_has_does_nothing(jobd: Jobd) -> None:
-    prepared = done(jobd.prepare(setup=[COUNT]))
-    assert done(refresh(jobd.beside(), setup=[COUNT]))["base"] == prepared["base"]
-    assert list_layers(jobd) == ["1"]
-
-
-def test_a_refresh_makes_the_base_where_there_is_none(jobd: Jobd) -> None:
-    refreshed = done(refresh(jobd.beside(), setup=[COUNT]))
-    poll = jobd.prepare(setup=[COUNT])
-    assert done(poll)["base"] == refreshed["base"]
-    assert b"[Building this repository's base: later jobs start from it.]" not in poll["log"]
-
-
 def test_a_refresh_that_fails_leaves_the_base_as_it_was(jobd: Jobd, repository: Repository) -> None:
     setup = ["test ! -e broken"]
     prepared = done(jobd.prepare(setup=setup))
@@ -227,7 +220,7 @@ def test_a_refresh_that_fails_leaves_the_base_as_it_was(jobd: Jobd, repository: 
     assert (failed["state"], failed["error"]) == ("failed", "setup_failed")
     later = jobd.beside()
     assert done(later.prepare(setup=setup))["base"] == prepared["base"]
-    assert read_log(later, "ls") == "a.txt\nb.txt\nbroken\ndir\n"
+    assert (later.find("broken").read_text(), later.find("b.txt").read_text()) == ("", "bee\n")
 
 
 def test_after_so_many_layers_a_base_is_made_anew(jobd: Jobd, repository: Repository) -> None:
@@ -252,7 +245,7 @@ def test_after_so_many_layers_a_base_is_made_anew(jobd: Jobd, repository: Reposi
     assert json.loads((shelf / "base.json").read_text())["layers"] == [str(bases.MAX_LAYERS + 1)]
     later = jobd.beside()
     done(later.prepare())
-    assert read_log(later, "cat number") == "last\n"
+    assert later.find("number").read_text() == "last\n"
     assert newest.find("a.txt").read_text() == "one\ntwo\nthree\n"
 
 
@@ -260,20 +253,19 @@ def test_after_so_many_layers_a_base_is_made_anew(jobd: Jobd, repository: Reposi
 
 
 def test_layers_that_nobody_needs_go_and_those_of_jobs_stay(jobd: Jobd, repository: Repository) -> None:
-    for number in range(3):  # By a way in which a base is one folder.
+    way: dict[str, Any] = {"ways": ["copy"]}  # By which a base is one folder.
+    done(jobd.prepare(**way))
+    for number in range(2):
         repository.commit({"number": f"{number}\n"})
-        done(refresh(jobd.beside(), ways=["copy"]))
-        if number == 1:
-            done(jobd.prepare(ways=["copy"]))
-    assert list_layers(jobd) == ["2", "3"]
+        done(refresh(jobd.beside(), **way))
+    assert list_layers(jobd) == ["1", "3"]
     jobd.call("clean")
     repository.commit()
-    done(refresh(jobd.beside(), ways=["copy"]))
+    done(refresh(jobd.beside(), **way))
     assert list_layers(jobd) == ["4"]
 
 
 def test_what_was_thrown_away_is_gone_once_any_job_was_cleaned(jobd: Jobd) -> None:
-    done(jobd.prepare())
     trash = jobd.workspace / "trash"
     (trash / "layer" / "closed" / "deep").mkdir(parents=True)
     (trash / "layer" / "closed").chmod(0o000)
@@ -290,7 +282,7 @@ def test_a_base_that_nobody_began_from_for_long_goes_once_a_new_one_is_made(jobd
         os.utime(shelf, (0, time.time() - bases.UNUSED_S - 60))
     done(jobd.beside().prepare(setup=["true newest"]))
     assert len(list_shelves(jobd)) == 2
-    assert read_log(used, "cat b.txt") == "bee\n"
+    assert used.find("b.txt").read_text() == "bee\n"
 
 
 # At another commit than the base's
@@ -305,15 +297,12 @@ def test_a_job_of_a_later_commit_has_it_and_its_update_commands_were_run(jobd: J
     assert (prepared["base_commit"], prepared["base"]) == (commit, base["base"])
     said = read_log(later, 'cat a.txt new.txt "$HOME/times" "$HOME/updated"; git status --short; git rev-parse HEAD')
     assert said == f"newer\nnew\nmade\n{commit}\n{commit}\n"
-    assert read_log(jobd, 'cat a.txt; ls "$HOME"') == "one\ntwo\nthree\ntimes\n"
+    assert jobd.find("a.txt").read_text() == "one\ntwo\nthree\n"
+    assert (jobd.find("../home/times").exists(), jobd.find("../home/updated").exists()) == (True, False)
 
-
-def test_an_update_command_that_fails_is_told(jobd: Jobd, repository: Repository) -> None:
-    done(jobd.prepare())
-    repository.commit()
-    poll = jobd.beside().prepare(update=["echo no such thing; exit 3"])
-    assert poll["error"] == "update_failed"
-    assert poll["message"] == "the update command `echo no such thing; exit 3` failed (exit status 3):\nno such thing"
+    failed = jobd.beside().prepare(**{**recipe, "update": ["echo no such thing; exit 3"]})
+    assert failed["error"] == "update_failed"
+    assert failed["message"] == "the update command `echo no such thing; exit 3` failed (exit status 3):\nno such thing"
 
 
 @pytest.fixture
@@ -356,8 +345,11 @@ def test_a_submodule_on_the_machines_own_disk_is_not_fetched(
 
 
 def test_a_smoke_test_that_fails_beside_the_agent_ends_it_and_says_why(jobd: Jobd, tmp_path: Path) -> None:
+    """What Python and git write meanwhile is no change of the agent's. Bytecode that is new is, and can be forged."""
     marker = tmp_path / "broken"
-    smoke_test = ["true", f"if [ -e {marker} ]; then echo no module named torch; exit 9; fi"]
+    compiles = "cd dir; mkdir -p __pycache__; echo $$ > __pycache__/c.pyc; git status > /dev/null"
+    smoke_test = [f"test $PYTHONDONTWRITEBYTECODE || ({compiles}); git status > /dev/null"]
+    smoke_test.append(f"if [ -e {marker} ]; then echo no module named torch; exit 9; fi")
     done(jobd.prepare(smoke_test=smoke_test))
     marker.touch()
     began = time.monotonic()
@@ -366,12 +358,6 @@ def test_a_smoke_test_that_fails_beside_the_agent_ends_it_and_says_why(jobd: Job
     head, *tail = result["objection"].splitlines()
     assert head == f"the environment failed its smoke test `{smoke_test[1]}` (exit status 9):"
     assert tail == ["no module named torch"]
-
-
-def test_a_smoke_test_that_succeeds_leaves_the_agent_alone(jobd: Jobd) -> None:
-    done(jobd.prepare(smoke_test=["true"]))
-    result = done(jobd.agent("sleep 1; echo done"))
-    assert (result["exit_status"], result["objection"]) == (0, None)
 
 
 EDITS: Mapping[str, str] = {
@@ -383,31 +369,42 @@ EDITS: Mapping[str, str] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
+def test_every_kind_of_edit_since_the_agent_began_is_found(tmp_path: Path, edit: str) -> None:
+    worktree, venv, home = places = [tmp_path / name for name in ("worktree", "venv", "home")]
+    for folder in (*places, worktree / "dir", worktree / ".git"):
+        folder.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (worktree / name).touch()
+    time.sleep(0.02)  # The clock of files has ticks.
+    began = tmp_path / "began"
+    began.touch()
+    time.sleep(0.02)
+    (worktree / ".git" / "index").touch()
+    looked_at = (worktree, venv, home / ".local" / "lib")
+    assert not has_changed(looked_at, began)
+    env = {**os.environ, "PTQ_WORKTREE": str(worktree), "VIRTUAL_ENV": str(venv), "HOME": str(home)}
+    subprocess.run(["/bin/sh", "-ec", edit], env=env, check=True)
+    assert has_changed(looked_at, began)
+
+
+@pytest.mark.parametrize(
+    ("way", "edit"),
+    [("overlay", "a file renamed"), ("copy", "a package installed for the user"), ("slot", "a package installed")],
+)
 def test_a_smoke_test_that_fails_after_the_agent_began_its_changes_is_told_and_ends_nothing(
     jobd: Jobd, tmp_path: Path, way: str, edit: str
 ) -> None:
     smoke_test = [f"if [ -e {tmp_path}/gate ]; then until [ -e /tmp/edited ]; do sleep 0.01; done; exit 9; fi"]
     done(jobd.prepare(smoke_test=smoke_test, ways=[way]))
     (tmp_path / "gate").touch()
-    jobd.start(f'{edit}; touch /tmp/edited; until [ -e "$TMPDIR/go-on" ]; do sleep 0.01; done; echo done')
+    jobd.start(f'{EDITS[edit]}; touch /tmp/edited; until [ -e "$TMPDIR/go-on" ]; do sleep 0.01; done; echo done')
     wait_until(jobd.job.watcher_warning.exists)
     time.sleep(0.3)  # An objection would have come by now.
     (jobd.job.tmp / "go-on").touch()
     result = done(jobd.wait("agent"))
     assert (result["exit_status"], result["objection"]) == (0, None)
     assert result["doubt"] == f"the environment failed its smoke test `{smoke_test[0]}` (exit status 9):\n"
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_what_python_writes_when_it_imports_is_no_change(jobd: Jobd, tmp_path: Path, way: str) -> None:
-    """Bytecode that is new is the agent's, and can be forged."""
-    compiles = "cd dir; mkdir -p __pycache__; echo $$ > __pycache__/c.pyc; git status > /dev/null"
-    smoke_test = [f"test $PYTHONDONTWRITEBYTECODE || ({compiles}); git status > /dev/null; test ! -e {tmp_path}/gate"]
-    done(jobd.prepare(smoke_test=smoke_test, ways=[way]))
-    (tmp_path / "gate").touch()
-    assert done(jobd.agent("sleep 60"))["objection"]
 
 
 def test_by_a_base_for_each_slot_there_is_nothing_to_refresh(jobd: Jobd) -> None:
