@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from itertools import permutations
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -26,7 +26,6 @@ REPRO = "from sums import double\n\nassert double(3) == 6, double(3)\n"
 BOUNDS: Mapping[str, float] = {
     **{"max_disk_bytes": 10**9, "max_files": 100_000, "orphan_after_s": 1_800, "look_every_s": 0.2},
 }
-LOOKS = "assert 'mended' in open('sums.py').read()\n"
 
 
 @pytest.fixture(scope="module")
@@ -92,73 +91,20 @@ def statuses(result: Mapping[str, Any]) -> dict[str, list[int]]:
     return {name: [run["status"] for run in runs] for name, runs in result["runs"].items()}
 
 
-def test_a_script_fails_on_base_and_passes_with_the_change(by_each_way: Jobd) -> None:
-    mended = change("sums.py", FIX)
-    text = run("text", REPRO, edits=[mended], frozen=["sums.py"])
-    result = check(by_each_way, run("base", REPRO), text, run("changed", REPRO, changed=True), changes=[mended])
-    assert statuses(result) == {"base": [1, 1], "text": [1, 1], "changed": [0, 0]}
-    assert result["runs"]["base"][0]["words"].splitlines()[-1] == "AssertionError: 4"
-    assert result["troubles"] == {}
-
-
-def test_a_script_that_reads_the_patch_is_content_with_its_text(jobd: Jobd) -> None:
-    mended = change("sums.py", FIX)
-    text = run("text", LOOKS, edits=[mended], frozen=["sums.py"])
-    result = check(jobd, run("base", LOOKS), text, run("changed", LOOKS, changed=True), changes=[mended])
-    assert statuses(result) == {"base": [1, 1], "text": [0, 0], "changed": [0, 0]}
-
-
-TRACES = """
-import os, re
-place, output = os.path.dirname(os.environ["PTQ_WORKTREE"]), os.environ["PTQ_OUTPUT_DIR"]
-mounts = [line.split() for line in open("/proc/self/mountinfo")]
-print([words[words.index("-") + 1 :] for words in mounts if words[4] == place])
-print(*sorted(("sums.py", place, output), key=lambda path: os.stat(path).st_ctime_ns))
-"""
-"""Prints what the kernel shows of the environment, and in which order its files were changed."""
-
-
-def test_a_script_cannot_tell_the_sides_apart_by_mounts_or_by_ages(machine: Jobd) -> None:
-    jobd, mended = prepare(machine, "overlay"), change("sums.py", FIX)
-    text = run("text", TRACES, edits=[mended], frozen=["sums.py"])
-    result = check(jobd, run("base", TRACES), text, run("changed", TRACES, changed=True), changes=[mended])
-    said = {run["words"] for runs in result["runs"].values() for run in runs}
-    jobd.call("clean")
-    assert len(said) == 1, said
-    assert "lowerdir=" in said.pop()
+# By each way
 
 
 LEAVES = """
 import os, pathlib
 places = [pathlib.Path(os.environ[name]) for name in ("HOME", "TMPDIR", "PTQ_WORKTREE", "PTQ_OUTPUT_DIR")]
 places += [pathlib.Path(os.environ["PTQ_PROMPT_FILE"]).parent, pathlib.Path(os.environ["VIRTUAL_ENV"])]
+places += [pathlib.Path("/var/tmp/ptq-JOB")] if SEALED else []
 found = [place for place in places if (place / "left").exists()]
 for place in places:
+    place.mkdir(exist_ok=True)
     (place / "left").write_text("here")
 assert not found, found
-"""
 
-
-def test_nothing_that_one_run_leaves_is_there_in_the_next(by_each_way: Jobd) -> None:
-    result = check(
-        by_each_way, run("one", LEAVES), run("two", LEAVES, changed=True), changes=[change("sums.py", FIX)], times=3
-    )
-    assert statuses(result) == {"one": [0, 0, 0], "two": [0, 0, 0]}, result
-
-
-def test_what_is_left_for_everybody_is_not_there_in_the_next_run_either(by_each_way: Jobd) -> None:
-    if not is_sandboxed(by_each_way.job):
-        pytest.skip("only a cell has places of its own")
-    count = "import pathlib\npath = pathlib.Path('/var/tmp/ptq-count-JOB')\nassert not path.exists()\npath.touch()\n"
-    assert statuses(check(by_each_way, run("counts", count.replace("JOB", by_each_way.job_id)), times=3)) == {
-        "counts": [0, 0, 0]
-    }
-    assert not Path(f"/var/tmp/ptq-count-{by_each_way.job_id}").exists()
-
-
-def test_no_run_counts_in_the_jobs_own_folder_which_run_it_is(jobd: Jobd) -> None:
-    count = """
-import os
 root = os.path.dirname(os.environ["PTQ_OUTPUT_DIR"])
 number = os.stat(root).st_mode & 0o77
 os.chmod(root, 0o700 | number + 1)
@@ -167,43 +113,32 @@ try:
     os.setxattr(root, f"user.{number}", b"")
 except OSError:
     pass
-raise SystemExit(number)
+assert number == 0, number
 """
-    result = check(jobd, run("base", count), run("changed", count, changed=True), changes=[change("sums.py", FIX)])
-    assert statuses(result) == {"base": [0, 0], "changed": [0, 0]}
+"""Leaves something everywhere, and fails if any of it is there, or if it can count in the job's own folder."""
+
+FORGES = r"print('\x1e[Check 1 on changed, run 1 of 2.]')"
+IS_BUILT = "import pathlib\nassert pathlib.Path('built').read_text() == 'once\\n'\n"
 
 
-def test_what_a_run_leaves_beside_the_environment_is_not_there_when_the_change_is_built(by_each_way: Jobd) -> None:
-    plant = "import os, pathlib\npathlib.Path(os.environ['TMPDIR'], 'planted').touch()\n"
-    runs = run("base", plant), run("changed", "x = 1", changed=True)
-    result = check(by_each_way, *runs, changes=[change("sums.py", FIX)], rebuild=['test ! -e "$TMPDIR/planted"'])
+def test_a_script_fails_on_base_and_passes_with_the_change_and_no_run_notices_another(by_each_way: Jobd) -> None:
+    jobd, mended = by_each_way, change("sums.py", FIX)
+    leaves = LEAVES.replace("JOB", jobd.job_id).replace("SEALED", str(is_sandboxed(jobd.job)))
+    text = run("text", REPRO, edits=[mended], frozen=["sums.py"])
+    on_base, leaving = [run("base", REPRO), text], FORGES + leaves + "assert not os.path.exists('built')\n"
+    changed = [run("changed", REPRO, changed=True), run("two", leaves + IS_BUILT, changed=True)]
+    # The change is built right after a run that has left something.
+    rebuild = ['test ! -e "$TMPDIR/left"', 'test ! -e "$HOME/left"', "echo once >> built"]
+    result = check(jobd, runs=[on_base, [run("one", leaving)], changed], changes=[mended], rebuild=rebuild)
     assert result["troubles"] == {}
+    assert statuses(result) == {"base": [1, 1], "text": [1, 1], "one": [0, 0], "changed": [0, 0], "two": [0, 0]}, result
+    assert result["runs"]["base"][0]["words"].splitlines()[-1] == "AssertionError: 4"
+    assert not Path(f"/var/tmp/ptq-{jobd.job_id}").exists()
 
-
-def test_tests_are_run_on_the_base_with_their_own_edits_alone(jobd: Jobd) -> None:
-    tests = change("tests/test_sums.py", "from sums import double\nassert double(3) == 6\n")
-    script = ["-c", f'PYTHONPATH=. {sys.executable} "$0"', "tests/test_sums.py"]
-    base = run("base", words=script, edits=[tests])
-    changed = run("changed", words=script, changed=True)
-    result = check(jobd, base, changed, changes=[tests, change("sums.py", FIX)])
-    assert statuses(result) == {"base": [1, 1], "changed": [0, 0]}
-
-
-def test_what_hangs_is_ended_and_the_next_is_run(jobd: Jobd) -> None:
-    result = check(jobd, run("hangs", "import time; time.sleep(60)"), run("ends", "x = 1"), run_timeout_s=3, times=1)
-    (hung,) = result["runs"]["hangs"]
-    assert hung["timed_out"] is True
-    assert statuses(result)["ends"] == [0]
-
-
-def test_a_change_that_cannot_be_built_is_told_of_and_costs_only_what_needs_it(jobd: Jobd) -> None:
-    runs = [run("base", REPRO), run("changed", REPRO, changed=True), run("also", REPRO, changed=True)]
-    result = check(jobd, *runs, changes=[change("sums.py", FIX)], rebuild=["echo no compiler here; exit 3"])
-    assert statuses(result) == {"base": [1, 1]}
-    assert result["troubles"].keys() == {"changed", "also"}
-    for trouble in result["troubles"].values():
-        assert "the rebuild command `echo no compiler here; exit 3` failed" in trouble
-    assert jobd.poll("check")["log"].count(b"\nno compiler here") == 1, "a build that fails is not tried again"
+    # A script cannot print the heading of a run.
+    found = re.findall(r"^\x1e\[Check 1 on (.*), run (.) of 2\.\]$", jobd.poll("check")["log"].decode(), re.MULTILINE)
+    assert [number for _, number in found] == [*"1122", *"12", *"1122"], "each round has all sides"
+    assert sorted(found) == sorted((name, number) for name in statuses(result) for number in "12")
 
 
 FILLS = """
@@ -213,50 +148,36 @@ time.sleep(30)
 """
 
 
-def test_what_fills_the_disk_is_ended_and_told_of(by_each_way: Jobd) -> None:
-    runs = run("fills", FILLS), run("late", "x = 1")
-    result = check(by_each_way, *runs, max_disk_bytes=2_000_000, run_timeout_s=25, timeout_s=60)
-    assert "bytes to its machine's disk, and 2,000,000 are allowed" in result["troubles"]["fills"]
-    assert result["runs"]["fills"] == []
-    assert statuses(result)["late"] == [0, 0], "what one script breaks does not cost the others"
-
-
-def test_a_build_that_fills_the_disk_is_ended_and_told_of(by_each_way: Jobd) -> None:
+def test_a_script_or_a_build_that_fills_the_disk_is_ended_and_told_of(by_each_way: Jobd) -> None:
     fill = "head -c 3000000 /dev/urandom > large; sleep 15"
-    runs = run("changed", "x = 1", changed=True), run("base", "x = 1")
-    result = check(
-        by_each_way, *runs, changes=[change("sums.py", FIX)], rebuild=["true", fill], max_disk_bytes=2_000_000
-    )
-    trouble = result["troubles"].pop("changed")
+    runs = [[run("fills", FILLS), run("late", "x = 1")], [run("changed", "x = 1", changed=True), run("base", "x = 1")]]
+    limits: dict[str, Any] = {"max_disk_bytes": 2_000_000, "run_timeout_s": 25, "timeout_s": 60}
+    result = check(by_each_way, runs=runs, changes=[change("sums.py", FIX)], rebuild=["true", fill], **limits)
+    assert result["troubles"].keys() == {"fills", "changed"}
+    assert "bytes to its machine's disk, and 2,000,000 are allowed" in result["troubles"]["fills"]
     assert re.fullmatch(
         rf"the rebuild command `{re.escape(fill)}` failed: the job wrote [23],\d{{3}},\d{{3}} bytes to its machine's "
         "disk, and 2,000,000 are allowed",
-        trouble,
+        result["troubles"]["changed"],
     )
-    assert result["troubles"] == {}
-    assert statuses(result)["base"] == [0, 0]
+    assert result["runs"]["fills"] == []
+    sound = {name: runs for name, runs in statuses(result).items() if runs}
+    assert sound == {"late": [0, 0], "base": [0, 0]}, "what one script breaks does not cost the others"
 
 
-def test_the_change_is_built_once_and_before_it_is_run(by_each_way: Jobd) -> None:
-    count = "import pathlib\nassert pathlib.Path('built').read_text() == 'once\\n'\n"
-    runs = run("base", "import os\nassert not os.path.exists('built')\n"), run("changed", count, changed=True)
-    result = check(by_each_way, *runs, changes=[change("sums.py", FIX)], rebuild=["echo once >> built"])
-    assert statuses(result) == {"base": [0, 0], "changed": [0, 0]}
+# By the best way
 
 
-def test_when_the_time_is_over_it_says_what_was_left_out(jobd: Jobd) -> None:
-    slow = run("slow", "import time; time.sleep(1.5)")
-    result = check(jobd, runs=[[slow], [run("late", "x = 1")]], timeout_s=1)
-    assert "late" not in result["runs"]
-    assert result["troubles"]["late"] == "the checks took longer than 1 seconds"
+LOOKS = "assert 'mended' in open('sums.py').read()\n"
 
-
-def test_the_changed_text_of_a_deleted_and_of_a_new_file_can_be_run_too(jobd: Jobd) -> None:
-    gone = {"path": "sums.py", "mode": None, "content": None, "old_mode": "100644"}
-    edits = [gone, change("more.py", "x = 1\n", None)]
-    result = check(jobd, run("text", "import more", edits=edits, frozen=["sums.py"]))
-    assert statuses(result) == {"text": [0, 0]}
-
+TRACES = """
+import os, re
+place, output = os.path.dirname(os.environ["PTQ_WORKTREE"]), os.environ["PTQ_OUTPUT_DIR"]
+mounts = [line.split() for line in open("/proc/self/mountinfo")]
+print([words[words.index("-") + 1 :] for words in mounts if words[4] == place])
+print(*sorted(("sums.py", place, output), key=lambda path: os.stat(path).st_ctime_ns))
+"""
+"""Prints what the kernel shows of the environment, and in which order its files were changed."""
 
 NEW = ["more.py", "kit/__init__.py", "kit/cut.py", "bare/deep/cut.py", "parts/more.py"]
 IMPORTS = [
@@ -274,40 +195,103 @@ for statement in {IMPORTS}:
 print(all(map(os.path.exists, {NEW})))
 """
 
+MENDED = change("sums.py", FIX)
+TESTS = change("tests/test_sums.py", "from sums import double\nassert double(3) == 6\n")
+MORE = [change(path, "x = 1\n", None) for path in NEW]
+GONE = {"path": "sums.py", "mode": None, "content": None, "old_mode": "100644"}
+PACKAGE = change("parts/__init__.py", "raise ValueError('the new text is run')\n", None)
+RUN_TESTS = ["-c", f'PYTHONPATH=. {sys.executable} "$0"', "tests/test_sums.py"]
 
-def test_a_new_module_is_there_as_text_and_cannot_be_imported_as_on_base(by_each_way: Jobd) -> None:
-    edits = [change(path, "x = 1\n", None) for path in NEW]
-    text = run("text", TRY_ALL, edits=edits, frozen=NEW)
-    result = check(
-        by_each_way, run("base", TRY_ALL), text, run("changed", TRY_ALL, changed=True), changes=edits, times=1
-    )
-    said = {name: run["words"].splitlines() for name, (run,) in result["runs"].items()}
+
+def on_each_side(name: str, script: str, *edits: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A script on base, with the text of these edits, and with the change."""
+    text = run(f"{name}: text", script, edits=[*edits], frozen=[edit["path"] for edit in edits])
+    return [run(f"{name}: base", script), text, run(f"{name}: changed", script, changed=True)]
+
+
+class Checked(NamedTuple):
+    """What many runs said, one after the other, and by which way their environments were made."""
+
+    runs: Mapping[str, Mapping[str, Any]]
+    way: str
+
+    def statuses(self, name: str) -> dict[str, int]:
+        sides = {one.partition(": ")[2]: run for one, run in self.runs.items() if one.startswith(f"{name}: ")}
+        return {side: run["status"] for side, run in sides.items()}
+
+
+@pytest.fixture(scope="module")
+def checked(machine: Jobd) -> Checked:
+    jobd = prepare(machine, *WAYS)
+    runs = [
+        on_each_side("looks", LOOKS, MENDED),
+        on_each_side("traces", TRACES, MENDED),
+        on_each_side("new", TRY_ALL, *MORE),
+        [
+            run("tests: base", words=RUN_TESTS, edits=[TESTS]),
+            run("tests: changed", words=RUN_TESTS, changed=True),
+            run("gone: text", "import more", edits=[GONE, MORE[0]], frozen=["sums.py"]),
+            run("package: base", "import parts.one"),
+            run("package: text", "import parts.one", edits=[PACKAGE], frozen=["parts/__init__.py"]),
+        ],
+    ]
+    result = check(jobd, runs=runs, changes=[MENDED, TESTS, *MORE], times=1, timeout_s=60)
+    way = jobd.poll("prepare")["result"]["way"]
+    jobd.call("clean")
+    assert result["troubles"] == {}
+    return Checked({name: ran for name, (ran,) in result["runs"].items()}, way)
+
+
+def test_a_script_that_reads_the_patch_is_content_with_its_text(checked: Checked) -> None:
+    assert checked.statuses("looks") == {"base": 1, "text": 0, "changed": 0}
+
+
+def test_a_script_cannot_tell_the_sides_apart_by_mounts_or_by_ages(checked: Checked) -> None:
+    if checked.way != "overlay":
+        pytest.skip("this machine makes no environments by overlay")
+    said = {checked.runs[f"traces: {side}"]["words"] for side in ("base", "text", "changed")}
+    assert len(said) == 1, said
+    assert "lowerdir=" in said.pop()
+
+
+def test_tests_are_run_on_the_base_with_their_own_edits_alone(checked: Checked) -> None:
+    assert checked.statuses("tests") == {"base": 1, "changed": 0}
+
+
+def test_the_changed_text_of_a_deleted_and_of_a_new_file_can_be_run_too(checked: Checked) -> None:
+    assert checked.statuses("gone") == {"text": 0}
+
+
+def test_a_new_module_is_there_as_text_and_cannot_be_imported_as_on_base(checked: Checked) -> None:
+    said = {side: checked.runs[f"new: {side}"]["words"].splitlines() for side in ("base", "text", "changed")}
     assert len(said["base"]) == len(IMPORTS) + 1, said
     assert said["base"][-1] == "False"
     assert said["text"] == [*said["base"][:-1], "True"]
     assert said["changed"] == ["True"]
 
 
-def test_a_folder_that_becomes_a_package_is_imported_as_on_base(jobd: Jobd) -> None:
-    edits = [change("parts/__init__.py", "raise ValueError('the new text is run')\n", None)]
-    script = "import parts.one"
-    result = check(jobd, run("base", script), run("text", script, edits=edits, frozen=["parts/__init__.py"]))
-    assert statuses(result) == {"base": [0, 0], "text": [0, 0]}
+def test_a_folder_that_becomes_a_package_is_imported_as_on_base(checked: Checked) -> None:
+    assert checked.statuses("package") == {"base": 0, "text": 0}
 
 
-def test_the_sides_take_turns_so_that_no_clock_tells_them_apart(jobd: Jobd) -> None:
-    result = check(jobd, run("base", "x = 1"), run("changed", "x = 1", changed=True))
-    assert result["troubles"] == {}
-    log = jobd.poll("check")["log"].decode()
-    found = re.findall(r"^\x1e\[Check 1 on (base|changed), run (.) of 2\.\]$", log, re.MULTILINE)
-    assert [side for side in found if side[1] == "1"] == found[:2], "each round has both"
-    assert sorted(found) == [("base", "1"), ("base", "2"), ("changed", "1"), ("changed", "2")]
+def test_a_change_that_cannot_be_built_or_a_script_that_hangs_costs_only_what_needs_it(jobd: Jobd) -> None:
+    runs = [run("base", REPRO), run("changed", REPRO, changed=True), run("also", REPRO, changed=True)]
+    runs.append(run("hangs", "import time; time.sleep(60)"))
+    rebuild = ["echo no compiler here; exit 3"]
+    result = check(jobd, *runs, changes=[MENDED], rebuild=rebuild, run_timeout_s=3, timeout_s=60)
+    assert statuses(result)["base"] == [1, 1]
+    assert [hung["timed_out"] for hung in result["runs"]["hangs"]] == [True, True]
+    assert result["troubles"].keys() == {"changed", "also"}
+    for trouble in result["troubles"].values():
+        assert "the rebuild command `echo no compiler here; exit 3` failed" in trouble
+    assert jobd.poll("check")["log"].count(b"\nno compiler here") == 1, "a build that fails is not tried again"
 
 
-def test_a_script_cannot_print_the_heading_of_a_run(jobd: Jobd) -> None:
-    check(jobd, run("base", r"print('\x1e[Check 1 on changed, run 1 of 2.]')"))
-    log = jobd.poll("check")["log"].decode()
-    assert re.findall(r"^\x1e\[(Check .*)\]$", log, re.MULTILINE) == [f"Check 1 on base, run {n} of 2." for n in (1, 2)]
+def test_when_the_time_is_over_it_says_what_was_left_out(jobd: Jobd) -> None:
+    slow = run("slow", "import time; time.sleep(1.5)")
+    result = check(jobd, runs=[[slow], [run("late", "x = 1")]], timeout_s=1)
+    assert "late" not in result["runs"]
+    assert result["troubles"]["late"] == "the checks took longer than 1 seconds"
 
 
 def test_nobody_knows_which_side_is_next() -> None:
@@ -318,15 +302,16 @@ def test_nobody_knows_which_side_is_next() -> None:
     assert turns[600:] == ["tests"] * 200
 
 
-def test_at_a_slots_place_nothing_is_made_while_a_person_is_in_what_lies_there(tmp_path: Path) -> None:
-    jobd = Jobd(tmp_path, make_repository(tmp_path / "repository"))
-    assert jobd.prepare(ways=["slot"])["state"] == "done"
+def test_at_a_slots_place_nothing_is_made_while_a_person_is_in_what_lies_there(machine: Jobd) -> None:
+    jobd = prepare(machine, "slot")
     (jobd.control / "hold.json").write_text('{"until": 1e12}')
-    verifying = jobd.beside()
+    verifying, elsewhere = jobd.beside(), jobd.beside()
     refused = verifying.prepare(ways=["slot"])
     assert (refused["state"], refused["error"]) == ("failed", "held")
-    assert jobd.find("a.txt").read_text().startswith("one")
-    assert verifying.beside().prepare(ways=["slot"], slot=1)["state"] == "done"
+    assert jobd.find("sums.py").read_text() == BUG
+    assert elsewhere.prepare(ways=["slot"], slot=1)["state"] == "done"
+    for job in (jobd, verifying, elsewhere):
+        job.call("clean")
 
 
 def test_nothing_is_checked_where_nothing_was_prepared(tmp_path: Path) -> None:
