@@ -28,12 +28,15 @@ from runner.transport.hosts import Host, open_host
 from runner.transport.jobd_client import JobdClient
 from runner.transport.jobd_program import build_program
 from tests.support.jobd import Repository
-from tests.support.machines import SshServer
+from tests.support.machines import OPENSSH, SshServer
 
 pytestmark = pytest.mark.slow
 
 JOB = secrets.token_hex(5)
 """Another one in each process: tests run side by side, and a job's id is how a machine finds its processes."""
+
+here_and_behind_ssh = pytest.mark.parametrize("any_machine", ["local", OPENSSH], indirect=True)
+"""Bytes travel through each server in the same way (`tests/runner/test_hosts.py`)."""
 
 
 @pytest.fixture
@@ -74,40 +77,41 @@ async def refusal(client: JobdClient) -> JobdError:
     return caught.value
 
 
-async def test_the_program_puts_itself_there_on_first_use(client: JobdClient, any_machine: Machine) -> None:
-    assert (await client.version()).python.startswith("3.")
+@here_and_behind_ssh
+async def test_many_first_calls_at_once_all_work_and_the_program_puts_itself_there(
+    client: JobdClient, any_machine: Machine
+) -> None:
+    versions = await asyncio.gather(*(client.version() for _ in range(4)))
+    assert [version.python[:2] for version in versions] == ["3."] * 4
     for name in ("__main__.py", "jobd/main.py", "jobd/verbs/prepare.py"):
         assert (installed(any_machine) / name).is_file()
     assert [path.name for path in installed(any_machine).parent.iterdir()] == [installed(any_machine).name]
 
-
-async def test_the_program_is_put_there_again_when_somebody_removes_it(
-    client: JobdClient, any_machine: Machine
-) -> None:
-    await client.version()
+    # It is put there again when somebody removes it. A stop and a notice for an unknown job do nothing.
     shutil.rmtree(installed(any_machine))
-    assert (await client.version()).python.startswith("3.")
+    await client.stop(JOB)
+    await client.notify(JOB, "Come to an end.")
+    assert not (Path(any_machine.workspace) / "jobs").exists()
 
-
-async def test_many_first_calls_at_once_all_work(client: JobdClient) -> None:
-    assert len(await asyncio.gather(*(client.version() for _ in range(6)))) == 6
-
-
-async def test_an_unknown_job_is_absent_and_easily_removed(client: JobdClient) -> None:
+    # Such a job is absent and easily removed.
     poll = await client.poll(JOB, "prepare")
     assert (poll.state, poll.log, poll.log_size) == (StageState.ABSENT, b"", 0)
     assert poll.boot_id
     assert await client.kill(JOB) == 0
     await client.clean(JOB)
 
+    # A request that the program refuses keeps its name and reason.
+    with pytest.raises(JobdError) as caught:
+        await client.poll("../../etc", "prepare")
+    assert caught.value.code == "bad_request"
+    assert str(caught.value) == caught.value.message
 
-async def test_a_stage_is_started_once_and_followed_to_its_end(client: JobdClient, tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("any_machine", ["local"], indirect=True)
+async def test_a_stage_that_fails_says_why(client: JobdClient, tmp_path: Path) -> None:
     recipe = PROFILE.recipe(f"file://{tmp_path}/nowhere.git", "main")
-    assert await client.prepare(JOB, recipe) is True
-    assert await client.prepare(JOB, recipe) is False
-    async with asyncio.timeout(20):
-        while (poll := await client.poll(JOB, "prepare")).state is StageState.RUNNING:
-            await asyncio.sleep(0.02)
+    assert await client.prepare(JOB, recipe)
+    poll = await wait(client, "prepare")
     assert (poll.state, poll.error) == (StageState.FAILED, "clone_failed")
     assert poll.message
     await client.clean(JOB)
@@ -118,7 +122,6 @@ async def wait(client: JobdClient, stage: str) -> Poll:
     async with asyncio.timeout(60):
         while (poll := await client.poll(JOB, stage)).state is StageState.RUNNING:
             await asyncio.sleep(0.02)
-    assert poll.state is StageState.DONE, poll.message
     return poll
 
 
@@ -142,11 +145,14 @@ COLLECT: dict[str, Any] = {
 }
 
 
+@here_and_behind_ssh
 async def test_a_later_attempt_goes_on_from_what_an_earlier_one_left(
     client: JobdClient, repository: Repository
 ) -> None:
     base = repository.commit({"skills/x": "skill\n", ".config": "old\n"})
-    assert await client.prepare(JOB, PROFILE.recipe(repository.url, "main", base), **EARLIER)
+    recipe = PROFILE.recipe(repository.url, "main", base)
+    assert await client.prepare(JOB, recipe, **EARLIER) is True
+    assert await client.prepare(JOB, recipe, **EARLIER) is False, "a stage is started once"
     assert (await wait(client, "prepare")).result["base_commit"] == base
     assert await client.start(JOB, LAUNCH, replace(BOUNDS, max_log_bytes=10_000), **START, base_commit=base)
     async with asyncio.timeout(20):
@@ -160,7 +166,7 @@ async def test_a_later_attempt_goes_on_from_what_an_earlier_one_left(
     said = [b"at work", b"old", b"\xff", b"skill", b"old", b'"tokens"', b"Come to an end."]
     assert sorted(ended.log.splitlines()) == sorted(said)
     assert await client.collect(JOB, **COLLECT, base_commit=base)
-    await wait(client, "collect")
+    assert (await wait(client, "collect")).state is StageState.DONE
     result = await client.result(JOB)
     contents = {change["path"]: change["content"] for change in result["changes"]}
     assert contents == {"a.txt": "/wo=", "b.txt": None, ".config": "bmV3Cg=="}
@@ -170,19 +176,6 @@ async def test_a_later_attempt_goes_on_from_what_an_earlier_one_left(
 async def test_an_answer_as_long_as_the_longest_result_is_read(here: Machine) -> None:
     client = plant(here, "print('{\"ok\": true, \"patch\": \"' + 'x' * 128_000_000 + '\"}')")
     assert len((await client.result(JOB))["patch"]) == 128_000_000
-
-
-async def test_a_stop_and_a_notice_for_an_unknown_job_do_nothing(client: JobdClient, any_machine: Machine) -> None:
-    await client.stop(JOB)
-    await client.notify(JOB, "Come to an end.")
-    assert not (Path(any_machine.workspace) / "jobs").exists()
-
-
-async def test_a_request_that_the_program_refuses_keeps_its_name_and_reason(client: JobdClient) -> None:
-    with pytest.raises(JobdError) as caught:
-        await client.poll("../../etc", "prepare")
-    assert caught.value.code == "bad_request"
-    assert str(caught.value) == caught.value.message
 
 
 async def test_a_connection_lost_in_mid_call_is_not_taken_for_an_answer(
@@ -199,6 +192,7 @@ async def test_a_connection_lost_in_mid_call_is_not_taken_for_an_answer(
         await calling
 
 
+@here_and_behind_ssh
 async def test_a_workspace_that_cannot_be_written_is_told_as_such(any_machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     machine = replace(any_machine, workspace=str(tmp_path / "file" / "workspace"))
@@ -226,6 +220,7 @@ async def test_a_full_disk_is_told_as_such(here: Machine, tmp_path: Path) -> Non
     )
 
 
+@here_and_behind_ssh
 async def test_a_machine_without_python_is_told_as_such(any_machine: Machine) -> None:
     machine = replace(any_machine, python="no-such-python")
     host = open_host(machine)
