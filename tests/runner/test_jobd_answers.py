@@ -119,10 +119,10 @@ def test_numbers_that_are_no_json_or_have_no_end_are_no_answer(word: str) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["[],", "{},", '"",', '{"":', "0,"])
+@pytest.mark.parametrize("part", ["[],", '{"":'])
 def test_an_answer_of_very_many_parts_is_not_even_parsed(part: str) -> None:
-    body = b'{"ok": true, "jobs": [' + part.encode() * 300_000
-    body += b"0" + b"}" * (300_000 if part.startswith('{"') else 0) + b"]}"
+    body = b'{"ok": true, "jobs": [' + part.encode() * 201_000
+    body += b"0" + b"}" * (201_000 if part.startswith('{"') else 0) + b"]}"
     tracemalloc.start()
     with pytest.raises(JobdError, match="exit status 0"):
         parse_answer(Completed(0, body, b""))

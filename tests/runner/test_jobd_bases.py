@@ -115,10 +115,14 @@ def test_whatever_makes_a_base_tells_it_from_others(jobd: Jobd) -> None:
     assert len({name(), name("copy"), *(name(**change) for change in changes)}) == 2 + len(changes)
 
 
+FULL = "No space left on device"
+"""The words alone are not believed: commands choose what they say."""
+
+
 def test_a_base_that_cannot_be_made_is_told_and_made_once_the_cause_is_gone(jobd: Jobd, tmp_path: Path) -> None:
     def gate(command: str) -> str:
         (tmp_path / command).touch()
-        return f"seq 30; test ! -e {tmp_path / command} || {{ echo it is broken; exit 7; }}"
+        return f'seq 30; test ! -e {tmp_path / command} || {{ echo "{FULL}"; exit 7; }}'
 
     command = import_command(sys.executable, "widgets")
     # In the worktree, but not installed.
@@ -130,7 +134,7 @@ def test_a_base_that_cannot_be_made_is_told_and_made_once_the_cause_is_gone(jobd
         assert (poll["state"], poll["error"]) == ("failed", f"{name}_failed")
         head, *tail = poll["message"].splitlines()
         assert head.endswith("failed (exit status 7):")
-        assert (len(tail), tail[-1]) == (20, "it is broken")
+        assert (len(tail), tail[-1]) == (20, FULL)
         assert list_layers(jobd) == []
         assert job.ask("start")["ok"] is False
         (tmp_path / name).unlink()

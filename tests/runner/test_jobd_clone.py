@@ -45,52 +45,37 @@ def count_who_has_open(path: Path) -> int:
     return found
 
 
-def prepare_together(jobd: Jobd, jobs: int) -> list[dict[str, Any]]:
+def prepare_together(jobd: Jobd, *branches: str) -> list[dict[str, Any]]:
     """Jobs that all had asked for their environment before the first one could fetch."""
-    many = [jobd.beside() for _ in range(jobs)]
-    with clone_taken(jobd, jobs):
-        for job in many:
-            job.call("prepare", **job.prepare_request())
+    many = [jobd.beside() for _ in branches]
+    with clone_taken(jobd, len(many)):
+        for job, branch in zip(many, branches, strict=True):
+            job.call("prepare", **job.prepare_request(base_branch=branch))
     return [job.wait("prepare") for job in many]
 
 
 def test_of_jobs_that_come_at_once_one_fetches_for_all(jobd: Jobd, repository: Repository) -> None:
     jobd.prepare()
     newest = repository.commit({"a.txt": "newer\n"})
-    polls = prepare_together(jobd, 4)
-    assert [poll["result"]["base_commit"] for poll in polls] == [newest] * 4
-    assert sorted(poll["log"].count(b" fetch ") for poll in polls) == [0, 0, 0, 1]
+    polls = prepare_together(jobd, "main", "main", "main")
+    assert [poll["result"]["base_commit"] for poll in polls] == [newest] * 3
+    assert sorted(poll["log"].count(b" fetch ") for poll in polls) == [0, 0, 1]
     told = b"[Another job has just fetched the repository.]"
-    assert sorted(poll["log"].count(told) for poll in polls) == [0, 1, 1, 1]
+    assert sorted(poll["log"].count(told) for poll in polls) == [0, 1, 1]
 
-
-def test_when_the_first_one_cannot_fetch_the_next_one_tries(jobd: Jobd, repository: Repository) -> None:
-    jobd.prepare()
-    repository.folder.rename(repository.folder.with_name("away"))
-    polls = prepare_together(jobd, 2)
-    assert [poll["error"] for poll in polls] == ["clone_failed"] * 2
-
-
-def test_another_branch_is_fetched_however_new_the_first_one_is(jobd: Jobd, repository: Repository) -> None:
+    # Another branch is fetched, however new the first one is.
     repository.git("branch", "other")
-    jobd.prepare()
-    many = [jobd.beside(), jobd.beside()]
-    with clone_taken(jobd, 2):
-        for job, branch in zip(many, ("main", "other"), strict=True):
-            job.call("prepare", **job.prepare_request(base_branch=branch))
-    assert [job.wait("prepare")["log"].count(b" fetch ") for job in many] == [1, 1]
+    assert [poll["log"].count(b" fetch ") for poll in prepare_together(jobd, "main", "other")] == [1, 1]
+
+    # When the first one cannot fetch, the next one tries.
+    repository.folder.rename(repository.folder.with_name("away"))
+    assert [poll["error"] for poll in prepare_together(jobd, "main", "main")] == ["clone_failed"] * 2
 
 
 @pytest.mark.parametrize("began_at", [1e300, -1.0, True, "soon", None])
-def test_a_record_that_somebody_made_up_keeps_nobody_from_what_is_new(
-    jobd: Jobd, repository: Repository, began_at: object
-) -> None:
-    jobd.prepare()
-    record = find_clone(jobd.job, repository.url) / "fetched.json"
-    assert list(json.loads(record.read_text())) == ["refs/heads/main"]
-    record.write_text(json.dumps({"refs/heads/main": [began_at, read_boot_id()]}))
-    newest = repository.commit()
-    assert jobd.beside().prepare()["result"]["base_commit"] == newest
+def test_a_record_that_somebody_made_up_keeps_nobody_from_what_is_new(began_at: object) -> None:
+    now = time.monotonic()
+    assert not was_fetched_since(now, json.loads(json.dumps([began_at, "this"])), "this")
 
 
 def test_a_record_of_before_the_machine_was_started_says_nothing() -> None:
@@ -100,16 +85,23 @@ def test_a_record_of_before_the_machine_was_started_says_nothing() -> None:
     assert not was_fetched_since(now - 1, [now - 2, "this"], "this")
 
 
-def test_a_clone_that_is_there_is_not_made_again(jobd: Jobd) -> None:
+def test_a_clone_that_is_there_is_not_made_again_and_one_whose_making_was_cut_short_is_made(
+    jobd: Jobd, repository: Repository
+) -> None:
     assert jobd.prepare()["log"].count(b" init --quiet --bare") == 1
-    assert jobd.beside().prepare()["log"].count(b" init --quiet --bare") == 0
+    clone = find_clone(jobd.job, repository.url)
 
-
-@pytest.mark.parametrize("name", ["HEAD", "objects", "refs"])
-def test_a_clone_whose_making_was_cut_short_is_made(jobd: Jobd, name: str) -> None:
-    jobd.prepare()
-    clone = find_clone(jobd.job, jobd.repository.url)
-    (clone / name).rename(jobd.workspace / "away")
-    jobd.call("clean")
+    # Nor does it keep anybody from what is new if somebody made its record up.
+    record = clone / "fetched.json"
+    assert list(json.loads(record.read_text())) == ["refs/heads/main"]
+    record.write_text(json.dumps({"refs/heads/main": [1e300, read_boot_id()]}))
+    newest = repository.commit()
     later = jobd.beside().prepare()
-    assert later["state"] == "done", later["message"]
+    assert later["result"]["base_commit"] == newest
+    assert later["log"].count(b" init --quiet --bare") == 0
+
+    for name in ("HEAD", "objects", "refs"):
+        (clone / name).rename(jobd.workspace / f"old-{name}")
+        later = jobd.beside().prepare()
+        assert later["state"] == "done", later["message"]
+        assert later["log"].count(b" init --quiet --bare") == 1
