@@ -246,20 +246,9 @@ SPOILED = ['"x"', "[7]", "[{}]", '[{"path": "../evil", "mode": "100644", "conten
 
 
 @pytest.mark.parametrize("held_back", SPOILED)
-def test_what_a_spoiled_request_holds_back_counts_as_nothing(tmp_path: Path, held_back: str) -> None:
+def test_an_agent_that_spoils_what_is_held_back_spoils_that_alone(tmp_path: Path, held_back: str) -> None:
+    """It may have written to the request where it is not sealed."""
     jobd = Jobd(tmp_path, Repository(tmp_path))
     jobd.job.make_folders()
     jobd.job.of_stage("prepare", "request").write_text(f'{{"held_back": {held_back}}}')
     assert find_held_back(jobd.job, 50) == HeldBack([], "")
-
-
-def test_an_agent_that_spoils_what_is_held_back_spoils_that_alone(unsealed: Jobd) -> None:
-    unsealed.prepare(held_back=[edit("AGENTS.md", b"do\n")], changes=[edit("a.txt", b"one\n")])
-    spoil = f"""cd "$PTQ_OUTPUT_DIR/../../control"; python3 - <<'END'
-import json
-request = json.load(open("prepare.request"))
-request["held_back"] = json.loads({SPOILED[-1]!r})
-json.dump(request, open("prepare.request", "w"))
-END"""
-    assert finish(unsealed, f"echo x > x; {spoil}").contents == {"a.txt": b"one\n", "x": b"x\n"}
-    assert not (unsealed.root / "evil").exists()

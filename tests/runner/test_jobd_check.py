@@ -148,7 +148,9 @@ time.sleep(30)
 """
 
 
+@pytest.mark.parametrize("by_each_way", ["overlay", "slot"], indirect=True)
 def test_a_script_or_a_build_that_fills_the_disk_is_ended_and_told_of(by_each_way: Jobd) -> None:
+    """What is written lies in the job's folder, but by slots."""
     fill = "head -c 3000000 /dev/urandom > large; sleep 15"
     runs = [[run("fills", FILLS), run("late", "x = 1")], [run("changed", "x = 1", changed=True), run("base", "x = 1")]]
     limits: dict[str, Any] = {"max_disk_bytes": 2_000_000, "run_timeout_s": 25, "timeout_s": 60}
@@ -278,9 +280,10 @@ def test_a_change_that_cannot_be_built_or_a_script_that_hangs_costs_only_what_ne
     runs = [run("base", REPRO), run("changed", REPRO, changed=True), run("also", REPRO, changed=True)]
     runs.append(run("hangs", "import time; time.sleep(60)"))
     rebuild = ["echo no compiler here; exit 3"]
-    result = check(jobd, *runs, changes=[MENDED], rebuild=rebuild, run_timeout_s=3, timeout_s=60)
-    assert statuses(result)["base"] == [1, 1]
-    assert [hung["timed_out"] for hung in result["runs"]["hangs"]] == [True, True]
+    result = check(jobd, *runs, changes=[MENDED], rebuild=rebuild, run_timeout_s=3, times=1)
+    assert statuses(result)["base"] == [1]
+    (hung,) = result["runs"]["hangs"]
+    assert hung["timed_out"] is True
     assert result["troubles"].keys() == {"changed", "also"}
     for trouble in result["troubles"].values():
         assert "the rebuild command `echo no compiler here; exit 3` failed" in trouble

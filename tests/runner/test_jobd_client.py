@@ -145,7 +145,7 @@ COLLECT: dict[str, Any] = {
 }
 
 
-@here_and_behind_ssh
+@pytest.mark.parametrize("any_machine", ["embedded"], indirect=True)
 async def test_a_later_attempt_goes_on_from_what_an_earlier_one_left(
     client: JobdClient, repository: Repository
 ) -> None:
