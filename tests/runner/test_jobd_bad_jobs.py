@@ -125,21 +125,25 @@ def expect_all_well(jobd: Jobd, **changes: Any) -> None:
 @pytest.mark.parametrize(("way", "deeds"), [("overlay", EVERYWHERE | IN_A_WORKTREE), ("slot", EVERYWHERE)])
 def test_a_job_that_does_its_worst_ends_alone(jobd: Jobd, way: str, deeds: Mapping[str, Deed]) -> None:
     for name, deed in deeds.items():
-        print(name)
-        job = jobd.beside()
-        prepare(job, ways=[way])
-        before = read_shared(job, "bases", "repos")
-        ended = job.agent(f"{LOOK}; {deed.script}")
-        assert ended["log"].startswith(LOOKED.encode()), "of the job before it there is nothing"
-        assert (ended["state"], ended["result"]["exit_status"]) == ("done", 0), ended["log"].decode()
-        wait_until(lambda job_id=job.job_id: find_processes(job_id) == [])  # type: ignore[misc]
-        assert find_differences(before, read_shared(job, "bases", "repos")) == []
-        expect_collected(job, deed)
-        assert job.call("clean") == {"ok": True}
-        assert not job.root.exists()
-        # To compute a change, git touches objects of the clone that it would otherwise write again.
-        assert [path for path in find_differences(before, read_shared(job, "bases")) if "/bases/" in path] == []
+        expect_to_end_alone(jobd.beside(), way, name, deed)
     expect_all_well(jobd, ways=[way])
+
+
+def expect_to_end_alone(job: Jobd, way: str, name: str, deed: Deed) -> None:
+    """Run a job that looks for what the one before it left, and then does its own worst."""
+    prepare(job, ways=[way])
+    before = read_shared(job, "bases", "repos")
+    ended = job.agent(f"{LOOK}; {deed.script}")
+    log = ended["log"].decode()
+    assert log.startswith(LOOKED), f"before it {name}, something of another job was there: {log}"
+    assert (ended["state"], ended["result"]["exit_status"]) == ("done", 0), log
+    wait_until(lambda: find_processes(job.job_id) == [])
+    assert find_differences(before, read_shared(job, "bases", "repos")) == []
+    expect_collected(job, deed)
+    assert job.call("clean") == {"ok": True}
+    assert not job.root.exists()
+    # To compute a change, git touches objects of the clone that it would otherwise write again.
+    assert [path for path in find_differences(before, read_shared(job, "bases")) if "/bases/" in path] == []
 
 
 def expect_collected(job: Jobd, deed: Deed) -> None:
@@ -165,12 +169,11 @@ def test_a_job_that_fills_the_disk_is_ended_and_what_it_found_is_there(jobd: Job
     prepare(jobd)
     fill = "; ".join(f'head -c 1500000 /dev/urandom > "{folder}/filler"' for folder in FOLDERS)
     began = time.monotonic()
-    result = jobd.agent(f'echo found > "$PTQ_OUTPUT_DIR/report.md"; {fill}; sleep 60', max_disk_bytes=8_000_000)[
-        "result"
-    ]
+    ended = jobd.agent(f'echo found > "$PTQ_OUTPUT_DIR/report.md"; {fill}; sleep 60', max_disk_bytes=8_000_000)
     assert time.monotonic() - began < 50
     assert re.fullmatch(
-        r"the job wrote [89],\d{3},\d{3} bytes to its machine's disk, and 8,000,000 are allowed", result["objection"]
+        r"the job wrote [89],\d{3},\d{3} bytes to its machine's disk, and 8,000,000 are allowed",
+        ended["result"]["objection"],
     )
     jobd.collect()
     assert jobd.result()["report"] == "found\n"
