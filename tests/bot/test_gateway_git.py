@@ -17,7 +17,6 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bot.demo.repository import make_repository
 from bot.gateway.endpoints import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy, Granting
 from bot.gateway.proxy import MAX_REFUSALS
@@ -31,6 +30,7 @@ from runner.steps.gateway import Fetcher, GatewayRoute
 from runner.transport.jobd_client import JobdClient
 from tests.support.gateway import Wire
 from tests.support.jobs import NOON, make_job, open_database
+from tests.support.repository import copy_repository
 from tests.support.scripted_github import app_key_pem
 from tests.support.visitor import APP_ID, open_visitor
 
@@ -125,7 +125,7 @@ async def open_floor(
 
 def make_theirs(folder: Path) -> Path:
     """Another repository, with a branch of its own."""
-    make_repository(there := folder / "theirs.git")
+    copy_repository(there := folder / "theirs.git")
     subprocess.run(["git", "branch", "theirs"], cwd=there, check=True)
     return there
 

@@ -12,12 +12,12 @@ import aiohttp
 import pytest
 
 from bot.config.manifest import load_manifest
-from bot.demo.repository import make_repository
 from bot.github import AppGitHub, Timings
 from github_standin import Exchange, StandIn
 from handlers.ports import Author, GitHub, GitHubError, GitHubUnavailable, NotFound, NotInstalled, TreeEntry
 from handlers.rules import Role
 from tests.support.openapi import load_openapi
+from tests.support.repository import copy_repository
 from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
 
 NAME = "octo/widgets"
@@ -79,7 +79,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         app_events=manifest.events,
     )
     github.observers.append(check_exchange)
-    base = make_repository(tmp_path / "widgets.git")
+    base = copy_repository(tmp_path / "widgets.git")
     github.add_repository(NAME, tmp_path / "widgets.git")
     issue = await github.open_issue(NAME, "Broken", "It is broken.", by="stranger")
     await github.start()

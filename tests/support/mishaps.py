@@ -15,7 +15,6 @@ from gidgethub.sansio import Event
 from sqlalchemy import func, select
 
 from bot.config.manifest import load_manifest
-from bot.demo.repository import make_repository
 from bot.github import AppGitHub
 from github_standin import StandIn
 from handlers.cases import casebook
@@ -38,6 +37,7 @@ from runner.rows import job_rows
 from tests.support.clock import Clock
 from tests.support.jobs import make_job, open_database, store_report
 from tests.support.patches import render_patch
+from tests.support.repository import copy_repository
 from tests.support.scripted_github import FAST, app_key_pem, app_public_pem
 
 NAME = "octo/widgets"
@@ -168,7 +168,7 @@ async def open_counter(folder: Path, timeout_s: float = UNHURRIED_S) -> AsyncIte
         app_events=manifest.events,
         clock=clock,
     )
-    base = make_repository(folder / "widgets.git")
+    base = copy_repository(folder / "widgets.git")
     github.add_repository(NAME, folder / "widgets.git")
     github.add_repository("octo/elsewhere", folder / "widgets.git", installed=False)
     github.add_user("alice")

@@ -14,11 +14,11 @@ from typing import Any
 import aiohttp
 import jwt
 
-from bot.demo.repository import make_repository
 from github_standin import StandIn
 from tests.support.clock import Clock
 from tests.support.openapi import load_openapi
-from tests.support.scripted_github import app_key_pem, app_public_pem
+from tests.support.repository import copy_repository
+from tests.support.scripted_github import app_public_pem, make_app_key
 
 NAME = "octo/widgets"
 REPO = f"/repos/{NAME}"
@@ -52,8 +52,8 @@ class Visitor:
     ) -> str:
         now = int(self.clock().timestamp())
         facts = {"iat": now - 60, "exp": now + 540, "iss": APP_ID, **claims}
-        # Not `jwt.encode`, which refuses what we want to see refused.
-        return jwt.PyJWS().encode(json.dumps(facts).encode(), key or app_key_pem(), alg)
+        # Not `jwt.encode`, which refuses what we want to see refused. To read the key from its PEM takes 80 ms.
+        return jwt.PyJWS().encode(json.dumps(facts).encode(), key or make_app_key(), alg)
 
     async def ask(
         self, method: str, path: str, body: object = None, *, token: str | None = None, **headers: str
@@ -96,7 +96,7 @@ async def open_visitor(folder: Path, *, watched: bool = True) -> AsyncIterator[V
     )
     if watched:
         github.observers.append(load_openapi().check)
-    base = make_repository(folder / "widgets.git")
+    base = copy_repository(folder / "widgets.git")
     github.add_repository(NAME, folder / "widgets.git")
     github.set_permission(NAME, "alice", "write")
     await github.start()
