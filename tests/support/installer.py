@@ -63,7 +63,8 @@ class Operator:
     async def follow(self, seen: Seen) -> Seen:
         """What a page shows once it reloads itself no more."""
         while "Refresh" in seen.headers:
-            await asyncio.sleep(0.05)  # A browser waits for as long as the page says.
+            while self.setup.state.underway:  # A browser waits for as long as the page says.
+                await asyncio.sleep(0.02)
             seen = await self.open(seen.url)
         return seen
 
