@@ -64,6 +64,11 @@ class Source:
         return ast.parse(self.text, self.name)
 
     @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Everything in the tree: to walk it takes longer than most rules."""
+        return tuple(ast.walk(self.tree))
+
+    @cached_property
     def imports(self) -> tuple[Import, ...]:
         """Every import in the module, with relative ones spelt out."""
         return tuple(_read_imports(self))
@@ -113,8 +118,8 @@ def _read_source(root: Path, path: Path) -> Source:
 
 
 def _read_imports(source: Source) -> Iterator[Import]:
-    for_types = {id(node) for block in ast.walk(source.tree) if _is_for_types(block) for node in ast.walk(block)}
-    for node in ast.walk(source.tree):
+    for_types = {id(node) for block in source.nodes if _is_for_types(block) for node in ast.walk(block)}
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(source, alias.name, None, node.lineno, id(node) in for_types)
@@ -278,7 +283,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _functions_of(source: Source) -> Iterator[Function]:
-    return (node for node in ast.walk(source.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    return (node for node in source.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def find_missing_docstrings(sources: Iterable[Source]) -> list[str]:
@@ -301,7 +306,7 @@ def find_shared_class_names(sources: Iterable[Source]) -> list[str]:
     """Class names that mean more than one class. The stand-in is left out: it calls things as GitHub does."""
     places: defaultdict[str, list[str]] = defaultdict(list)
     for source in sources:
-        for node in ast.walk(source.tree):
+        for node in source.nodes:
             if isinstance(node, ast.ClassDef) and source.floor in FLOORS:
                 places[node.name].append(f"{source.name}:{node.lineno}")
     return [
@@ -316,7 +321,7 @@ def find_normalisations(sources: Iterable[Source]) -> list[str]:
     return [
         f"{source.name}:{node.lineno} normalises a text of any length, in quadratic time: use runner.characters.unify"
         for source in sources
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Attribute | ast.alias)
         and (node.attr if isinstance(node, ast.Attribute) else node.name) == "normalize"
         and source.name not in _NORMALISING
@@ -325,12 +330,12 @@ def find_normalisations(sources: Iterable[Source]) -> list[str]:
 
 def find_parsers(sources: Iterable[Source]) -> list[str]:
     """Uses of Python's own parser outside of the one function that refuses texts on which it takes too long."""
-    attributes = {"ast.parse", "ast.literal_eval"}
     places = [
         f"{source.name}:{node.lineno}"
         for source in sources
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.Attribute) and ast.unparse(node) in attributes and source.name != _PARSING
+        for node in source.nodes
+        if isinstance(node, ast.Attribute) and node.attr in ("parse", "literal_eval")
+        if ast.unparse(node.value) == "ast" and source.name != _PARSING
     ]
     modules = ("ast.parse", "ast.literal_eval", "symtable", "tokenize")
     imports = [one for one in _all_imports(sources) if any(map(one.reaches, modules)) and one.source.name != _PARSING]
@@ -348,8 +353,9 @@ def find_shared_threads(sources: Iterable[Source]) -> list[str]:
     return [
         f"{source.name}:{node.lineno} takes a thread from DNS lookups: use runner.aside.run_in_thread"
         for source in sources
-        for node in ast.walk(source.tree)
-        if isinstance(node, ast.Call) and _SHARED_THREADS.match(ast.unparse(node))
+        for node in source.nodes
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if node.func.attr in ("to_thread", "run_in_executor") and _SHARED_THREADS.match(ast.unparse(node))
         if not source.name.startswith(_WAITING)
     ]
 
@@ -360,7 +366,7 @@ def find_mocks(sources: Iterable[Source]) -> list[str]:
     patches = [
         f"{source.name}:{node.lineno}"
         for source in sources
-        for node in ast.walk(source.tree)
+        for node in source.nodes
         if isinstance(node, ast.Attribute) and node.attr == "setattr" and ast.unparse(node) == "monkeypatch.setattr"
     ]
     places = [found.place for found in mocks] + patches
