@@ -210,6 +210,7 @@ async def test_an_unreachable_github_is_explained(operator: Operator) -> None:
         assert "GitHub did not answer" in (await operator.open(f"/github/created?code=abc&state={state}")).text
 
 
+@pytest.mark.slow
 async def test_an_app_registered_by_hand_is_accepted_if_github_knows_it(tryout: Tryout, operator: Operator) -> None:
     await operator.create_app(tryout.github.url)
     app = operator.setup.state.answers.app
@@ -233,26 +234,6 @@ async def test_a_repository_without_the_app_is_refused(tryout: Tryout, operator:
     await operator.choose_repository(tryout.github.url)
     (kept,) = operator.setup.state.answers.repositories
     assert (kept.name, kept.private, kept.tests) == (NAME, False, "python -m unittest")
-
-
-@pytest.mark.slow
-async def test_a_machine_is_saved_after_its_key_is_confirmed_and_a_test_job_ran(
-    tryout: Tryout, operator: Operator, tmp_path: Path
-) -> None:
-    looked = await operator.look_at(tryout)
-    assert "ssh-ed25519 SHA256:" in looked.text
-    assert not operator.setup.state.answers.machines
-    assert not tryout.workspace.exists(), "nothing was sent there"
-    tried = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    assert "machine-1 ready" in tried.text
-    assert "git version" in tried.text
-    assert "test job passed" in tried.text
-    assert not [*tryout.workspace.glob("trial-*")]
-    (kept,) = operator.setup.state.answers.machines
-    assert kept.programs["git"].startswith("git version")
-    hosts = (tmp_path / "here" / "ptq-known-hosts").read_bytes()
-    assert hosts.split()[:3] == tryout.ssh.known_hosts_file.read_bytes().split()[:3]
-    assert modes(tmp_path / "here") == {0o600}
 
 
 async def test_a_host_key_that_changed_before_the_confirmation_is_shown_again(
@@ -290,55 +271,6 @@ async def test_a_machine_that_does_not_answer_is_explained_and_the_input_stays(
     assert operator.setup.state.answers.machines == ()
 
 
-@pytest.mark.slow
-async def test_a_failed_login_is_explained_and_tested_again(tryout: Tryout, operator: Operator, tmp_path: Path) -> None:
-    looked = await operator.look_at(tryout, client_key_file="")
-    own = (tmp_path / "here" / "ptq-machines-key").stat().st_mode & 0o777
-    assert (own, "ssh-ed25519 AAAA" in looked.text) == (0o600, True)
-    refused = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    assert "user name and key" in refused.text
-    assert "authorized_keys" in refused.text
-    assert find_wrong(refused) == [], "a new key has to be added on the machine"
-    assert read_entries(refused)["address"] == f"{tryout.ssh.user}@127.0.0.1:{tryout.ssh.port}"
-    public_key = operator.setup.state.files.find_client_key()
-    (tmp_path / "tryout" / "machine" / "ssh" / "authorized_keys").write_text(f"{public_key}\n")
-    await tryout.ssh.stop()
-    await tryout.ssh.start()
-    tried = await operator.post("/machines/confirm", {"host_key": refused.hidden("host_key")})
-    assert "machine-1 ready" in tried.text
-
-
-@pytest.mark.slow
-async def test_a_machine_is_tested_once_while_the_page_says_what_is_done(tryout: Tryout, operator: Operator) -> None:
-    async with Gate(tryout.ssh.port) as gate:
-        address = f"{tryout.ssh.user}@127.0.0.1:{gate.port}"
-        connecting = await operator.send_machine(tryout, address=address)
-        assert f"Connecting to {address}, to fetch its host key. This page refreshes" in connecting.text
-        assert (connecting.headers["Refresh"], "<form" in connecting.html) == ("2", False)
-        passing = await gate.meet()
-        await operator.send_machine(tryout, address=address)
-        assert (await operator.open("/machines")).headers["Refresh"] == "2"
-        assert gate.arrived == 1, "neither the same form nor a reload connects again"
-        passing.set()
-        looked = await operator.follow(connecting)
-
-        confirmed = {"host_key": looked.hidden("host_key")}
-        seen = await operator.send("/machines/confirm", confirmed)
-        steps_left = "Python, disk and GPUs, sandbox, git and agents, first job"
-        assert f"Testing machine-1: host key. Then: {steps_left}. This page" in seen.text
-        (await gate.meet()).set()
-        passing = await gate.meet()
-        seen = await operator.send("/machines/confirm", confirmed)
-        assert "ok host key" in seen.text
-        assert f"Testing machine-1: {steps_left.replace(',', '. Then:', 1)}. This page" in seen.text
-        assert gate.arrived == 3, "one test"
-        gate.is_open = True
-        passing.set()
-        seen = await operator.follow(seen)
-        assert ("machine-1 ready" in seen.text, "test job passed" in seen.text) == (True, True)
-    assert [machine.port for machine in operator.setup.state.answers.machines] == [gate.port]
-
-
 async def test_another_form_that_comes_meanwhile_is_shown_again(tryout: Tryout, operator: Operator) -> None:
     async with Gate(tryout.ssh.port) as gate:
         address = f"{tryout.ssh.user}@127.0.0.1:{gate.port}"
@@ -352,21 +284,6 @@ async def test_another_form_that_comes_meanwhile_is_shown_again(tryout: Tryout, 
     assert (read_entries(seen)["address"], read_entries(seen)["name"]) == ("ptq@gpu-2", "gpu-2")
     assert operator.setup.state.answers.looked_at
     assert operator.setup.state.answers.looked_at.port == gate.port
-
-
-@pytest.mark.slow
-async def test_a_failed_test_marks_the_entry_that_caused_it(tryout: Tryout, operator: Operator, tmp_path: Path) -> None:
-    looked = await operator.look_at(tryout, workspace="/proc/ptq")
-    seen = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    assert find_wrong(seen) == ["workspace"]
-    assert "To fix it: make /proc/ptq writable for the account" in seen.text
-    assert {"name": "machine-1", "workspace": "/proc/ptq", "slots": "1"}.items() <= read_entries(seen).items()
-    assert ("ok host key" in seen.text, "Test again" in seen.text) == (True, True), "what was found stays"
-    key = tmp_path / "another"
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
-    looked = await operator.look_at(tryout, client_key_file=str(key))
-    seen = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    assert (find_wrong(seen), read_entries(seen)["client_key_file"]) == (["client_key_file"], str(key))
 
 
 async def test_a_change_that_is_discarded_leaves_the_machine_as_it_was(tryout: Tryout, operator: Operator) -> None:
@@ -396,6 +313,7 @@ async def test_a_field_is_marked_with_its_reason_in_words(operator: Operator) ->
     assert "aria-invalid" not in (await operator.open("/machines")).html
 
 
+@pytest.mark.slow
 async def test_a_key_file_is_checked_when_it_is_entered(tryout: Tryout, operator: Operator, tmp_path: Path) -> None:
     key = tmp_path / "locked"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "hunter22", "-f", key], check=True)
@@ -406,18 +324,7 @@ async def test_a_key_file_is_checked_when_it_is_entered(tryout: Tryout, operator
     assert "has mode 0644: every account on this host has access" in (await operator.look_at(tryout)).text
 
 
-async def test_a_machine_is_changed_in_the_form_that_added_it(tryout: Tryout, operator: Operator) -> None:
-    looked = await operator.look_at(tryout)
-    await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    page = await operator.open("/machines?change=machine-1")
-    assert f'value="{tryout.ssh.user}@127.0.0.1:{tryout.ssh.port}"' in page.html
-    looked = await operator.look_at(tryout, name="gpu-1", slots="3", replaces=page.hidden("replaces"))
-    assert "machine-1 ready" in looked.text
-    changed = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    assert "gpu-1 ready" in changed.text
-    assert [(one.name, one.slots) for one in operator.setup.state.answers.machines] == [("gpu-1", 3)]
-
-
+@pytest.mark.slow
 async def test_an_agent_that_no_machine_has_is_added_only_if_one_insists(tryout: Tryout, operator: Operator) -> None:
     ssh, state = tryout.ssh, operator.setup.state
     known_hosts = Path(ssh.known_hosts_file).read_text().split()
@@ -448,22 +355,6 @@ async def test_models_are_asked_before_an_agent_is_added() -> None:
             assert found == field, path
 
 
-async def test_set_up_continues_after_an_interruption(tryout: Tryout, tmp_path: Path) -> None:
-    async with open_setup(tmp_path / "here") as operator:
-        await operator.create_app(tryout.github.url)
-        looked = await operator.look_at(tryout)
-        before = operator.setup.state.answers
-    async with open_setup(tmp_path / "here") as operator:
-        assert operator.setup.state.answers == before
-        assert urlsplit((await operator.open("/")).url).path == "/repositories"
-        machines = await operator.open("/machines")
-        assert machines.hidden("host_key") == looked.hidden("host_key")
-        assert (
-            "machine-1 ready"
-            in (await operator.post("/machines/confirm", {"host_key": machines.hidden("host_key")})).text
-        )
-
-
 async def test_text_from_a_machine_is_escaped(operator: Operator) -> None:
     state = operator.setup.state
     machine = MachineAnswer("m", "/<b>x</b>\u202e", "local", programs={"claude": "<script>"})
@@ -481,40 +372,68 @@ async def test_a_read_only_folder_is_explained(operator: Operator, tmp_path: Pat
 
 
 @pytest.mark.slow
-async def test_set_up_ends_with_a_configuration_that_the_doctor_has_checked(
+async def test_a_failed_test_is_explained_at_the_entry_that_caused_it_and_made_again(
     tryout: Tryout, operator: Operator, tmp_path: Path
 ) -> None:
-    missing = await operator.post("/finish/write")
-    assert "Still missing" in missing.text
-    await operator.create_app(tryout.github.url)
-    await operator.choose_repository(tryout.github.url)
-    looked = await operator.look_at(tryout)
-    await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-    await operator.add_agent("python3")
-    config = tmp_path / "here" / "ptq.toml"
-    page = await operator.open("/finish")
-    assert [page.hidden(f"{scope}_usd") for scope in ("job", "user_day", "repository_month")] == ["10", "50", "500"]
-    assert "such as 10 or 2.50" in (await operator.post("/finish/write", {"job_usd": "ten"})).text
-    assert page.hidden("operators") == "maintainer", "the owner of the App"
-    config.write_text("mine")
-    assert "Replace the existing file" in (await operator.post("/finish/write")).text
-    assert config.read_text() == "mine"
-    written = await operator.post("/finish/write", {"replace": "yes"})
-    assert f"ptq-bot serve --config {config}" in written.text
-    for label in ("ptq", "ptq:fix"):
-        assert f"gh label create {label} -R {tryout.github.url}/{NAME}" in written.text
-    assert f'href="{tryout.github.url}/{NAME}/labels"' in written.html
-    assert "when maintainer has signed in" in written.text
-    assert 'operators = ["maintainer"]' in config.read_text()
-    said = written.text
-    assert "App ptq-bot (" in said
-    assert "FAILED" not in said
-    app = operator.setup.state.answers.app
-    assert app is not None
-    assert app.webhook_secret in config.read_text()
-    assert app.webhook_secret not in (await operator.open("/finish")).html
-    assert modes(tmp_path / "here") - {0o755} == {0o600}
-    ended = await operator.post("/finish/end")
-    assert "You can close this page" in ended.text
-    assert operator.setup.ended.is_set()
-    assert not operator.setup.state.files.path.exists()
+    looked = await operator.look_at(tryout, client_key_file="", workspace="/proc/ptq")
+    own = (tmp_path / "here" / "ptq-machines-key").stat().st_mode & 0o777
+    assert (own, "ssh-ed25519 AAAA" in looked.text) == (0o600, True)
+    refused = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
+    assert "user name and key" in refused.text
+    assert "authorized_keys" in refused.text
+    assert find_wrong(refused) == [], "a new key has to be added on the machine"
+    assert read_entries(refused)["address"] == f"{tryout.ssh.user}@127.0.0.1:{tryout.ssh.port}"
+    public_key = operator.setup.state.files.find_client_key()
+    (tmp_path / "tryout" / "machine" / "ssh" / "authorized_keys").write_text(f"{public_key}\n")
+    await tryout.ssh.stop()
+    await tryout.ssh.start()
+    seen = await operator.post("/machines/confirm", {"host_key": refused.hidden("host_key")})
+    assert find_wrong(seen) == ["workspace"], "the login works now"
+    assert "To fix it: make /proc/ptq writable for the account" in seen.text
+    assert {"name": "machine-1", "workspace": "/proc/ptq", "slots": "1"}.items() <= read_entries(seen).items()
+    assert ("ok host key" in seen.text, "Test again" in seen.text) == (True, True), "what was found stays"
+    key = tmp_path / "another"
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+    looked = await operator.look_at(tryout, client_key_file=str(key))
+    seen = await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
+    assert (find_wrong(seen), read_entries(seen)["client_key_file"]) == (["client_key_file"], str(key))
+
+
+@pytest.mark.slow
+async def test_a_changed_machine_is_tested_once_while_the_page_says_what_is_done(
+    tryout: Tryout, operator: Operator
+) -> None:
+    state, ssh = operator.setup.state, tryout.ssh
+    before = MachineAnswer("machine-1", "/srv/ptq", host="127.0.0.1", port=ssh.port, user=ssh.user)
+    state.save(replace(state.answers, machines=(before,)))
+    page = await operator.open("/machines?change=machine-1")
+    assert f'value="{ssh.user}@127.0.0.1:{ssh.port}"' in page.html
+    async with Gate(ssh.port) as gate:
+        address = f"{ssh.user}@127.0.0.1:{gate.port}"
+        form = {"address": address, "name": "gpu-1", "slots": "3", "replaces": page.hidden("replaces")}
+        connecting = await operator.send_machine(tryout, **form)
+        assert f"Connecting to {address}, to fetch its host key. This page refreshes" in connecting.text
+        assert (connecting.headers["Refresh"], "/machines/look" in connecting.html) == ("2", False)
+        passing = await gate.meet()
+        await operator.send_machine(tryout, **form)
+        assert (await operator.open("/machines")).headers["Refresh"] == "2"
+        assert gate.arrived == 1, "neither the same form nor a reload connects again"
+        passing.set()
+        looked = await operator.follow(connecting)
+        assert "machine-1 ready" in looked.text
+
+        confirmed = {"host_key": looked.hidden("host_key")}
+        seen = await operator.send("/machines/confirm", confirmed)
+        steps_left = "Python, disk and GPUs, sandbox, git and agents, first job"
+        assert f"Testing gpu-1: host key. Then: {steps_left}. This page" in seen.text
+        (await gate.meet()).set()
+        passing = await gate.meet()
+        seen = await operator.send("/machines/confirm", confirmed)
+        assert "ok host key" in seen.text
+        assert f"Testing gpu-1: {steps_left.replace(',', '. Then:', 1)}. This page" in seen.text
+        assert gate.arrived == 3, "one test"
+        gate.is_open = True
+        passing.set()
+        seen = await operator.follow(seen)
+        assert ("gpu-1 ready" in seen.text, "test job passed" in seen.text) == (True, True)
+    assert [(one.name, one.slots, one.port) for one in state.answers.machines] == [("gpu-1", 3, gate.port)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from playwright.async_api import Browser, Route, expect
@@ -12,29 +13,99 @@ from playwright.async_api import Browser, Route, expect
 from bot.app import Service
 from bot.config.settings import load_settings
 from bot.demo.playground import PACE
+from bot.demo.repository import NAME
 from bot.demo.tryout import Tryout
+from bot.setup.answers import Answers
 from tests.support.browser import PATIENCE_S as BROWSER_PATIENCE_S
 from tests.support.browser import find_faults, open_page
 from tests.support.gate import Gate
-from tests.support.installer import open_setup, serve_setup
+from tests.support.installer import Operator, open_setup, serve_setup
 from tests.support.openapi import load_openapi
 from tests.support.world import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
 
-async def test_from_nothing_to_a_first_report_by_the_pages_alone(tmp_path: Path, unused_tcp_port: int) -> None:
-    config = tmp_path / "here" / "ptq.toml"
+def modes(folder: Path) -> set[int]:
+    return {path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+
+async def begin_set_up(tryout: Tryout, folder: Path) -> Answers:
+    """Everything before a machine's host key is confirmed; nothing was sent to the machine."""
+    async with open_setup(folder) as operator:
+        assert "Still missing" in (await operator.post("/finish/write")).text
+        await operator.create_app(tryout.github.url)
+        assert urlsplit((await operator.open("/")).url).path == "/repositories"
+        await operator.choose_repository(tryout.github.url)
+        looked = await operator.look_at(tryout)
+        assert "ssh-ed25519 SHA256:" in looked.text
+        assert not operator.setup.state.answers.machines
+        assert not tryout.workspace.exists(), "nothing was sent there"
+        return operator.setup.state.answers
+
+
+async def add_machine(operator: Operator, tryout: Tryout, folder: Path) -> None:
+    """Confirm the host key that the page shows."""
+    shown, looked_at = await operator.open("/machines"), operator.setup.state.answers.looked_at
+    assert looked_at
+    assert shown.hidden("host_key") == looked_at.host_key
+    tried = await operator.post("/machines/confirm", {"host_key": shown.hidden("host_key")})
+    assert "machine-1 ready" in tried.text
+    assert "git version" in tried.text
+    assert "test job passed" in tried.text
+    assert not [*tryout.workspace.glob("trial-*")]
+    (kept,) = operator.setup.state.answers.machines
+    assert kept.programs["git"].startswith("git version")
+    hosts = (folder / "ptq-known-hosts").read_bytes()
+    assert hosts.split()[:3] == tryout.ssh.known_hosts_file.read_bytes().split()[:3]
+    assert modes(folder) == {0o600}
+
+
+async def finish_set_up(operator: Operator, tryout: Tryout, folder: Path) -> None:
+    """Add an agent, write the file, and leave."""
+    await operator.add_agent(sys.executable)
+    config = folder / "ptq.toml"
+    page = await operator.open("/finish")
+    assert [page.hidden(f"{scope}_usd") for scope in ("job", "user_day", "repository_month")] == ["10", "50", "500"]
+    assert "such as 10 or 2.50" in (await operator.post("/finish/write", {"job_usd": "ten"})).text
+    assert page.hidden("operators") == "maintainer", "the owner of the App"
+    config.write_text("mine")
+    assert "Replace the existing file" in (await operator.post("/finish/write")).text
+    assert config.read_text() == "mine"
+    written = await operator.post("/finish/write", {"replace": "yes"})
+    assert f"ptq-bot serve --config {config}" in written.text
+    for label in ("ptq", "ptq:fix"):
+        assert f"gh label create {label} -R {tryout.github.url}/{NAME}" in written.text
+    assert f'href="{tryout.github.url}/{NAME}/labels"' in written.html
+    assert "when maintainer has signed in" in written.text
+    assert 'operators = ["maintainer"]' in config.read_text()
+    said = written.text
+    assert "App ptq-bot (" in said
+    assert "FAILED" not in said
+    app = operator.setup.state.answers.app
+    assert app is not None
+    assert app.webhook_secret in config.read_text()
+    assert app.webhook_secret not in (await operator.open("/finish")).html
+    assert modes(folder) - {0o755} == {0o600}
+    ended = await operator.post("/finish/end")
+    assert "You can close this page" in ended.text
+    assert operator.setup.ended.is_set()
+    assert not operator.setup.state.files.path.exists()
+
+
+async def test_from_nothing_to_a_first_report_by_the_pages_alone_with_an_interruption(
+    tmp_path: Path, unused_tcp_port: int
+) -> None:
+    folder = tmp_path / "here"
+    config = folder / "ptq.toml"
     async with Tryout(tmp_path / "tryout") as tryout:
         tryout.github.observers.append(load_openapi().check)
-        async with open_setup(config.parent) as operator:
-            await operator.create_app(tryout.github.url)
-            await operator.choose_repository(tryout.github.url)
-            looked = await operator.look_at(tryout)
-            await operator.post("/machines/confirm", {"host_key": looked.hidden("host_key")})
-            await operator.add_agent(sys.executable)
-            await operator.post("/finish/write")
-            await operator.post("/finish/end")
+        before = await begin_set_up(tryout, folder)
+        async with open_setup(folder) as operator:
+            assert operator.setup.state.answers == before
+            assert urlsplit((await operator.open("/")).url).path == "/machines"
+            await add_machine(operator, tryout, folder)
+            await finish_set_up(operator, tryout, folder)
         # The port that set-up proposes may be somebody's, where tests run side by side.
         text = config.read_text().replace("port = 8080", f"port = {unused_tcp_port}")
         config.write_text(text.replace("verify = {", "verify = { runs = 0,"))  # That takes its time elsewhere.
@@ -74,7 +145,7 @@ async def test_a_page_that_shows_what_set_up_does_reloads_itself_and_suits_every
         await page.goto(f"{setup.state.our_url}/machines")
         await page.get_by_label("Host", exact=True).fill(f"{tryout.ssh.user}@127.0.0.1:{gate.port}")
         await page.get_by_label("SSH private key").fill(str(tryout.ssh.client_key_file))
-        await page.get_by_label("Work folder on the machine").fill(str(tryout.workspace))
+        await page.get_by_label("Work folder on the machine").fill("/proc/ptq")  # The test ends early there.
         await page.get_by_role("button", name="Connect").click()
         await expect(page.get_by_role("status")).to_contain_text("Connecting to")
         (await gate.meet()).set()
@@ -89,4 +160,4 @@ async def test_a_page_that_shows_what_set_up_does_reloads_itself_and_suits_every
         await page.goto(f"{setup.state.our_url}/machines")
         gate.is_open = True
         passing.set()
-        await expect(page.get_by_text("ready", exact=True)).to_be_visible()
+        await expect(page.get_by_text("make /proc/ptq writable for the account").first).to_be_visible()
