@@ -20,6 +20,8 @@ from bot.config.settings import load_settings
 from bot.demo.loopback import find_free_port
 from runner.db import versions
 from tests.bot.test_cli import configure
+from tests.support import program
+from tests.support.demo_acts import ACTS, assert_in_order
 from tests.support.dockerfile import Folder, Step, parse_stages
 from tests.support.program import PROGRAM
 
@@ -32,25 +34,15 @@ def only(stage: list[Step], instruction: str) -> Step:
     return step
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    folder = Folder(tmp_path_factory.mktemp("image"))
-    folder.run_stage(BUILD, ROOT)
-    return folder
-
-
-def output_of(installed: Folder, program: str, *arguments: str) -> str:
+def output_of(installed: Folder, executable: str, *arguments: str, **environ: str) -> str:
     elsewhere = installed.root / "elsewhere"
     elsewhere.mkdir(exist_ok=True)
-    command = [str(installed.root / "opt/ptq/bin" / program), *arguments]
-    done = subprocess.run(command, cwd=elsewhere, env=installed.environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    command = [str(installed.root / "opt/ptq/bin" / executable), *arguments]
+    environment = {**installed.environment, **environ}
+    done = subprocess.run(command, cwd=elsewhere, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
     return done.stdout
-
-
-@pytest.mark.slow
-def test_the_command_line_works_from_another_directory(installed: Folder) -> None:
-    assert "serve" in output_of(installed, only(FINAL, "ENTRYPOINT").words[0], "--help")
 
 
 def test_what_the_image_copies_is_sent_to_docker() -> None:
@@ -59,70 +51,72 @@ def test_what_the_image_copies_is_sent_to_docker() -> None:
     assert copied == sent
 
 
-@pytest.mark.slow
-def test_the_command_that_the_image_runs_exists(installed: Folder) -> None:
-    command, option, _ = only(FINAL, "CMD").words
-    assert option in output_of(installed, only(FINAL, "ENTRYPOINT").words[0], command, "--help")
-
-
-@pytest.mark.slow
-def test_the_manifest_and_the_templates_travel_along(installed: Folder) -> None:
-    script = (
-        "import bot.config.manifest, handlers\n"
-        "from pathlib import Path\n"
-        "print(bot.config.manifest.load_manifest().name)\n"
-        "print(bot.__path__[0])\n"
-        "print(*sorted(path.name for path in (Path(handlers.__file__).parent / '_prompts').iterdir()))"
-    )
-    name, place, templates = output_of(installed, "python", "-c", script).splitlines()
-    assert name == "ptq-bot"
-    assert place.startswith(str(installed.root / "opt/ptq"))
-    assert set(templates.split()) >= {path.name for path in (ROOT / "prompts").iterdir()}
-
-
-@pytest.mark.slow
-def test_the_documents_that_set_up_pages_show_travel_along(installed: Folder) -> None:
-    script = "from bot.setup.documents import find_document; print(find_document('machines.md'))"
-    assert output_of(installed, "python", "-c", script).strip().startswith(str(installed.root / "opt/ptq"))
-
-
-@pytest.mark.slow
-def test_the_migrations_travel_along(installed: Folder) -> None:
-    script = "from runner.db import versions; print(*versions.list_versions())"
-    assert tuple(output_of(installed, "python", "-c", script).split()) == versions.list_versions()
-
-
-@pytest.mark.slow
-def test_the_demo_tells_its_story_without_a_checkout(installed: Folder) -> None:
-    said = output_of(installed, "ptq-bot", "demo")
-    assert "That was the whole story" in said
-
-
 NOBODY = 65_534
 
 
-def find_nobody(program: Path) -> int | None:
+def find_nobody(executable: Path) -> int | None:
     """The id of a user without privileges, if we may become one and that one may run the program; else None: ours."""
     try:
-        if os.geteuid() == 0 and subprocess.run([program, "--help"], user=NOBODY, capture_output=True).returncode == 0:
+        if (
+            os.geteuid() == 0
+            and subprocess.run([executable, "--help"], user=NOBODY, capture_output=True).returncode == 0
+        ):
             return NOBODY
     except PermissionError:
         pass  # An interpreter in somebody's home, or the tests' own folder, is not for everybody.
     return None
 
 
+CONTENTS = """
+from pathlib import Path
+import bot.config.manifest, handlers
+from bot.setup.documents import find_document
+from runner.db import versions
+print(bot.config.manifest.load_manifest().name)
+print(bot.__path__[0])
+print(*sorted(path.name for path in (Path(handlers.__file__).parent / "_prompts").iterdir()))
+print(find_document("machines.md"))
+print(*versions.list_versions())
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-def test_what_is_installed_serves_as_nobody_special_and_its_health_check_is_content(
-    installed: Folder, tmp_path: Path
-) -> None:
-    port, program = find_free_port(), installed.root / "opt/ptq/bin/ptq-bot"
-    config, user = configure(tmp_path, port), find_nobody(program)
+def test_what_is_installed_is_whole_and_works_from_another_directory(tmp_path: Path) -> None:
+    installed = Folder(tmp_path / "image")
+    installed.run_stage(BUILD, ROOT)
+    name, place, templates, document, migrations = output_of(installed, "python", "-c", CONTENTS).splitlines()
+    assert name == "ptq-bot", "the manifest"
+    assert place.startswith(str(installed.root / "opt/ptq"))
+    assert set(templates.split()) >= {path.name for path in (ROOT / "prompts").iterdir()}
+    assert document.startswith(str(installed.root / "opt/ptq")), "what set-up pages show"
+    assert tuple(migrations.split()) == versions.list_versions()
+    command, option, _ = only(FINAL, "CMD").words
+    assert option in output_of(installed, only(FINAL, "ENTRYPOINT").words[0], command, "--help")
+    serve(installed, tmp_path)
+    tell_the_demo(installed, tmp_path / "temporary")
+
+
+def tell_the_demo(installed: Folder, temporary: Path) -> None:
+    """The demo tells its whole story without a checkout, and leaves nothing behind."""
+    temporary.mkdir()
+    said = output_of(installed, "ptq-bot", "demo", TMPDIR=str(temporary), COLUMNS="160")
+    assert_in_order(said, ACTS)
+    assert len(re.findall(r"/ptq pr [0-9a-f]{12}", said)) >= 3
+    assert str(temporary) not in said.partition("agent log")[0], "the place of the demo is no part of the story"
+    program.wait_until_no_process(str(temporary))
+    assert list(temporary.iterdir()) == []
+
+
+def serve(installed: Folder, tmp_path: Path) -> None:
+    """As nobody special, until its health check is content."""
+    port, executable = find_free_port(), installed.root / "opt/ptq/bin/ptq-bot"
+    config, user = configure(tmp_path, port), find_nobody(executable)
     if user is not None:
         for path in (tmp_path, config, tmp_path / "app.pem"):
             os.chown(path, user, user)
     serving = subprocess.Popen(
-        [program, "serve", "--config", config], cwd=tmp_path, env=installed.environment, user=user
+        [executable, "serve", "--config", config], cwd=tmp_path, env=installed.environment, user=user
     )
     try:
         deadline = time.monotonic() + 150
