@@ -8,7 +8,7 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 # Without compiled files each worker translates all tests anew, which takes as long as a tenth of the suite.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo docs test check test-agents test-pytorch bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz gpu hostile mutation pictures lint setup clean
+.PHONY: demo docs test check test-agents test-pytorch bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz gpu hostile mutation pictures properties lint setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
@@ -18,7 +18,7 @@ test: setup $(DESCRIPTIONS) lint
 check: setup $(DESCRIPTIONS) lint
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not agents and not pytorch"
 
-# The service is killed at every point of a story, on both databases; `make test` takes a few of the points.
+# The service is killed at every point of a story, on both databases; `make test` takes four points, the same ones each time.
 crash: setup
 	PTQ_CRASH=all $(BIN)/pytest -n $(WORKERS) tests/crash $(ARGS)
 
@@ -36,15 +36,19 @@ test-pytorch: setup $(DESCRIPTIONS)
 gpu: setup
 	$(BIN)/python -m tests.gpu
 
-# Replicas, machines and GitHub break while 200 jobs run; ARGS="--seed N --jobs M" repeats a run.
+# Replicas, machines and GitHub break while 200 jobs run, in `make test` while three do; ARGS="--seed N --jobs M" repeats a run.
 chaos: setup $(DESCRIPTIONS)
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# Jobs, conversations and deliveries in any order against models; `make test` tries a 25th of the examples, always the same.
+properties: setup
+	PTQ_PROPERTIES=many $(BIN)/pytest -n $(WORKERS) tests/handlers/test_case_property.py tests/handlers/test_inbox_property.py tests/handlers/test_job_property.py $(ARGS)
 
 # Plays every hostile text against a running service; `/healthz` has to answer soon all the while. It needs two cores.
 hostile: setup
 	$(BIN)/python -m tests.hostile $(ARGS)
 
-# Nasty texts against GitHub's own Markdown parser; ARGS="--seed N --texts M" repeats a run.
+# Nasty texts against GitHub's own Markdown parser, of which `make test` takes some hundred; ARGS="--seed N --texts M" repeats a run.
 fuzz: setup
 	$(BIN)/python -m tests.fuzz $(ARGS)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import secrets
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -23,7 +22,7 @@ async def test_nothing_is_lost_and_nothing_happens_twice_while_everything_breaks
 ) -> None:
     name = await postgres.create()
     try:
-        plan = Plan(secrets.randbelow(10**6), jobs=5, every=2, pause_s=(0.3, 1.5), break_s=25.0)
+        plan = Plan(seed=1, jobs=3, every=2, pause_s=(0.3, 1.5), break_s=12.0)
         outcome = await run_chaos(tmp_path, postgres.url(name), plan)
         print(outcome.render())
         assert outcome.is_clean, outcome.render()

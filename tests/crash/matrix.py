@@ -1,7 +1,7 @@
-"""The points of this run of pytest: recorded once for each database, shared by all workers, drawn with one seed.
+"""The points of this run of pytest: recorded once, shared by all workers, drawn with one seed.
 
-`PTQ_CRASH=all` takes every point, `PTQ_CRASH_SEED` draws the sample of an earlier run again. What came of it stands at
-the end of pytest's output.
+`make test` always takes the same few points. `PTQ_CRASH_SEED` draws others. `PTQ_CRASH=all` takes every point, and
+records them once for each database. What came of it stands at the end of pytest's output.
 """
 
 from __future__ import annotations
@@ -16,21 +16,41 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.crash.points import Point, find_lost_answers, spread
-from tests.crash.tale import live_through
+from tests.crash.tale import live_through, try_the_verdict
 from tests.support.postgres import Server
+from tests.support.world import World
 
 TAKES_ALL = os.environ.get("PTQ_CRASH") == "all"
+DATABASES = ("sqlite", "postgresql")
 SHARES = 40 if TAKES_ALL else 3
-"""Tests for each database, each with its share of the points."""
-PAIRS = 40 if TAKES_ALL else 2
+"""How many parts the points have."""
+TAKEN = [*product(DATABASES, range(SHARES))] if TAKES_ALL else [("sqlite", 0), ("postgresql", 1), ("postgresql", 2)]
+"""The database and the part of the points of each test."""
+PAIRS = 40 if TAKES_ALL else 1
 """Tests with two replicas."""
+SEED = 1
+"""Of the sample in `make test`."""
 LEAST_POINTS = 40
 PROPERTY = "crash matrix"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A story in which nothing went wrong, and how the verdict on it was tried."""
+
+    database: str
+    points: list[Point]
+    tried: int
+    """How much was then lost of it, or let happen twice, one after the other."""
+    unnoticed: list[str]
+    """What of that the verdict did not notice."""
 
 
 @dataclass(frozen=True)
@@ -74,33 +94,52 @@ def crash_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def matrix(request: pytest.FixtureRequest, crash_folder: Path) -> Matrix:
-    """The points on each database; whichever test comes first records them, on whichever worker."""
+@pytest.fixture(params=DATABASES)
+def recording(request: pytest.FixtureRequest, crash_folder: Path) -> Recording:
+    """The story on each database; whichever test comes first records it, on whichever worker.
+
+    For a sample it is recorded on SQLite alone: all but very few points are the same on both.
+    """
     kind: str = request.param
-    server: Server | None = request.getfixturevalue("postgres") if kind == "postgresql" else None
-    folder = crash_folder / f"crash-{kind}"
+    is_on_server = TAKES_ALL and kind == "postgresql"
+    server: Server | None = request.getfixturevalue("postgres") if is_on_server else None
+    folder = crash_folder / (f"crash-{kind}" if TAKES_ALL else "crash")
     note = folder.with_suffix(".json")
     with folder.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not note.exists():
-            note.write_text(json.dumps([asdict(point) for point in asyncio.run(record(server, folder))]))
-    points = [Point(**fields) for fields in json.loads(note.read_text())]
-    seed = read_seed(crash_folder)
-    return Matrix(kind, server, seed, spread([*points, *find_lost_answers(points)], seed), folder)
+            note.write_text(json.dumps(asyncio.run(record(server, folder))))
+    fields = json.loads(note.read_text())
+    points = [Point(**point) for point in fields.pop("points")]
+    return Recording(kind, points, **fields)
 
 
-async def record(server: Server | None, folder: Path) -> list[Point]:
-    """Every point of a story in which nothing goes wrong."""
+@pytest.fixture
+def matrix(recording: Recording, request: pytest.FixtureRequest, crash_folder: Path) -> Matrix:
+    """The points of the story, in the order in which they are taken."""
+    server: Server | None = request.getfixturevalue("postgres") if recording.database == "postgresql" else None
+    seed, points = read_seed(crash_folder), recording.points
+    folder = crash_folder / f"crash-{recording.database}"
+    return Matrix(recording.database, server, seed, spread([*points, *find_lost_answers(points)], seed), folder)
+
+
+async def record(server: Server | None, folder: Path) -> dict[str, Any]:
+    """The fields of a recording, but for its database."""
     async with open_database(server, folder) as url:
         installation = await live_through(folder, url, [])
-    return installation.replica.points(1)
+    world = World(installation)
+    world.number = 1
+    noticed = try_the_verdict(world, installation)
+    points = [asdict(point) for point in installation.replica.points(1)]
+    return {"points": points, "tried": len(noticed), "unnoticed": [what for what in noticed if not noticed[what]]}
 
 
 def read_seed(folder: Path) -> int:
     note = folder / "crash-seed"
     if given := os.environ.get("PTQ_CRASH_SEED"):
         return int(given)
+    if not TAKES_ALL:
+        return SEED
     with (folder / "crash-seed.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not note.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
 from collections import Counter
 from pathlib import Path
@@ -104,6 +105,41 @@ def writes(installation: Installation) -> list[Exchange]:
         if exchange.method != "GET" and exchange.status < 400 and "access_tokens" not in exchange.path
         if not (exchange.path.endswith("/reactions") and exchange.status == 200)
     ]
+
+
+def try_the_verdict(world: World, installation: Installation) -> dict[str, bool]:
+    """Lose something of a story, or let it happen twice: what was done, and whether it was noticed."""
+    noticed: dict[str, bool] = {}
+
+    def look(what: str) -> None:
+        try:
+            judge(world, installation)
+        except AssertionError:
+            noticed[what] = True
+        else:
+            noticed[what] = False
+
+    comments, issues = world.github.issue(NAME, world.number).comments, world.github._world.repository(NAME).issues
+    for number, comment in enumerate([*comments]):
+        if comment.via_app:
+            comments.append(copy.deepcopy(comment))
+            look(f"comment {number} twice")
+            comments.pop()
+            del comments[number]
+            look(f"comment {number} lost")
+            comments.insert(number, comment)
+    [pull] = world.pulls()
+    issues[99] = copy.deepcopy(pull)
+    look("two pull requests")
+    del issues[99]
+    world.git("branch", "ptq/another", "main")
+    look("a branch too many")
+    world.git("branch", "-D", "ptq/another")
+    judge(world, installation)
+    starts = installation.folder / "signs" / "starts"
+    starts.write_text(starts.read_text() * 2)
+    look("an agent started twice")
+    return noticed
 
 
 def judge(world: World, installation: Installation) -> None:

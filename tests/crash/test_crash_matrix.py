@@ -1,7 +1,8 @@
 """The service is killed by another process, amid any step of a whole story: the story ends as if nothing had happened.
 
 A story without a mishap is recorded first; every commit, every request and every SSH operation in it is a point to be
-killed at. So a step that is new in the service is new here as well. `make test` takes a sample, `make crash` all.
+killed at. So a step that is new in the service is new here as well. `make test` takes a few, the same
+ones each time, and `make crash` all.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.installation import Installation, Pair
-from tests.crash.matrix import LEAST_POINTS, PAIRS, SHARES, TAKES_ALL, Matrix, note_outcome, open_database
+from tests.crash.matrix import LEAST_POINTS, PAIRS, SHARES, TAKEN, TAKES_ALL, Matrix, note_outcome, open_database
 from tests.crash.points import Point, find_pauses
 from tests.crash.tale import live_through
 
@@ -70,7 +71,7 @@ class Share:
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.parametrize("number", range(SHARES))
+@pytest.mark.parametrize(("recording", "number"), TAKEN, indirect=["recording"])
 async def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
     number: int, matrix: Matrix, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
@@ -83,7 +84,7 @@ async def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
 
 @pytest.mark.slow
 @pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.parametrize("matrix", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("recording", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("number", range(PAIRS))
 async def test_a_replica_that_stood_still_while_another_took_over_writes_nothing_when_it_goes_on(
     number: int, matrix: Matrix, tmp_path: Path, record_property: Callable[[str, object], None]

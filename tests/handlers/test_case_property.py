@@ -13,7 +13,6 @@ from typing import Any, cast
 import pytest
 from gidgethub import sansio
 from gidgethub.routing import Router
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from structlog.testing import capture_logs
@@ -47,6 +46,7 @@ from tests.handlers.asked import (
 )
 from tests.support.at_once import hasten
 from tests.support.clock import Clock
+from tests.support.examples import TIMEOUT_S, choose_examples
 from tests.support.jobs import open_database, store_report
 from tests.support.model_github import MISHAPS, OURS, ModelGitHub
 from tests.support.model_machine import BASE
@@ -413,5 +413,7 @@ def read_marker(body: str) -> str:
     return found[0]
 
 
-TestCases = pytest.mark.slow(pytest.mark.timeout(600)(Cases.TestCase))  # A failure is made small before it is shown.
-TestCases.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+TestCases = pytest.mark.slow(
+    pytest.mark.timeout(TIMEOUT_S)(Cases.TestCase)
+)  # A failure is made small before it is shown.
+TestCases.settings = choose_examples(10, steps=20)

@@ -12,7 +12,6 @@ from typing import cast
 import pytest
 from gidgethub import sansio
 from gidgethub.routing import Router
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from sqlalchemy import event, select
@@ -23,6 +22,7 @@ from handlers.inbox.inbox import MAX_ATTEMPTS, MAX_LONE_DEATHS, SUSPECT_DEATHS, 
 from handlers.ports import GitHub
 from runner.db.schema import deliveries
 from tests.support.clock import Clock
+from tests.support.examples import TIMEOUT_S, choose_examples
 from tests.support.jobs import open_database
 
 LANES = ("octo/widgets#1", "octo/widgets#2", "octo/widgets#1/cancel")
@@ -177,5 +177,5 @@ class Deliveries(RuleBasedStateMachine):
             assert state == "done" or self.tried[word] >= MAX_ATTEMPTS
 
 
-TestDeliveries = pytest.mark.slow(Deliveries.TestCase)
-TestDeliveries.settings = settings(max_examples=40, stateful_step_count=12, deadline=None)
+TestDeliveries = pytest.mark.slow(pytest.mark.timeout(TIMEOUT_S)(Deliveries.TestCase))
+TestDeliveries.settings = choose_examples(15, steps=12)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from structlog.testing import capture_logs
@@ -40,6 +39,7 @@ from runner.steps.usage_reader import UsageReader
 from runner.transport.jobd_client import JobdClient
 from tests.support.at_once import hasten
 from tests.support.clock import Clock
+from tests.support.examples import TIMEOUT_S, choose_examples
 from tests.support.history import ModelHistory
 from tests.support.jobs import NOON, open_database
 from tests.support.model_machine import BASE, COLLECTED, MOODS, ModelMachine, ModelWire
@@ -387,5 +387,5 @@ class Jobs(RuleBasedStateMachine):
         await self.stack.aclose()
 
 
-TestJobs = pytest.mark.timeout(600)(Jobs.TestCase)  # A failure is made small before it is shown.
-TestJobs.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestJobs = pytest.mark.timeout(TIMEOUT_S)(Jobs.TestCase)
+TestJobs.settings = choose_examples(8, steps=20)
