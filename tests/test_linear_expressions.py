@@ -17,10 +17,10 @@ from tests.support.expressions import Expression, find_expressions, make_attacks
 
 pytestmark = pytest.mark.slow
 
-SIZES = (50, 2_000)
+SIZES = (50, 1_000)
 """Characters, the fewest first: for some expressions more would take until tomorrow."""
 MORE = 2
-SLOW_S = 0.002
+SLOW_S = 0.0005
 """Only where a text takes as long is one tried that is longer."""
 
 PARTS = 8

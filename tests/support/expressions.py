@@ -11,8 +11,9 @@ import importlib
 import pkgutil
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from re import _constants as codes  # type: ignore[attr-defined]
 from re import _parser as parser  # type: ignore[attr-defined]
@@ -119,11 +120,15 @@ def _list_inline(source: str) -> Iterator[tuple[int, str, re.Pattern[str]]]:
 
 def make_attacks(pattern: re.Pattern[str], size: int) -> Iterator[str]:
     """Texts of about so many characters."""
-    tree = parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE & ~re.DEBUG)
-    pumps = dict.fromkeys((*_list_pumps(tree, ""), (_spell(tree, 0), ""), ("", _spell(tree, 0))))
-    for (beginning, piece), ending in product(pumps, ENDINGS):
+    for (beginning, piece), ending in product(_find_pumps(pattern), ENDINGS):
         if piece:
             yield beginning + piece * (size // len(piece)) + ending
+
+
+@cache
+def _find_pumps(pattern: re.Pattern[str]) -> Sequence[tuple[str, str]]:
+    tree = parser.parse(pattern.pattern, pattern.flags & ~re.UNICODE & ~re.DEBUG)
+    return [*dict.fromkeys((*_list_pumps(tree, ""), (_spell(tree, 0), ""), ("", _spell(tree, 0))))]
 
 
 def _list_pumps(tree: Any, before: str) -> Iterator[tuple[str, str]]:
