@@ -40,10 +40,8 @@ Scheme = Literal["light", "dark"]
 REFUSED = "the server responded with a status of 4"
 """What Chromium says of an answer of 4xx."""
 
-LOOKS: tuple[tuple[Scheme, int], ...] = tuple(
-    (scheme, width) for width in (WIDE, DESKTOP, TABLET, PHONE) for scheme in ("light", "dark")
-)
-"""How pages are looked at: colour scheme and width."""
+LOOKS: tuple[tuple[Scheme, int], ...] = (("light", WIDE), ("light", DESKTOP), ("dark", TABLET), ("dark", PHONE))
+"""How pages are looked at: colour scheme and width. How far a page reaches depends on its width alone."""
 
 MEASURED = (("light", DESKTOP), ("dark", PHONE))
 """Where axe-core is asked, which takes long."""
@@ -228,7 +226,8 @@ async def find_faults(page: Page, name: str) -> list[str]:
 
 
 async def _find_barriers(page: Page) -> list[str]:
-    await page.evaluate(_load_axe())
+    if await page.evaluate("typeof axe === 'undefined'"):
+        await page.evaluate(_load_axe())
     barriers: list[str] = await page.evaluate(BARRIERS)
     return barriers
 
