@@ -54,6 +54,8 @@ class Share:
         try:
             async with open_database(self.matrix.server, folder) as url:
                 installation = await live_through(folder, url, points, self._kind)
+            if self.matrix.server:
+                assert not [*folder.glob("*.db*")], "nothing was left in SQLite"
         except Exception as error:
             told = [" and then ".join(map(str, points)), repr(error), *getattr(error, "__notes__", ())]
             self.failures.append("\n".join(told))

@@ -9,7 +9,7 @@ from tests.fuzz.__main__ import TARGETS
 from tests.fuzz.outbound import judge
 from tests.fuzz.run import find_failure, make_numbered
 
-TEXTS = 800
+TEXTS = 400
 
 
 @pytest.mark.slow
@@ -40,5 +40,4 @@ def test_a_text_that_fails_is_made_small() -> None:
 def test_the_outbound_target_fails_without_a_rule(rule: str) -> None:
     rules = [known for known in RULES if known.name != rule]
     assert len(rules) == len(RULES) - 1
-    failure = find_failure(lambda text: [*judge(defuse(text, rules))], 1, range(10_000))
-    assert failure is not None
+    assert any([*judge(defuse(make_numbered(1, number), rules))] for number in range(10_000))
