@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -40,25 +41,29 @@ def write_config(folder: Path, repository: Repository, *lines: str) -> Path:
     return config
 
 
-def test_a_base_is_made_before_the_first_job_and_shown_as_it_goes(tmp_path: Path, repository: Repository) -> None:
-    config = write_config(tmp_path, repository, 'create_venv = ["mkdir"]', 'setup = ["echo being built"]')
-    made = program.run("machines", "prepare", "here", "--config", config)
-    assert made.returncode == 0, made.stdout + made.stderr
-    assert "\nbeing built\n" in made.stdout
-    assert f"octo/widgets: its base is at commit {repository.git('rev-parse', 'main')}" in made.stdout
-    again = program.run("machines", "prepare", "here", "--repo", "octo/widgets", "--config", config)
-    assert again.returncode == 0
-    assert "being built\n" not in again.stdout.replace("`echo being built`", "")
-
-
-def test_a_base_is_made_at_the_branch_for_environments(tmp_path: Path, repository: Repository) -> None:
+def test_a_base_is_made_at_the_branch_for_environments_before_the_first_job_and_shown_as_it_goes(
+    tmp_path: Path, repository: Repository
+) -> None:
     green = repository.git("rev-parse", "main")
     repository.git("branch", "viable/strict", "main")
     repository.commit({"broken.txt": "does not build\n"})
-    lines = ['create_venv = ["mkdir"]', 'environment_branch = "viable/strict"', 'setup = ["test ! -e broken.txt"]']
-    made = program.run("machines", "prepare", "here", "--config", write_config(tmp_path, repository, *lines))
+    first, second = "s3cret-", "0123456789abcdef"
+    # The command itself, which is shown, has the secret in pieces, too.
+    pieces = f"printf {first}; sleep 1.5; echo {second}; printf last"
+    lines = ['create_venv = ["mkdir"]', 'environment_branch = "viable/strict"']
+    lines.append(f'setup = ["echo being built", "test ! -e broken.txt", "{pieces}"]')
+    config = write_config(tmp_path, repository, *lines)
+    config.write_text(re.sub("webhook_secrets.*\n", "", config.read_text()))
+    environ = {"PTQ_GITHUB__WEBHOOK_SECRETS": json.dumps([first + second])}
+    made = program.run("machines", "prepare", "here", "--config", config, **environ)
     assert made.returncode == 0, made.stdout + made.stderr
+    assert "\nbeing built\n" in made.stdout
     assert f"octo/widgets: its base is at commit {green}" in made.stdout
+    assert f"\n{first}" not in made.stdout
+    assert "\n[redacted]\nlast" in made.stdout, "a secret that was printed in two pieces"
+    again = program.run("machines", "prepare", "here", "--repo", "octo/widgets", "--config", config, **environ)
+    assert again.returncode == 0
+    assert "being built\n" not in again.stdout.replace("`echo being built`", "")
 
 
 def test_a_base_that_cannot_be_made_is_told_with_the_last_words(tmp_path: Path, repository: Repository) -> None:
@@ -68,21 +73,6 @@ def test_a_base_that_cannot_be_made_is_told_with_the_last_words(tmp_path: Path, 
     made = program.run("machines", "prepare", "here", "--config", config)
     assert made.returncode == 1
     assert "no compiler" in made.stdout.splitlines()[-1]
-
-
-def test_a_secret_that_is_printed_in_two_pieces_is_not_shown(tmp_path: Path, repository: Repository) -> None:
-    first, second = "s3cret-", "0123456789abcdef"
-    pieces = f"printf {first}; sleep 1.5; echo {second}; printf last"
-    # The command itself, which is shown, has the secret in pieces, too.
-    config = write_config(tmp_path, repository, 'create_venv = ["mkdir"]', f'setup = ["{pieces}"]')
-    lines = [line for line in config.read_text().split("\n") if not line.startswith("webhook_secrets")]
-    config.write_text("\n".join(lines))
-    made = program.run(
-        "machines", "prepare", "here", "--config", config, PTQ_GITHUB__WEBHOOK_SECRETS=json.dumps([first + second])
-    )
-    assert made.returncode == 0, made.stdout + made.stderr
-    assert f"\n{first}" not in made.stdout
-    assert "\n[redacted]\nlast" in made.stdout
 
 
 @pytest.fixture

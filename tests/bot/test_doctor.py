@@ -704,20 +704,23 @@ def not_well(findings: list[Finding]) -> list[tuple[str, str]]:
     return [(finding.about, finding.check) for finding in findings if finding.verdict is not DoctorVerdict.OK]
 
 
-async def test_an_installation_that_is_well_is_left_alone(tmp_path: Path) -> None:
+async def test_an_installation_that_is_well_is_left_alone_and_a_failure_is_told_to_scripts(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True) as world:
         await world.open_issue()
         findings = await examine(world.playground.config)
         # What a sandbox leaves open, and whether there is a GPU, depends on where the tests run.
         assert set(not_well(findings)) <= {("machine gpu-1", "sandbox"), ("machine gpu-1", "GPUs")}
         assert await world.jobs() == []
-        told = await asyncio.to_thread(program.run, "doctor", "--config", world.playground.config)
+        told = await asyncio.to_thread(program.run, "doctor", "--json", "--config", world.playground.config)
         assert told.returncode == int(has_failed(findings)), "unsealed jobs on the service's own host are a failure"
+        assert [row["check"] for row in json.loads(told.stdout)] == [finding.check for finding in findings]
+        hears_no_comments(world)
+        told = await asyncio.to_thread(program.run, "doctor", "--config", world.playground.config)
+        assert told.returncode == 1, "a script hears of a failure"
         assert "App ptq-bot (4711)" in told.stdout
-        rows = json.loads(
-            (await asyncio.to_thread(program.run, "doctor", "--json", "--config", world.playground.config)).stdout
-        )
-        assert [row["check"] for row in rows] == [finding.check for finding in findings]
+        assert "FAILED   events" in told.stdout
+        assert "-> subscribe" in told.stdout
+        assert "1 failed" in told.stdout
 
 
 async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:
@@ -737,13 +740,3 @@ async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:
     assert found.verdict is DoctorVerdict.FAILED
     assert "GitHub delivered 1, but 1 did not reach the service" in found.words
     assert "the forwarder runs" in found.fix
-
-
-async def test_whoever_runs_it_from_a_script_hears_of_a_failure(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True) as world:
-        hears_no_comments(world)
-        told = await asyncio.to_thread(program.run, "doctor", "--config", world.playground.config)
-        assert told.returncode == 1
-        assert "FAILED   events" in told.stdout
-        assert "-> subscribe" in told.stdout
-        assert "1 failed" in told.stdout

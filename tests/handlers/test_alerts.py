@@ -120,8 +120,8 @@ async def test_a_machine_that_is_out_and_back_is_told_of_once_each_also_by_the_n
 
 
 @pytest.mark.slow
-async def test_a_machine_that_flaps_is_told_of_once_in_ten_minutes_and_as_it_is_by_then(database_url: str) -> None:
-    async with open_watch(database_url) as watch:
+async def test_a_machine_that_flaps_is_told_of_once_in_ten_minutes_and_as_it_is_by_then(sqlite_url: str) -> None:
+    async with open_watch(sqlite_url) as watch:
         heard = []
         for _ in range(14):
             await watch.break_down(permanent=True)
@@ -132,8 +132,8 @@ async def test_a_machine_that_flaps_is_told_of_once_in_ten_minutes_and_as_it_is_
         assert (await watch.hear(20), await watch.hear(20)) in (([], []), (BACK, []))
 
 
-async def test_what_nobody_could_be_told_and_is_so_no_more_is_not_told(database_url: str) -> None:
-    async with open_watch(database_url) as watch:
+async def test_what_nobody_could_be_told_and_is_so_no_more_is_not_told(sqlite_url: str) -> None:
+    async with open_watch(sqlite_url) as watch:
         await watch.break_down(permanent=True)
         assert len(await watch.hear(delivered=False)) == 1
         await watch.mend()
@@ -141,8 +141,8 @@ async def test_what_nobody_could_be_told_and_is_so_no_more_is_not_told(database_
         assert await watch.hear(60) == []
 
 
-async def test_what_an_operator_has_drained_is_in_their_hands(database_url: str) -> None:
-    async with open_watch(database_url) as watch:
+async def test_what_an_operator_has_drained_is_in_their_hands(sqlite_url: str) -> None:
+    async with open_watch(sqlite_url) as watch:
         async with watch.db.write() as connection:
             await drain(connection, "gpu-1", "me", NOON)
         await watch.break_down(permanent=True)
@@ -166,8 +166,8 @@ async def run(watch: Watch, job_id: str, series: int | None = None, body: str = 
 
 
 @pytest.mark.parametrize("body", SPELLED)
-async def test_a_concern_in_any_spelling_reaches_the_operator(database_url: str, body: str) -> None:
-    async with open_watch(database_url) as watch:
+async def test_a_concern_in_any_spelling_reaches_the_operator(sqlite_url: str, body: str) -> None:
+    async with open_watch(sqlite_url) as watch:
         await run(watch, "aaaaaaaaaa", 1, body)
         assert any("security concern" in words for words in await watch.hear())
 
@@ -196,8 +196,8 @@ async def test_each_cap_of_a_day_or_a_month_is_told_of_once_in_that_time(databas
         assert await watch.hear(24 * 60) == [], "a new day, in which nothing was spent yet"
 
 
-async def test_a_cap_of_a_day_or_a_month_that_is_near_is_told_of_once_in_that_time(database_url: str) -> None:
-    async with open_watch(database_url) as watch:
+async def test_a_cap_of_a_day_or_a_month_that_is_near_is_told_of_once_in_that_time(sqlite_url: str) -> None:
+    async with open_watch(sqlite_url) as watch:
         await run(watch, "aaaaaaaaaa", cost_usd=4.0, input_tokens=9_999)
         rest = "At 100 % no new jobs start, and running agents are stopped. You can raise it: caps"
         near = [

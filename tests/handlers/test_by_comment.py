@@ -72,8 +72,8 @@ BOSS = Person("boss", Surface.THREAD, RULES, Role.WRITE)
 OPERATOR = Person("root", Surface.TERMINAL)
 
 
-async def test_a_run_whose_report_names_a_concern_is_opened_to_nobody_by_a_comment(database_url: str) -> None:
-    async with open_database(database_url) as database, database.write() as connection:
+async def test_a_run_whose_report_names_a_concern_is_opened_to_nobody_by_a_comment(sqlite_url: str) -> None:
+    async with open_database(sqlite_url) as database, database.write() as connection:
         context = Context(cast("Any", None), database, {}, {}, "", (), lambda: NOON, lambda: None)
         job = make_job(state=JobState.LOST, machine="gpu-1")
         await job_rows.insert_job(connection, job)
@@ -132,8 +132,8 @@ async def test_edits_from_when_a_repository_was_private_are_not_published_once_i
         assert len(await job_rows.fetch_recent_jobs(connection, 10)) == 1 + (is_released and not how)
 
 
-async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> None:
-    async with open_database(database_url) as database, database.write() as connection:
+async def test_a_concern_is_not_made_anew_to_be_published(sqlite_url: str) -> None:
+    async with open_database(sqlite_url) as database, database.write() as connection:
         job = make_job(state=JobState.FAILED, machine="gpu-1")
         await job_rows.insert_job(connection, job)
         await store_report(connection, replace(result(), job_id=job.id, body="security concern"))
@@ -143,8 +143,8 @@ async def test_a_concern_is_not_made_anew_to_be_published(database_url: str) -> 
 
 
 @pytest.mark.parametrize("withheld", [True, False])
-async def test_who_waits_for_a_report_is_let_in_unless_it_names_a_concern(database_url: str, withheld: bool) -> None:
-    async with open_database(database_url) as database:
+async def test_who_waits_for_a_report_is_let_in_unless_it_names_a_concern(sqlite_url: str, withheld: bool) -> None:
+    async with open_database(sqlite_url) as database:
         context = make_context(database, Clock(), "maintainer")
         job = make_job(state=JobState.FAILED, machine="gpu-1", started_at=NOON, ended_at=NOON)
         async with database.write() as connection:
@@ -172,8 +172,8 @@ async def fetch_answer(database: Database) -> str:
         return str(found.scalar_one())
 
 
-async def test_who_lost_the_right_since_the_command_is_not_let_in_and_the_thread_reads_why(database_url: str) -> None:
-    async with open_database(database_url) as database:
+async def test_who_lost_the_right_since_the_command_is_not_let_in_and_the_thread_reads_why(sqlite_url: str) -> None:
+    async with open_database(sqlite_url) as database:
         context = make_context(database, Clock())
         job = make_job(state=JobState.CANCELLED, machine="gpu-1", started_at=NOON, ended_at=NOON)
         hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), waits_for_report=True, checked_at=NOON)
@@ -189,10 +189,10 @@ async def test_who_lost_the_right_since_the_command_is_not_let_in_and_the_thread
 
 @pytest.mark.parametrize("by_comment", [True, False])
 async def test_who_loses_the_right_while_they_hold_it_is_let_out_within_minutes(
-    database_url: str, by_comment: bool
+    sqlite_url: str, by_comment: bool
 ) -> None:
     clock = Clock()
-    async with open_database(database_url) as database:
+    async with open_database(sqlite_url) as database:
         context = make_context(database, clock, "maintainer")
         job = make_job(state=JobState.CANCELLED, machine="gpu-1", started_at=NOON, ended_at=NOON)
         hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), admitted_at=NOON)
@@ -222,13 +222,13 @@ async def test_who_loses_the_right_while_they_hold_it_is_let_out_within_minutes(
             assert ended == hold, "the operator's guests need not be people of GitHub"
 
 
-async def test_where_github_does_not_answer_nobody_is_let_in_and_nobody_is_let_out(database_url: str) -> None:
+async def test_where_github_does_not_answer_nobody_is_let_in_and_nobody_is_let_out(sqlite_url: str) -> None:
     class Away(ModelGitHub):
         async def fetch_role(self, repository: str, login: str) -> Role:
             raise GitHubUnavailable("it is away")
 
     clock = Clock()
-    async with open_database(database_url) as database:
+    async with open_database(sqlite_url) as database:
         context = replace(make_context(database, clock), github=cast("Any", Away(clock)))
         inside, waiting = (
             make_job(id=letter * 10, thread=place, state=JobState.CANCELLED, machine="gpu-1", ended_at=NOON)

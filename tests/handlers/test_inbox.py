@@ -96,6 +96,7 @@ async def test_a_claim_that_is_lost_costs_a_delivery_no_attempt(database_url: st
         assert (row.state, row.attempts, row.error) == ("done", 0, None)
 
 
+@pytest.mark.slow
 async def test_a_repeated_delivery_is_worked_once(database_url: str) -> None:
     async with open_desk(database_url) as desk:
         assert await desk.bring("one")
@@ -122,8 +123,8 @@ async def test_a_copy_under_another_id_is_not_worked(database_url: str) -> None:
         }
 
 
-async def test_a_delivery_is_no_copy_of_itself_when_it_is_worked_again(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_a_delivery_is_no_copy_of_itself_when_it_is_worked_again(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.bring("one")
         await desk.settle()
         async with desk.database.write() as connection:
@@ -140,7 +141,7 @@ async def test_deliveries_of_one_issue_keep_their_order(database_url: str) -> No
         assert desk.worked == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_slow_issue_does_not_hold_up_another(database_url: str) -> None:
+async def test_a_slow_issue_does_not_hold_up_another(sqlite_url: str) -> None:
     slow, quick = asyncio.Event(), asyncio.Event()
 
     async def work(word: str) -> None:
@@ -149,7 +150,7 @@ async def test_a_slow_issue_does_not_hold_up_another(database_url: str) -> None:
         if word == "quick":
             quick.set()
 
-    async with open_desk(database_url, work) as desk:
+    async with open_desk(sqlite_url, work) as desk:
         await desk.bring("slow", "octo/widgets#1")
         await desk.bring("behind", "octo/widgets#1")
         await desk.bring("quick", "octo/widgets#2")
@@ -162,12 +163,12 @@ async def test_a_slow_issue_does_not_hold_up_another(database_url: str) -> None:
         assert desk.worked[-1] == "behind"
 
 
-async def test_a_delivery_that_keeps_failing_is_set_aside_and_the_next_one_goes_on(database_url: str) -> None:
+async def test_a_delivery_that_keeps_failing_is_set_aside_and_the_next_one_goes_on(sqlite_url: str) -> None:
     async def work(word: str) -> None:
         if word == "poison":
             raise RuntimeError("no")
 
-    async with open_desk(database_url, work) as desk:
+    async with open_desk(sqlite_url, work) as desk:
         await desk.bring("poison")
         await desk.bring("next")
         for _ in range(MAX_ATTEMPTS):
@@ -180,6 +181,7 @@ async def test_a_delivery_that_keeps_failing_is_set_aside_and_the_next_one_goes_
         assert await count_deliveries(desk.database, ("pending", "failed")) == {"pending": 0, "failed": 1}
 
 
+@pytest.mark.slow
 async def test_an_outage_of_the_database_sets_nothing_aside(postgres_url: str) -> None:
     async def work(_word: str) -> None:
         if len(desk.worked) <= MAX_ATTEMPTS + 1:
@@ -195,12 +197,12 @@ async def test_an_outage_of_the_database_sets_nothing_aside(postgres_url: str) -
         assert len(desk.worked) == MAX_ATTEMPTS + 2
 
 
-async def test_a_delivery_waits_for_as_long_as_github_asks(database_url: str) -> None:
+async def test_a_delivery_waits_for_as_long_as_github_asks(sqlite_url: str) -> None:
     async def work(word: str) -> None:
         if desk.worked.count(word) < 5:
             raise GitHubUnavailable("rate limit", retry_after_s=300)
 
-    async with open_desk(database_url, work) as desk:
+    async with open_desk(sqlite_url, work) as desk:
         await desk.bring("patient")
         await desk.settle()
         desk.clock.forward(299)
@@ -212,11 +214,11 @@ async def test_a_delivery_waits_for_as_long_as_github_asks(database_url: str) ->
         assert (await desk.row("patient")).state == "done"
 
 
-async def test_a_malformed_payload_is_set_aside_at_once_without_its_values(database_url: str) -> None:
+async def test_a_malformed_payload_is_set_aside_at_once_without_its_values(sqlite_url: str) -> None:
     async def work(_word: str) -> None:
         User.model_validate({"login": {"secret": "hunter2"}})
 
-    async with open_desk(database_url, work) as desk:
+    async with open_desk(sqlite_url, work) as desk:
         await desk.bring("odd")
         await desk.settle()
         row = await desk.row("odd")
@@ -234,8 +236,8 @@ async def test_characters_that_a_database_refuses_hold_up_no_delivery(database_u
         assert (row.state, row.attempts, row.error) == ("pending", 1, "it said \ufffd and ?")
 
 
-async def test_what_nobody_handles_is_done(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_what_nobody_handles_is_done(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.bring("unheard", event="workflow_run")
         await desk.settle()
         assert (await desk.row("unheard")).state == "done"
@@ -269,14 +271,15 @@ async def test_a_slow_issue_does_not_hold_up_its_own_cancel_and_what_came_later_
         assert desk.worked == ["slow", "cancel", "later"]
 
 
-async def test_eight_slow_issues_do_not_hold_up_a_cancel(database_url: str) -> None:
+@pytest.mark.slow
+async def test_eight_slow_issues_do_not_hold_up_a_cancel(sqlite_url: str) -> None:
     slow = asyncio.Event()
 
     async def work(word: str) -> None:
         if word != "cancel":
             await slow.wait()
 
-    async with open_desk(database_url, work) as desk:
+    async with open_desk(sqlite_url, work) as desk:
         for number in range(LANES_AT_ONCE + 1):
             await desk.bring(f"{number}", f"octo/widgets#{number}")
         await desk.inbox.step(desk.context)
@@ -288,7 +291,7 @@ async def test_eight_slow_issues_do_not_hold_up_a_cancel(database_url: str) -> N
         await desk.settle()
 
 
-async def test_a_cancel_that_came_too_early_is_worked_again_and_what_came_later_waits_for_it(database_url: str) -> None:
+async def test_a_cancel_that_came_too_early_is_worked_again_and_what_came_later_waits_for_it(sqlite_url: str) -> None:
     slow = asyncio.Event()
 
     async def work(word: str) -> None:
@@ -299,7 +302,7 @@ async def test_a_cancel_that_came_too_early_is_worked_again_and_what_came_later_
                 if await has_earlier(connection, "id-cancel"):
                     raise TooEarly
 
-    async with open_desk(database_url, work) as desk:
+    async with open_desk(sqlite_url, work) as desk:
         await desk.bring("slow")
         await desk.bring("cancel", "octo/widgets#1/cancel")
         await desk.bring("later")
@@ -340,35 +343,37 @@ async def live_and_die(url: str, *deadly: str) -> list[str]:
         return desk.worked
 
 
+@pytest.mark.slow
 async def test_a_delivery_that_ends_the_service_each_time_is_set_aside_and_its_neighbours_are_worked(
-    database_url: str,
+    sqlite_url: str,
 ) -> None:
     words = [f"{number}" for number in range(4)]
-    async with open_desk(database_url) as desk:
+    async with open_desk(sqlite_url) as desk:
         for word in words:
             await desk.bring(word, f"octo/widgets#{word}")
     for _ in range(SUSPECT_DEATHS):
-        assert sorted(await live_and_die(database_url, *words)) == words
-    lives = [await live_and_die(database_url, "2") for _ in range(4)]
+        assert sorted(await live_and_die(sqlite_url, *words)) == words
+    lives = [await live_and_die(sqlite_url, "2") for _ in range(4)]
     assert lives == [["0", "1", "2"], ["2"], ["2"], ["3"]], "it is worked alone three times, and then no more"
-    async with open_desk(database_url) as desk:
+    async with open_desk(sqlite_url) as desk:
         rows = [await desk.row(word) for word in words]
         assert [row.state for row in rows] == ["done", "done", "failed", "done"]
         assert rows[2].error == "the service ended 3 times while it processed only this delivery"
 
 
-async def test_the_lane_of_one_that_was_worked_alone_holds_nobody_up_later(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+@pytest.mark.slow
+async def test_the_lane_of_one_that_was_worked_alone_holds_nobody_up_later(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.bring("suspect")
     for _ in range(SUSPECT_DEATHS):
-        await live_and_die(database_url, "suspect")
+        await live_and_die(sqlite_url, "suspect")
     slow = asyncio.Event()
 
     async def work(word: str) -> None:
         if word == "slow":
             await slow.wait()
 
-    async with open_desk(database_url, work) as desk:
+    async with open_desk(sqlite_url, work) as desk:
         await desk.inbox.begin()
         await desk.settle()
         await desk.bring("slow")
@@ -380,13 +385,14 @@ async def test_the_lane_of_one_that_was_worked_alone_holds_nobody_up_later(datab
         await desk.settle()
 
 
-async def test_whatever_else_ends_the_service_costs_a_delivery_nothing(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+@pytest.mark.slow
+async def test_whatever_else_ends_the_service_costs_a_delivery_nothing(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.bring("victim")
     for _ in range(SUSPECT_DEATHS + MAX_LONE_DEATHS - 1):
-        assert await live_and_die(database_url, "victim") == ["victim"]
-    assert await live_and_die(database_url) == ["victim"]
-    async with open_desk(database_url) as desk:
+        assert await live_and_die(sqlite_url, "victim") == ["victim"]
+    assert await live_and_die(sqlite_url) == ["victim"]
+    async with open_desk(sqlite_url) as desk:
         row = await desk.row("victim")
         assert (row.state, row.attempts, row.begun, row.error) == ("done", 0, 0, None)
 

@@ -84,16 +84,16 @@ class Issue:
     ],
 )
 async def test_a_repro_is_kept_if_it_was_seen_failing_and_not_for_want_of_its_patch(
-    database_url: str, runs: Runs, has_change: bool, is_kept: bool
+    sqlite_url: str, runs: Runs, has_change: bool, is_kept: bool
 ) -> None:
-    async with open_database(database_url) as database, database.write() as connection:
+    async with open_database(sqlite_url) as database, database.write() as connection:
         issue = Issue(connection)
         await issue.attempt(runs, has_change=has_change)
         assert await issue.find() == ([(CheckKind.KEPT, "attempt 1", REPRO)] if is_kept else [])
 
 
-async def test_a_repro_that_asks_for_names_of_its_own_patch_is_not_kept(database_url: str) -> None:
-    async with open_database(database_url) as database, database.write() as connection:
+async def test_a_repro_that_asks_for_names_of_its_own_patch_is_not_kept(sqlite_url: str) -> None:
+    async with open_database(sqlite_url) as database, database.write() as connection:
         issue = Issue(connection)
         await issue.attempt(script="import a\nassert a._FIXED\n")
         assert await issue.find() == []
@@ -113,14 +113,15 @@ async def test_the_newest_one_is_kept_that_anybody_may_see(database_url: str) ->
         assert [origin for _, origin, _ in await issue.find(private=True)] == ["attempt 5"]
 
 
-async def test_the_rules_of_today_decide_what_is_confidential(database_url: str) -> None:
-    async with open_database(database_url) as database, database.write() as connection:
+async def test_the_rules_of_today_decide_what_is_confidential(sqlite_url: str) -> None:
+    async with open_database(sqlite_url) as database, database.write() as connection:
         issue = Issue(connection)
         await issue.attempt(body="security concern\n\nAnyone may write.\n")
         await connection.execute(update(reports).values(withheld=False))
         assert await issue.find() == []
 
 
+@pytest.mark.slow
 async def test_attempts_long_ago_are_not_searched(database_url: str) -> None:
     async with open_database(database_url) as database, database.write() as connection:
         issue = Issue(connection)

@@ -113,6 +113,7 @@ def test_however_a_log_is_cut_it_reads_the_same_in_the_end_and_never_shows_a_sec
     assert [one.end for one in told] == sorted(one.end for one in told)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(LOGS, PLACES, st.integers(0, 10**6), st.sampled_from([None, CLAUDE]))
 def test_whoever_goes_on_from_an_offset_gets_the_rest_and_nothing_twice(
@@ -127,6 +128,7 @@ def test_whoever_goes_on_from_an_offset_gets_the_rest_and_nothing_twice(
     assert flatten(later) == flatten([one for one in told if one.end > end])
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from([*TOKENS, KEY]), min_size=1, max_size=3), PLACES, st.text("ab \n", max_size=20))
 def test_secrets_of_many_lines_in_any_cut_are_shown_by_not_one_of_their_lines(
@@ -195,13 +197,13 @@ def test_what_begins_like_a_key_and_never_ends_is_told_after_a_while_without_its
 @pytest.mark.slow
 def test_a_line_without_an_end_is_told_in_pieces() -> None:
     transcript = LiveTranscript(None, SECRETS)
-    told = [one for _ in range(6) for one in transcript.feed(b"x" * 1_000_000)]
-    assert transcript.offset > 5_800_000
+    told = [one for _ in range(2) for one in transcript.feed(b"x" * 1_000_000)]
+    assert transcript.offset > 1_800_000
     told += transcript.feed(b"x\nafter\n")
     shown = "".join(text for _, text in flatten(told))
-    assert shown.count("x") > 5_950_000
+    assert shown.count("x") > 1_950_000
     assert shown.endswith("x\nafter\n")
-    assert transcript.offset == 6_000_008
+    assert transcript.offset == 2_000_008
 
 
 def test_of_a_long_entry_the_middle_is_left_out() -> None:
@@ -213,7 +215,7 @@ def test_of_a_long_entry_the_middle_is_left_out() -> None:
 def test_of_a_log_that_is_not_read_from_its_beginning_nothing_is_told_that_may_be_half_a_secret() -> None:
     secret = "".join(f"{number:04}-" for number in range(400)) + "\nits second line"
     log = (secret + "\n" + "x" * 78 + "\n" + f"{'y' * 63}\n" * (MAX_HELD // 32)).encode()
-    for start in range(1, len(secret), 97):
+    for start in range(1, len(secret), 197):
         transcript = LiveTranscript(None, [secret], start)
         told = transcript.feed(log[start:])
         shown = "".join(text for _, text in flatten(told))

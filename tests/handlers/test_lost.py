@@ -64,6 +64,7 @@ async def test_a_lost_job_is_started_again_as_it_was_asked_for(database_url: str
             assert set(rows) == {("report", before.id), ("status", before.id), ("status", again.id)}
 
 
+@pytest.mark.slow
 async def test_what_its_agent_was_told_the_agent_of_the_next_job_is_told_too(database_url: str) -> None:
     async with open_desk(database_url) as desk:
         desk.context, job = set_up(desk.context), running(**ASKED_FOR)
@@ -78,8 +79,9 @@ async def test_what_its_agent_was_told_the_agent_of_the_next_job_is_told_too(dat
         assert (told.words, told.told_by, told.given_at) == ("Look at the loop.", "maintainer", None)
 
 
-async def test_of_a_silent_job_nobody_hears_that_it_was_lost_and_started_again(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+@pytest.mark.slow
+async def test_of_a_silent_job_nobody_hears_that_it_was_lost_and_started_again(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         desk.context = set_up(desk.context)
         await desk.add(lost(posts=Posts.NOTHING))
         for _ in range(3):
@@ -104,8 +106,8 @@ async def test_it_is_started_again_once_however_often_it_is_looked_at(database_u
 
 
 @pytest.mark.slow
-async def test_a_second_loss_starts_nothing_and_says_what_to_do(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_a_second_loss_starts_nothing_and_says_what_to_do(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         desk.context = set_up(desk.context)
         await desk.add(lost())
         _, again = await jobs_of(desk)
@@ -126,6 +128,7 @@ async def test_a_second_loss_starts_nothing_and_says_what_to_do(database_url: st
 STARTED = {Scope.ISSUE: Caps(jobs=1)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "caps", "words"),
     [
@@ -143,9 +146,9 @@ STARTED = {Scope.ISSUE: Caps(jobs=1)}
     ],
 )
 async def test_what_stands_in_the_way_of_another_attempt_is_said(
-    database_url: str, changes: Mapping[str, Any], caps: Mapping[Scope, Caps], words: str
+    sqlite_url: str, changes: Mapping[str, Any], caps: Mapping[Scope, Caps], words: str
 ) -> None:
-    async with open_desk(database_url) as desk:
+    async with open_desk(sqlite_url) as desk:
         desk.context = set_up(desk.context, caps)
         await desk.add(lost(**changes))
         assert len(await jobs_of(desk)) == 1
@@ -156,16 +159,16 @@ async def test_what_stands_in_the_way_of_another_attempt_is_said(
 
 
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED, JobState.SUCCEEDED])
-async def test_no_other_end_starts_anything(database_url: str, state: JobState) -> None:
-    async with open_desk(database_url) as desk:
+async def test_no_other_end_starts_anything(sqlite_url: str, state: JobState) -> None:
+    async with open_desk(sqlite_url) as desk:
         desk.context = set_up(desk.context)
         await desk.add(lost(state=state))
         assert len(await jobs_of(desk)) == 1
         assert "started again" not in (await desk.reply("report")).body
 
 
-async def test_a_cancel_before_a_lost_job_is_started_again_is_heard(database_url: str) -> None:
-    async with open_thread(database_url) as thread:
+async def test_a_cancel_before_a_lost_job_is_started_again_is_heard(sqlite_url: str) -> None:
+    async with open_thread(sqlite_url) as thread:
         thread.context = replace(thread.context, agents=AGENTS)
         async with thread.db.write() as connection:
             await job_rows.insert_job(connection, lost(thread=ISSUE))
@@ -176,8 +179,8 @@ async def test_a_cancel_before_a_lost_job_is_started_again_is_heard(database_url
         assert "@boss had cancelled it" in report
 
 
-async def test_a_cancel_after_a_lost_job_was_reported_finds_nothing(database_url: str) -> None:
-    async with open_thread(database_url) as thread:
+async def test_a_cancel_after_a_lost_job_was_reported_finds_nothing(sqlite_url: str) -> None:
+    async with open_thread(sqlite_url) as thread:
         thread.context = replace(thread.context, agents=AGENTS)
         async with thread.db.write() as connection:
             await job_rows.insert_job(connection, lost(thread=ISSUE))
@@ -187,8 +190,8 @@ async def test_a_cancel_after_a_lost_job_was_reported_finds_nothing(database_url
         assert "No job is running" in answer
 
 
-async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_a_lost_collection_of_what_a_person_edited_is_not_started_again(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         desk.context = set_up(desk.context)
         async with desk.db.write() as connection:
             await job_rows.insert_job(connection, lost(id="aaaaaaaaaa", attempt=2, state=JobState.FAILED))

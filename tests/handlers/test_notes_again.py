@@ -110,6 +110,7 @@ async def test_a_command_on_the_pull_request_of_an_issue_that_was_transferred_st
         assert await thread.answers() == [render_issue_gone(ISSUE)]
 
 
+@pytest.mark.slow
 async def test_two_attempts_with_one_diff_have_one_pull_request(database_url: str) -> None:
     async with open_thread(database_url) as thread:
         await thread.stand("0000000001", 1)
@@ -122,8 +123,8 @@ async def test_two_attempts_with_one_diff_have_one_pull_request(database_url: st
         assert f"Pull request #{opened.pull.number} already contains this diff." in await thread.answers()
 
 
-async def test_a_note_for_a_diff_that_is_on_its_way_in_another_attempt_waits_with_it(database_url: str) -> None:
-    async with open_thread(database_url) as thread:
+async def test_a_note_for_a_diff_that_is_on_its_way_in_another_attempt_waits_with_it(sqlite_url: str) -> None:
+    async with open_thread(sqlite_url) as thread:
         await thread.stand("0000000001", 1)
         await thread.work(thread.note())
         await thread.stand("0000000002", 2)
@@ -133,8 +134,8 @@ async def test_a_note_for_a_diff_that_is_on_its_way_in_another_attempt_waits_wit
         assert any("An earlier note for this diff" in answer for answer in await thread.answers())
 
 
-async def test_a_report_with_a_diff_that_a_pull_request_has_asks_for_no_note(database_url: str) -> None:
-    async with open_thread(database_url) as thread:
+async def test_a_report_with_a_diff_that_a_pull_request_has_asks_for_no_note(sqlite_url: str) -> None:
+    async with open_thread(sqlite_url) as thread:
         await thread.stand("0000000001", 1)
         await thread.work(thread.note())
         await drain(Pulls(thread.context))
@@ -153,10 +154,11 @@ async def test_a_report_with_a_diff_that_a_pull_request_has_asks_for_no_note(dat
         assert "**Pull request:**" not in report
 
 
+@pytest.mark.slow
 async def test_a_pull_request_has_the_title_that_its_report_shows_whatever_the_issue_is_called_later(
-    database_url: str,
+    sqlite_url: str,
 ) -> None:
-    async with open_thread(database_url) as thread:
+    async with open_thread(sqlite_url) as thread:
         await thread.end("0000000001", 1, title="")
         await report_jobs(thread.context)
         async with thread.db.write() as connection:
@@ -240,6 +242,7 @@ async def test_a_comment_does_not_command_in_the_name_of_another_sender(tmp_path
         assert (await thread.answers(), thread.github.opened) == ([], [])
 
 
+@pytest.mark.slow
 async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url: str) -> None:
     async with open_thread(database_url) as thread:
         await thread.stand("0000000001", 1)
@@ -251,8 +254,8 @@ async def test_an_accepted_note_that_is_worked_again_has_one_answer(database_url
         assert answer.startswith("Draft pull request #")
 
 
-async def test_a_refused_note_that_is_worked_again_stays_refused(database_url: str) -> None:
-    async with open_thread(database_url) as thread:
+async def test_a_refused_note_that_is_worked_again_stays_refused(sqlite_url: str) -> None:
+    async with open_thread(sqlite_url) as thread:
         note = thread.note()
         await thread.work(note)
         await thread.stand("0000000001", 1)

@@ -120,9 +120,9 @@ async def test_the_numbers_of_a_status_change_at_most_every_other_minute(databas
 
 
 async def test_the_headings_of_a_worklog_come_with_the_numbers_where_everybody_may_read_the_log(
-    database_url: str,
+    sqlite_url: str,
 ) -> None:
-    async with open_desk(database_url, public_logs=True) as desk:
+    async with open_desk(sqlite_url, public_logs=True) as desk:
         await desk.add(running(), worklog="## Look\n")
         assert "`Look`" in (await desk.reply("status")).body
         desk.clock.forward(119)
@@ -131,15 +131,16 @@ async def test_the_headings_of_a_worklog_come_with_the_numbers_where_everybody_m
         assert "`Bisect`" in await desk.count(2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("public_logs", "job"),
     [(False, running()), (True, running(private=True)), (True, running(confidential=True))],
     ids=["closed", "private", "confidential"],
 )
 async def test_no_heading_is_in_a_thread_whose_readers_may_not_all_read_the_log(
-    database_url: str, public_logs: bool, job: Job
+    sqlite_url: str, public_logs: bool, job: Job
 ) -> None:
-    async with open_desk(database_url, public_logs=public_logs) as desk:
+    async with open_desk(sqlite_url, public_logs=public_logs) as desk:
         await desk.add(job, worklog="## Look\n")
         assert "Look" not in (await desk.reply("status")).body
 
@@ -152,8 +153,8 @@ async def test_a_pass_without_news_takes_no_turn_to_write(database_url: str) -> 
             await report_jobs(desk.context)
 
 
-async def test_what_is_news_does_not_wait_for_the_numbers(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_what_is_news_does_not_wait_for_the_numbers(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.add(running())
         desk.clock.forward(120)
         assert "1 turn," in await desk.count(1)
@@ -196,8 +197,8 @@ def ended(**changes: Any) -> Job:
     return running(**{"state": JobState.SUCCEEDED, "ended_at": NOON, **changes})
 
 
-async def test_a_security_concern_goes_to_the_operator_and_to_nobody_else(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_a_security_concern_goes_to_the_operator_and_to_nobody_else(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.add(ended(), found(CONCERN))
         assert (await desk.reply("report")).body == replies.render_confidential()
         (notification,) = await desk.notifications()
@@ -209,15 +210,15 @@ async def test_a_security_concern_goes_to_the_operator_and_to_nobody_else(databa
         assert (case.state, case.standing_job_id) == (CaseState.IDLE, None)
 
 
-async def test_a_security_concern_leaves_the_diff_of_an_earlier_job_standing(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_a_security_concern_leaves_the_diff_of_an_earlier_job_standing(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.add(ended(), found(CONCERN), standing="earlier")
         case = await desk.case()
         assert (case.state, case.standing_job_id) == (CaseState.AWAITING_NOTE, "earlier")
 
 
-async def test_the_operator_hears_of_a_concern_also_where_the_run_did_not_finish(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_the_operator_hears_of_a_concern_also_where_the_run_did_not_finish(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.add(ended(state=JobState.FAILED, failure="stopped at its cap"), found(CONCERN))
         for _ in range(2):
             await report_jobs(desk.context)
@@ -225,8 +226,8 @@ async def test_the_operator_hears_of_a_concern_also_where_the_run_did_not_finish
         assert "cap" not in (await desk.reply("report")).body
 
 
-async def test_the_last_word_of_a_status_tells_nothing_of_a_concern(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_the_last_word_of_a_status_tells_nothing_of_a_concern(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.add(ended(state=JobState.FAILED, failure="the agent gave up"), found(CONCERN))
         report = await desk.reply("report")
         async with desk.db.write() as connection:
@@ -245,12 +246,13 @@ def cut_short() -> Report:
     return replace(found(" \n"), worklog=FINDING, repro=f"print('{FINDING}')\n", patch=f"+{FINDING}\n", digest=None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED, JobState.LOST])
 @pytest.mark.parametrize("report", [cut_short(), None], ids=["cut short", "nothing"])
 async def test_no_word_of_a_log_or_of_a_run_without_a_report_is_in_a_thread(
-    database_url: str, report: Report | None, state: JobState
+    sqlite_url: str, report: Report | None, state: JobState
 ) -> None:
-    async with open_desk(database_url) as desk:
+    async with open_desk(sqlite_url) as desk:
         job = ended(state=state, failure=f"the agent exited with status 1:\n{FINDING}")
         await desk.add(job, report, worklog=f"# {FINDING}\n")
         posted = (await desk.reply("report")).body
@@ -282,8 +284,8 @@ async def test_a_failed_run_quotes_the_end_of_its_log_where_everybody_may_read_i
     assert "line 89\nno such table, said [redacted]\n```" in opened
 
 
-async def test_an_ordinary_report_notifies_nobody(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_an_ordinary_report_notifies_nobody(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         await desk.add(ended(), found("fix staged\n\n## Summary\nIt is mended.\n"))
         assert await desk.notifications() == []
         assert (await desk.reply("report")).body.startswith("### Fix staged")
@@ -292,9 +294,9 @@ async def test_an_ordinary_report_notifies_nobody(database_url: str) -> None:
 
 @pytest.mark.parametrize("posts", [Posts.NOTHING, Posts.FINDING])
 async def test_a_job_of_which_the_thread_hears_nothing_frees_its_issue_all_the_same(
-    database_url: str, posts: Posts
+    sqlite_url: str, posts: Posts
 ) -> None:
-    async with open_desk(database_url) as desk:
+    async with open_desk(sqlite_url) as desk:
         await desk.add(make_job(state=JobState.FAILED, failure="no room", preset=VERIFY, posts=posts))
         case = await desk.case()
         assert (case.state, case.active_job_id) == (CaseState.IDLE, None)
@@ -354,6 +356,7 @@ def assert_rendered_outside(desk: Desk) -> None:
     assert not any(desk.context.secrets.looks)
 
 
+@pytest.mark.slow
 async def test_nothing_is_rendered_while_a_transaction_keeps_others_from_writing(database_url: str) -> None:
     async with open_desk(database_url) as desk:
         Transactions(desk)
@@ -362,8 +365,8 @@ async def test_nothing_is_rendered_while_a_transaction_keeps_others_from_writing
         assert_rendered_outside(desk)
 
 
-async def test_a_status_is_rendered_before_its_transaction_too(database_url: str) -> None:
-    async with open_desk(database_url) as desk:
+async def test_a_status_is_rendered_before_its_transaction_too(sqlite_url: str) -> None:
+    async with open_desk(sqlite_url) as desk:
         Transactions(desk)
         await desk.add(running(trouble="the machine does not answer"))
         assert "**Waiting:**" in (await desk.reply("status")).body

@@ -181,6 +181,7 @@ def test_a_secret_that_was_there_before_is_masked_and_stops_nothing(char: str, k
     assert "git apply" in render()
 
 
+@pytest.mark.slow
 def test_no_number_of_doubts_makes_the_report_too_long() -> None:
     nasty = tuple(f"`{number}](![<@&/{'<![' * 90}` is protected" for number in range(60))
     report = result(
@@ -211,6 +212,7 @@ def test_a_diff_that_does_not_fit_is_listed_and_linked() -> None:
     assert "/ptq pr 0123456789ab" in text
 
 
+@pytest.mark.slow
 def test_what_is_posted_is_never_too_long_with_its_marker_and_the_diff_is_whole_as_long_as_it_can_be() -> None:
     def post(length: int) -> str:
         body = render(report=result(patch=PATCH + "+" + "x" * length + "\n"))
@@ -298,6 +300,7 @@ def test_only_a_job_that_succeeded_offers_its_diff() -> None:
     assert not approvable(done(), None, ())
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.text(max_size=2000), st.text(max_size=2000), st.text(max_size=300))
 def test_whatever_an_agent_writes_the_next_step_stands_outside_of_it(body: str, worklog: str, patch: str) -> None:
@@ -307,6 +310,7 @@ def test_whatever_an_agent_writes_the_next_step_stands_outside_of_it(body: str, 
     assert fences[-1].content == "/ptq pr 0123456789ab\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("huge", ["```\n" * 50_000, "x" * 200_000, "- > " * 30_000, "@a " * 60_000])
 def test_a_report_of_any_size_fits(huge: str) -> None:
     assert len(render(report=result(body=huge, worklog=huge, patch=huge))) <= MAX_COMMENT
@@ -414,7 +418,7 @@ def test_the_name_of_a_model_holds_no_words_that_command_in_a_commit() -> None:
 
 @pytest.mark.slow
 def test_what_does_not_fit_into_a_pull_request_is_linked() -> None:
-    for length in range(59_000, 60_000, 50):
+    for length in range(59_000, 60_000, 110):
         text = body_of(body="b" * length, worklog="w" * 70_000, repro="r" * 500)
         assert len(text) <= MAX_COMMENT
         assert PULL.note in text

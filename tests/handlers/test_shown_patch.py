@@ -200,11 +200,13 @@ def test_a_comment_shows_what_stands_between_the_ends_of_a_key_and_refuses_a_key
 
 def find_wrong_calls(source: str) -> list[str]:
     """Calls that would show a patch in another way, or split its lines where git does not."""
+    if "patch" not in source.lower():
+        return []
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     return [
         ast.unparse(call)
         for call in calls
-        for name in [ast.unparse(call.func).rpartition(".")[2]]
+        for name in [getattr(call.func, "attr", getattr(call.func, "id", ""))]
         if (name in ("redact", "make_safe", "show_invisible", "_clean_text") and "patch" in ast.unparse(call).lower())
         or (name == "splitlines" and "patch" in ast.unparse(call.func).lower())
     ]
@@ -263,6 +265,7 @@ PIECES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.lists(PIECES, max_size=30).map("".join))
 def test_whatever_a_patch_holds_all_but_its_secrets_can_be_read_back(text: str) -> None:
@@ -290,12 +293,13 @@ def test_a_long_patch_takes_no_longer_for_each_line_than_a_short_one() -> None:
     ]
     for lines in hostile:
         short, long = (
-            write_file("a.py", [f"+{number}", *mark("+", lines * number), "+PRIVATE KEY"]) for number in (2_000, 32_000)
+            write_file("a.py", [f"+{number}", *mark("+", lines * number), "+PRIVATE KEY"]) for number in (1_000, 8_000)
         )
-        assert takes_at_most(80, partial(show_patch, short, ()), partial(show_patch, long, ())), lines
-        assert len(show_patch(long, ()).masked) == (96_000 if len(lines) == 7 else 0)
+        assert takes_at_most(20, partial(show_patch, short, ()), partial(show_patch, long, ())), lines
+        assert len(show_patch(long, ()).masked) == (24_000 if len(lines) == 7 else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

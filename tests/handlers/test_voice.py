@@ -71,12 +71,14 @@ def test_no_line_of_an_agents_looks_like_the_name_above_a_humans_note(line: str)
     assert SPEAKER in mark_forgery(line)
 
 
+@pytest.mark.slow
 def test_every_line_that_stands_out_in_what_we_post_is_protected() -> None:
     lines = sorted(set(list_own_lines()))
     assert len(lines) > 25
     assert [line for line in lines if mark_forgery(line) == line] == []
 
 
+@pytest.mark.slow
 def test_only_the_registry_has_words_that_stand_out() -> None:
     """What is ours is then protected, however its wording changes."""
     found = [
@@ -197,6 +199,7 @@ def test_whatever_an_agent_writes_what_stands_outside_of_quotes_stays_the_same()
         assert read_outside(render(report=report)) == usual, repr(text)
 
 
+@pytest.mark.slow
 def test_a_pull_request_begins_with_the_note_and_ends_with_the_approval_whatever_an_agent_writes() -> None:
     usual = read_outside(body_of(body="x", worklog="x"))
     random = Random(8)
@@ -243,7 +246,7 @@ def test_a_report_ten_times_as_long_costs_little_more(piece: str) -> None:
         text = f"fix staged\n\n## Summary\n{piece * (length // len(piece))}"
         report = result(body=text, worklog=text)
         times = []
-        for _ in range(3):  # The garbage collection of the whole test process may fall into one.
+        for _ in range(2):  # The garbage collection of the whole test process may fall into one.
             began = time.thread_time()
             render(report=report)
             times.append(time.thread_time() - began)
@@ -285,6 +288,7 @@ def list_code(path: Path) -> Iterator[str]:
                 yield ast.unparse(part.value)
 
 
+@pytest.mark.slow
 def test_no_sentence_puts_a_strangers_words_between_backticks() -> None:
     """`sanitize.show_code` is for those: a backtick in them would end the code, and what follows would be live."""
     sources = [path for path in SOURCES if path.name not in ("sanitize.py", "voice.py", "hidden_parts.py")]

@@ -100,11 +100,17 @@ async def empty_postgres_url(postgres: Server) -> AsyncIterator[str]:
     await postgres.drop(name)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of each kind, for the tests of whatever speaks SQL."""
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """A new database of SQLite's, for tests whose statements others send to PostgreSQL as well."""
+    return f"sqlite+aiosqlite:///{tmp_path / 'ptq.db'}"
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
+def database_url(request: pytest.FixtureRequest, sqlite_url: str) -> str:
+    """A database of each kind, for the tests of whatever speaks SQL. `make check` takes SQLite alone."""
     if request.param == "sqlite":
-        return f"sqlite+aiosqlite:///{tmp_path / 'ptq.db'}"
+        return sqlite_url
     url: str = request.getfixturevalue("postgres_url")
     return url
 
