@@ -8,6 +8,8 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from bot.web.dashboard.prose import MAX_PROSE
 from bot.web.job_logs import CleanLogs, JobLogs, LogTail, ShownWorklog, TooMany
 from runner.model.job import Job, JobState
@@ -66,6 +68,7 @@ async def test_a_log_is_cleaned_once_while_there_is_room_to_keep_it() -> None:
     assert cleaner.cleaned[3:] == [b"other", b"other"]
 
 
+@pytest.mark.slow
 async def test_a_log_that_is_asked_for_again_costs_little(tmp_path: Path) -> None:
     """By the processor's time of one run, so that a busy machine changes nothing."""
     async with open_site(tmp_path) as site:

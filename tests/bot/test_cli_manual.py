@@ -23,6 +23,7 @@ def test_every_command_argument_and_option_has_its_words() -> None:
     assert re.findall(r"^\|.*\| *\|.*$", render_manual(), re.MULTILINE) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_what_a_document_tells_people_to_type_is_taken(document: Path) -> None:
     typed = find_typed(document.read_text())

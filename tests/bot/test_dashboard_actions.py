@@ -32,6 +32,8 @@ from tests.support.site import Page, make_report
 from tests.support.visitor import NAME
 from tests.support.world import NOTE
 
+pytestmark = pytest.mark.slow
+
 ID = "0123456789"
 
 

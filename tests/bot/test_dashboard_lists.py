@@ -91,6 +91,7 @@ async def test_a_job_from_when_its_repository_was_private_is_for_people_with_wri
                 assert ("hidden0001" in jobs_on(browser), "public0001" in jobs_on(browser)) == (is_shown, True)
 
 
+@pytest.mark.slow
 async def test_nothing_is_shown_to_strangers_where_the_operator_says_so(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, public=False) as dashboard:
         job = await dashboard.add()
@@ -111,6 +112,7 @@ async def test_nothing_is_shown_to_strangers_where_the_operator_says_so(tmp_path
             assert (await bob.visit(f"/jobs/{job.id}")).status == 200, "everybody may read a public repository"
 
 
+@pytest.mark.slow
 async def test_what_is_confidential_stays_with_operators(dashboard: Dashboard) -> None:
     job = await dashboard.add(make_report(body=CONFIDENTIAL), state=JobState.FAILED)
     for login, sees in ((None, False), ("alice", False), ("root", True)):
@@ -123,6 +125,7 @@ async def test_what_is_confidential_stays_with_operators(dashboard: Dashboard) -
             assert (job.id in (await browser.visit("/jobs?state=failed")).html) == sees
 
 
+@pytest.mark.slow
 async def test_a_job_of_a_confidential_issue_stays_with_operators_while_it_runs_too(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, public_logs=True) as dashboard:
         job = await dashboard.add(state=JobState.RUNNING, started_at=NOON, confidential=True)
@@ -142,6 +145,7 @@ async def test_a_job_of_a_confidential_issue_stays_with_operators_while_it_runs_
                 assert ("Only the operator" in (await browser.visit(f"/jobs/{job.id}/actions")).html) != sees
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", SPELLED)
 async def test_a_concern_in_any_spelling_is_withheld_in_lists(dashboard: Dashboard, body: str) -> None:
     hidden = await dashboard.add(make_report(job_id="hidden0001", body=body), id="hidden0001", state=JobState.SUCCEEDED)
@@ -153,6 +157,7 @@ async def test_a_concern_in_any_spelling_is_withheld_in_lists(dashboard: Dashboa
                 assert any("succeeded" in row for row in rows if hidden.id in row) == sees, (login, path)
 
 
+@pytest.mark.slow
 async def test_withheld_runs_do_not_shorten_the_pages_of_a_filter(dashboard: Dashboard) -> None:
     for number in range(PAGE + 1):
         body = CONFIDENTIAL if number == PAGE else "fix staged"
@@ -196,6 +201,7 @@ async def test_deliveries_and_spend_are_for_operators_alone(dashboard: Dashboard
         assert re.findall(r"<td[^>]*>(.*?)</td>", row) == ["unknown", "1", "1", "unknown", "0.0"]
 
 
+@pytest.mark.slow
 async def test_jobs_are_found_by_filters_and_by_words(dashboard: Dashboard) -> None:
     await dashboard.add(id="one", thread=7, state=JobState.FAILED, machine="gpu-1", preset="diagnose")
     await dashboard.add(id="two", thread=8, requested_by="Alice")
@@ -233,6 +239,7 @@ def test_a_job_without_an_agent_is_listed_under_who_works_on_it() -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_a_list_goes_on_where_its_page_ended_whatever_comes_meanwhile(dashboard: Dashboard) -> None:
     async with dashboard.database.write() as connection:
         for number in range(1, 2 * PAGE + 2):
@@ -272,6 +279,7 @@ async def test_what_agents_write_is_no_instruction_to_the_page(dashboard: Dashbo
         assert page.headers["Content-Disposition"].startswith("attachment")
 
 
+@pytest.mark.slow
 async def test_only_whoever_holds_an_environment_reads_the_way_in(dashboard: Dashboard) -> None:
     job = await dashboard.add(machine="gpu-1", state=JobState.SUCCEEDED)
     hold = Hold(job.id, "alice", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8), admitted_at=NOON)
@@ -383,6 +391,7 @@ async def test_what_tells_pages_of_news_says_nothing_about_a_withheld_attempt(tm
     assert marks[0] != marks[2], "nobody without the installation's secret can compute it"
 
 
+@pytest.mark.slow
 async def test_readers_of_a_public_attempt_learn_nothing_of_a_private_one(dashboard: Dashboard) -> None:
     await dashboard.add(id="00000000a1", attempt=1, private=True, preset="diagnose", state=JobState.FAILED)
     await dashboard.add(id="00000000a2", attempt=2, follows="00000000a1", state=JobState.SUCCEEDED)

@@ -332,6 +332,7 @@ async def test_a_form_that_cannot_be_read_does_nothing(
         assert who(browser) == "alice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("csrf", ["", "wrong", "\u00e9"])
 @pytest.mark.parametrize("path", ["cancel", "follow-up", "rebase", "note"])
 async def test_a_form_without_its_token_does_nothing(dashboard: Dashboard, path: str, csrf: str) -> None:

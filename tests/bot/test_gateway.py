@@ -343,6 +343,7 @@ async def test_that_the_model_refuses_the_key_is_the_operators_matter(
     assert "gateway.key_refused" in "".join(capsys.readouterr())
 
 
+@pytest.mark.slow
 async def test_a_long_conversation_passes_too(tmp_path: Path, job: Job) -> None:
     async with open_floor(tmp_path, Say("Well")) as floor:
         await floor.begin(job)
@@ -413,6 +414,7 @@ async def send_request(path: str, token: str) -> Opened:
     return reader, writer
 
 
+@pytest.mark.slow
 async def test_of_one_job_no_more_connections_are_taken_than_agents_need(tmp_path: Path, job: Job) -> None:
     async with open_floor(tmp_path, Hang()) as floor:
         await floor.begin(job)

@@ -155,6 +155,7 @@ def test_signs_in_texts_are_no_parts() -> None:
     assert json.loads(read("/v1/messages", system=text).body)["system"] == text
 
 
+@pytest.mark.slow
 def test_the_longest_conversation_of_short_calls_passes() -> None:
     """A million tokens: nothing shorter than a call of a tool, with its answer, has more parts for its tokens."""
     call = {"type": "tool_use", "id": "toolu_01A09q90qw90lq917835lq9", "name": "Bash", "input": {"command": "ls src"}}
@@ -532,6 +533,7 @@ objects = st.lists(st.dictionaries(st.sampled_from(NAMES), values, max_size=4), 
 FIELDS = ["messages", "input", "tools", "system", "service_tier", "n", "max_tokens", "model", "context_management"]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(FIELDS), values | objects, max_size=3), st.sampled_from(sorted(PLAIN)))
 def test_any_request_is_read_or_refused(changes: dict[str, Any], path: str) -> None:
     try:

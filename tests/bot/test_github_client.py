@@ -297,6 +297,7 @@ async def test_a_branch_is_created_once(place: Place) -> None:
     assert await place.client.fetch_branch_sha(NAME, BRANCH) == commit
 
 
+@pytest.mark.slow
 async def test_a_branch_moves_forward_only(place: Place) -> None:
     first = await place.publish()
     tree = await place.client.create_tree(NAME, first, [TreeEntry("more.py", "100644", text="more = 1\n")])

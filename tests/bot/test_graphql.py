@@ -15,6 +15,7 @@ from tests.support.descriptions import find_graphql_schema
 NO_RIGHT = "Resource not accessible by integration"
 
 
+@pytest.mark.slow
 def test_github_understands_the_mutation_and_answers_what_we_expect() -> None:
     schema = build_schema(find_graphql_schema().read_text(), assume_valid=True)
     assert validate(schema, parse(MINIMIZE)) == []

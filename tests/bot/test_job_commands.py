@@ -274,6 +274,7 @@ async def test_the_logs_of_an_ended_job_are_deleted_before_their_time(tmp_path: 
         await clean_job(settings, "1123456789")
 
 
+@pytest.mark.slow
 async def test_all_logs_but_those_of_the_newest_jobs_are_deleted(tmp_path: Path) -> None:
     settings = load_settings(configure(tmp_path, 0))
     newest = CLEANED_AT_ONCE + 3

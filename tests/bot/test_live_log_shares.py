@@ -5,10 +5,13 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
+
 from runner.model.job import JobState
 from tests.support.dashboard import Browser, open_dashboard
 
 
+@pytest.mark.slow
 async def test_strangers_leave_half_of_the_streams_to_people_who_sign_in_and_nobody_takes_all(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, max_streams=4) as dashboard, AsyncExitStack() as streams:
         job = await dashboard.add(state=JobState.RUNNING)

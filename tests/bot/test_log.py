@@ -129,6 +129,7 @@ def test_short_lines_of_a_secret_do_not_black_out_the_log(lines: Lines) -> None:
     assert lines()[0]["event"] == "the key BEGINs, and an agent's value says two lines"
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_lines_for_people_and_no_secret_either() -> None:
     program = (
         "import structlog; from bot.observability.log import configure_logging\n"
@@ -148,6 +149,7 @@ def test_a_terminal_gets_lines_for_people_and_no_secret_either() -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d  warning  job\.moved  a/b#7  state: running, value: \[redacted\]", second)
 
 
+@pytest.mark.slow
 def test_in_a_terminal_no_text_commands_it() -> None:
     program = (
         "import structlog; from bot.observability.log import configure_logging; configure_logging(())\n"

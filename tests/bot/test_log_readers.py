@@ -82,6 +82,7 @@ async def test_where_nobody_can_sign_in_a_log_is_shown_if_the_operator_says_so(
             await check_reader(browser, job, "" if public_logs else NO_LOGS)
 
 
+@pytest.mark.slow
 async def test_a_private_repositorys_log_is_for_people_with_write_access_in_any_case(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, public_logs=True) as dashboard:
         job = await fill(dashboard, JobState.FAILED, HIDDEN)

@@ -147,6 +147,7 @@ async def test_a_machine_with_jobs_is_listed_with_them_and_stays_until_it_is_dra
         assert [machine.name for machine in load_settings(site.config, {}).machine_list()] == ["here"]
 
 
+@pytest.mark.slow
 async def test_a_script_says_the_fingerprint_and_gets_no_other_key(tmp_path: Path) -> None:
     async with open_site(tmp_path) as site:
         key = asyncssh.read_private_key(str(tmp_path / "ssh" / "host_key")).get_fingerprint()

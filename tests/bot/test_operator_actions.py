@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from handlers.cases import casebook
 from runner.model.job import JobKind, JobState
 from runner.rows import job_rows
@@ -72,6 +74,7 @@ async def test_an_operator_renames_a_task_and_deletes_logs_on_its_page(tmp_path:
         assert "much" not in root.page.text
 
 
+@pytest.mark.slow
 async def test_an_operator_lifts_what_keeps_an_issue_confidential_on_the_page_of_a_job(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path) as dashboard:
         job = await dashboard.add(id="ended00001", state=JobState.FAILED)

@@ -135,6 +135,7 @@ async def test_what_github_says_is_left_has_its_end() -> None:
     assert parse_left({**headers, "x-ratelimit-reset": "soon"}) == Left("core", 12, 60)
 
 
+@pytest.mark.slow
 async def test_pages_say_that_roles_cannot_be_asked_and_show_what_is_public(tmp_path: Path) -> None:
     async with open_dashboard(tmp_path, calls_of_person=0) as dashboard:
         await dashboard.add(make_report(job_id="hidden0001"), id="hidden0001", private=True, repository=HIDDEN)

@@ -43,6 +43,7 @@ async def test_one_reader_leaves_room_for_others_and_a_long_wait_is_answered_503
     assert await ask(None), "the places are free again"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["/jobs?search={}x", "/jobs/ended000{:02}/log/agent/events"])
 async def test_a_storm_of_pages_leaves_connections_of_the_database_to_the_service(tmp_path: Path, path: str) -> None:
     async with open_dashboard(tmp_path) as dashboard, dashboard.browser() as browser:

@@ -420,6 +420,7 @@ async def test_a_machine_that_is_gone_is_shown_as_long_as_something_runs_there(s
     assert "gone" not in [machine["name"] for machine in (await site.status())["machines"]]
 
 
+@pytest.mark.slow
 async def test_the_service_is_not_ready_while_its_inbox_is_full(site: Site) -> None:
     row = {"event": "issues", "lane": "octo/widgets#7", "body": b"{}", "received_at": NOON, "next_attempt_at": NOON}
     rows = [{"id": f"id-{number}", "state": "pending", "attempts": 0, **row} for number in range(MAX_PENDING)]
@@ -450,6 +451,7 @@ async def test_a_huge_diff_is_shown_as_a_whole_and_in_linear_time(site: Site) ->
     assert took[1] < 12 * took[0], took
 
 
+@pytest.mark.slow
 def test_a_long_text_is_escaped_like_a_short_one_and_lets_others_run_meanwhile() -> None:
     text = "a<b>&'\"" * 1_500_000
     assert escape_in_pieces(text) == escape(text)

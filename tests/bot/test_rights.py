@@ -199,6 +199,7 @@ async def is_refused(act: Act, context: Context, connection: AsyncConnection, pe
     return False
 
 
+@pytest.mark.slow
 async def test_every_function_refuses_exactly_the_people_who_may_not(tmp_path: Path) -> None:
     assert {operation for operation, _ in ACTS} == RIGHTS.keys() - ONLY_READ
     assert await find_wrong(tmp_path, ACTS) == []

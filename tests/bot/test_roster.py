@@ -140,6 +140,7 @@ def test_the_same_file_is_no_change(file: File) -> None:
     assert find_unknown_agents(same, same) == ()
 
 
+@pytest.mark.slow
 async def test_a_machine_that_is_this_host_and_seals_no_jobs_is_named_in_the_log(file: File, tmp_path: Path) -> None:
     python = write_interpreter(tmp_path)
     file.reload(lambda text: text.replace('kind = "local"', f'kind = "local"\npython = "{python}"'))

@@ -100,6 +100,7 @@ async def test_a_secret_with_quotes_and_line_breaks_is_in_no_log(tmp_path: Path)
                 assert "second line" not in page.text
 
 
+@pytest.mark.slow
 async def test_of_a_long_log_of_events_the_end_the_end_is_shown_from_a_whole_event_on(site: Site) -> None:
     job = await site.add(state=JobState.RUNNING, agent="claude")
     lines = [

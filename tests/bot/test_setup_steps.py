@@ -63,6 +63,7 @@ def test_every_text_survives_toml(text: str) -> None:
     assert tomllib.loads(f"x = {quote(text)}")["x"] == text
 
 
+@pytest.mark.slow
 @given(
     secret=words,
     command=st.lists(words, min_size=1, max_size=3).map(tuple),

@@ -26,6 +26,8 @@ from tests.support.site import make_report
 from tests.support.visitor import NAME
 from tests.support.world import NOTE
 
+pytestmark = pytest.mark.slow
+
 FOLLOW_UP, REBASE = f"{PAGE}/follow-up", f"{PAGE}/rebase"
 
 

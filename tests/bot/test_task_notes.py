@@ -27,6 +27,8 @@ from tests.support.site import make_report
 from tests.support.visitor import NAME
 from tests.support.world import NOTE
 
+pytestmark = pytest.mark.slow
+
 ID = "0123456789"
 PAGE = f"/jobs/{ID}"
 

@@ -44,6 +44,7 @@ def list_messages(page: str) -> Iterator[str]:
         yield from re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_every_message_on_the_page_is_in_the_program(said: str) -> None:
     messages = [*list_messages(PAGE)]
     assert len(messages) == sum(

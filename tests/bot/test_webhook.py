@@ -256,6 +256,7 @@ async def test_a_really_compressed_body_is_refused_unread(endpoint: Endpoint) ->
     assert status == 415
 
 
+@pytest.mark.slow
 async def test_a_body_of_25_mb_is_taken_and_one_byte_more_is_not(endpoint: Endpoint) -> None:
     start = PAYLOAD[:-1] + b', "padding": "'
     body = start + b"x" * (MAX_BODY - len(start) - 2) + b'"}'
@@ -347,6 +348,7 @@ async def test_a_body_that_is_cut_off_is_no_accident(endpoint: Endpoint, caplog:
     assert await endpoint.stored() == 0
 
 
+@pytest.mark.slow
 async def test_a_delivery_that_the_database_does_not_take_is_answered_503_on_one_line(endpoint: Endpoint) -> None:
     async with endpoint.database.write() as connection:
         await connection.exec_driver_sql("ALTER TABLE deliveries RENAME TO elsewhere")

@@ -277,6 +277,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 def test_no_text_reaches_beyond_its_own_box_or_does_anything() -> None:
     for text in (*HOSTILE, *(case.text[:10_000] for case in load_corpus())):  # Longer ones only say the same again.
         inspector = Inspector()

@@ -76,6 +76,7 @@ async def test_strange_paths_and_queries_are_refused(tmp_path: Path, part: str) 
                 assert reply.status < 500, (endpoint, part, query)
 
 
+@pytest.mark.slow
 async def test_strange_bodies_are_refused(tmp_path: Path) -> None:
     async with open_visitor(tmp_path, watched=False) as visitor:
         await fill(visitor)

@@ -155,6 +155,7 @@ LAYOUT = ["/ptq fix", "[a]: b", "[a]:", "b", "'c'", "# x", "***", "", "x", "```"
 MARKS = ["", "", "> ", ">", "- ", "1. ", "  ", "    ", "\t", "> > ", "> - ", "- > "]
 
 
+@pytest.mark.slow
 @settings(max_examples=1_000)
 @given(st.lists(st.tuples(st.sampled_from(MARKS), st.sampled_from(LAYOUT)), max_size=8))
 def test_every_command_is_in_no_quote_or_list_on_the_page(written: list[tuple[str, str]]) -> None:
@@ -295,6 +296,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join) | st.text(max_size=200))
 def test_whatever_the_text_the_parser_answers(comment: str) -> None:

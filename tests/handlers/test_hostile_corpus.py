@@ -122,6 +122,7 @@ def find_active(page: Page) -> list[str]:
     return [*tags, *attributes, *links, *map(str, page.refreshes())]
 
 
+@pytest.mark.slow
 async def test_every_page_shows_what_it_should_and_runs_nothing(tmp_path: Path) -> None:
     async with open_site(tmp_path, secrets=LIVE) as site:
         for number, case in enumerate(cases_of("page", "log"), 1):
@@ -135,6 +136,7 @@ async def test_every_page_shows_what_it_should_and_runs_nothing(tmp_path: Path) 
             assert page.headers["Content-Security-Policy"].startswith("default-src 'none'")
 
 
+@pytest.mark.slow
 async def test_a_page_with_all_of_the_corpus_on_it_runs_nothing(tmp_path: Path) -> None:
     text = "\n".join(SHORT).encode(errors="replace").decode().replace("\0", "")
     async with open_site(tmp_path, secrets=LIVE) as site:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,6 +56,7 @@ def test_a_cancel_that_is_being_worked_holds_up_only_what_came_after_it() -> Non
 LANES = st.sampled_from(["a", "b", "c"]).flatmap(lambda lane: st.sampled_from([lane, lane + CANCEL_LANE]))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(LANES, st.booleans()), max_size=12), st.dictionaries(LANES, st.integers(-3, 0)), st.booleans()
 )

@@ -24,6 +24,8 @@ from tests.handlers.asked import NAME
 from tests.support.jobs import NOON
 from tests.support.scripted_github import Says, ScriptedGitHub, comment_payload, scripted_github
 
+pytestmark = pytest.mark.slow
+
 RULES = RepositoryRules(NAME, "mine")
 ISSUE = Issue(number=1, title="It fails", created_at=NOON, updated_at=NOON)
 LONGEST = 65_536

@@ -83,6 +83,7 @@ async def begin_outage(tmp_path: Path) -> AsyncIterator[Outage]:
         yield Outage(context, github, clock)
 
 
+@pytest.mark.slow
 async def test_missed_deliveries_are_stored_one_after_the_other(tmp_path: Path) -> None:
     async with begin_outage(tmp_path) as outage:
         recovery = await outage.begin()

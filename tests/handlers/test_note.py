@@ -279,6 +279,7 @@ def test_whatever_the_texts_there_is_an_answer(note: str, report: str) -> None:
     assert found is None or "own words" in found.reply
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="abcdefgh \n.", min_size=60, max_size=200))
 def test_the_report_itself_is_never_a_note(report: str) -> None:
     assert find_note_fault(report, [report], DIGEST[:12]) is not None
@@ -326,6 +327,7 @@ class Shown(HTMLParser):
         self.text += "" if self._open.total() else data
 
 
+@pytest.mark.slow
 @settings(max_examples=500, derandomize=True)
 @example("</script><script>")
 @example("<details><T x</details>")

@@ -82,6 +82,7 @@ def test_an_option_that_makes_no_sense_is_named_and_nothing_of_it_is_repeated_ra
         choose(Options(problem=problem), OFFERS, Choice("mine"))
 
 
+@pytest.mark.slow
 @given(st.text() | st.lists(st.sampled_from(["--", "—", "agent", "model", "=", " ", "x", "`"])).map("".join))
 def test_whatever_is_typed_is_read(argument: str) -> None:
     options, advice = read_options(argument)

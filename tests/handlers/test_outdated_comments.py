@@ -92,6 +92,7 @@ async def test_a_newer_report_folds_the_comments_of_an_earlier_attempt_once(issu
     assert await issue.fold(3) == ["report 1", "status 1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("earlier", "newer", "folds"),
     [
@@ -121,6 +122,7 @@ async def test_a_withheld_report_folds_nothing_for_that_would_tell_how_its_run_e
     assert await issue.fold() == (["report 1", "status 1"] if folds else [])
 
 
+@pytest.mark.slow
 async def test_what_a_note_can_still_approve_or_has_approved_stays(issue: Issue) -> None:
     first = await issue.attempt()
     now = issue.clock()
@@ -148,6 +150,7 @@ async def test_a_server_that_refuses_is_asked_a_few_times(issue: Issue) -> None:
     assert len(issue.github.refusals) == 100 - 2 * PATIENCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mishap", [GitHubUnavailable("502"), OverBudget(30)])
 async def test_an_outage_or_a_full_budget_delays_it(issue: Issue, mishap: Exception) -> None:
     issue.github.refusals += [mishap] * 12

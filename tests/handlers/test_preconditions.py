@@ -35,6 +35,7 @@ def test_a_pull_request_closes_the_issue_that_it_says(body: str, found: bool) ->
     assert closes(MentioningPull("octo/widgets", 7, "drive-by", body), "octo/widgets", 5) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limits", "who"),
     [

@@ -108,6 +108,7 @@ def test_nothing_comes_of_nothing() -> None:
     assert parse_report("") == parse_report(" \n\t\n") == ParsedReport(None, "")
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(st.sampled_from([*OUTCOMES, "#", "## Summary", "\n", "\n\n", "```", "> "]), st.text())))
 def test_any_text_survives(parts: list[str]) -> None:
     parsed = parse_report("".join(parts))

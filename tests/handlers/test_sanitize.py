@@ -223,6 +223,7 @@ def test_what_ordinary_logs_say_stays_readable(line: str) -> None:
     assert redact(line) == line
 
 
+@pytest.mark.slow
 def test_nothing_in_our_own_sources_and_manuals_looks_like_a_secret() -> None:
     root = Path(handlers.__file__).parents[1]
     paths = [*root.glob("handlers/**/*.py"), *root.glob("bot/**/*.py"), *root.glob("runner/**/*.py")]
@@ -248,6 +249,7 @@ def test_nothing_in_defused_text_is_live(text: str) -> None:
     assert find_live(defuse(text)) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(hostile_text)
 def test_what_is_left_raw_is_code_for_github(text: str) -> None:
@@ -259,6 +261,7 @@ def test_what_is_left_raw_is_code_for_github(text: str) -> None:
     assert source.count("<") == code.count("<")
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(hostile_text, st.integers(min_value=3, max_value=150))
 def test_what_follows_a_cut_text_stands_outside_of_it(text: str, limit: int) -> None:
@@ -267,6 +270,7 @@ def test_what_follows_a_cut_text_stands_outside_of_it(text: str, limit: int) -> 
     assert ends_outside(whole)
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(hostile_text, st.integers(min_value=3, max_value=150))
 def test_cutting_brings_nothing_back_to_life(text: str, limit: int) -> None:

@@ -102,6 +102,7 @@ def test_output_that_imitates_a_heading_begins_no_run() -> None:
     assert fold((BASE, 1, f"[{BASE}, run 2 of 3.]\n"), (BASE, 2, "x\n"))[1::2] == [f"[{BASE}, run 2 of 3.]", "x"]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     st.lists(st.sampled_from([f"{MARK}[One.]\n", f"{MARK}$ two\n", "three\n", f"{MARK}[{BASE}, run 1 of 3.]\n"])),

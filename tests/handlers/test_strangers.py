@@ -80,6 +80,7 @@ async def test_a_stranger_with_commands_on_many_issues_gets_a_few_replies_an_hou
     assert await installation.count() == MAX_PER_STRANGER + 1
 
 
+@pytest.mark.slow
 async def test_github_is_asked_about_a_stranger_a_few_times_an_hour_however_much_they_write(
     installation: Installation,
 ) -> None:
@@ -111,6 +112,7 @@ async def test_many_strangers_get_a_limited_number_of_replies_together(installat
     assert await installation.count() == MAX_PER_ACCOUNT
 
 
+@pytest.mark.slow
 async def test_people_with_rights_are_answered_however_many_strangers_were(installation: Installation) -> None:
     for number in range(MAX_PER_ACCOUNT + 5):
         await installation.comment(1, "/ptq help", f"stranger-{number}")
@@ -140,6 +142,7 @@ async def test_requests_in_a_repository_without_configuration_share_the_limit(in
     assert await installation.count() == MAX_PER_STRANGER
 
 
+@pytest.mark.slow
 async def test_a_strangers_edit_costs_one_reading_of_the_comment(installation: Installation) -> None:
     slow, ratios = "<*[*\n" * 795 + "\n/ptq help", list[float]()
     for number in range(1, 4):  # Another program on this core can make any one of them slow.

@@ -75,6 +75,7 @@ def make_checks() -> Iterable[Check]:
         yield Check(JOB, number, CheckKind.ISSUE, "comment by " + "s" * 39, "import x", runs, "t" * 250)
 
 
+@pytest.mark.slow
 def test_without_a_page_the_diff_has_priority_or_the_report_asks_for_no_note() -> None:
     job = make_job(id=JOB, state=JobState.SUCCEEDED, private=True, started_at=NOON, ended_at=NOON + timedelta(hours=1))
     for size, fits in ((14_000, True), (29_000, False)):

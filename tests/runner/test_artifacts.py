@@ -246,6 +246,7 @@ def test_a_diff_that_nobody_could_read_whole_is_refused_and_the_report_stays() -
     assert (wide.refusals, len(wide.patch)) == (report.refusals, 24_100 // 3)
 
 
+@pytest.mark.slow
 def test_a_diff_of_more_lines_than_anybody_reads_is_refused_and_the_report_stays() -> None:
     profile = Profile("octo/widgets", limits=Limits(max_change_bytes=200_000))
     head = with_patch(change("long.txt", b"\n", old_mode=None))["patch"].count("\n") - 1
@@ -405,6 +406,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.fixed_dictionaries({}, optional=dict.fromkeys(raw(), JSON)))
 def test_any_answer_is_either_read_or_refused(answer: dict[str, Any]) -> None:
     with contextlib.suppress(BadArtifacts):

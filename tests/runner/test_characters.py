@@ -103,6 +103,7 @@ def test_text_that_is_shown_or_stripped_hides_nothing_more(text: str) -> None:
     assert drop_invisible(text) == "".join(char for char in text if not is_invisible(char))
 
 
+@pytest.mark.slow
 def test_a_name_in_a_program_has_no_visible_selector() -> None:
     texts = (f"{chr(number)}\ufe0f" for number in range(0x20000))
     assert [text for text in texts if text.isidentifier() and not name_oddities(text)] == []
@@ -162,6 +163,7 @@ def test_a_long_text_is_written_out_like_a_short_one() -> None:
     assert escape_invisible("a\u200b\u00a0\r\n" * 30_000) == escape_invisible("a\u200b\u00a0\r\n") * 30_000
 
 
+@pytest.mark.slow
 async def test_others_take_their_turns_while_a_long_text_is_written_out() -> None:
     """Pages are drawn in a thread, which helps only if no single step takes long."""
     writing = asyncio.create_task(asyncio.to_thread(escape_invisible, "\u00f6" * 8_000_000))

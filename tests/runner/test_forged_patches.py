@@ -323,6 +323,7 @@ def test_a_heading_must_repeat_an_earlier_line() -> None:
             check_patch(section("a.py", *lines).format(heading), [changed], {"a.py": before})
 
 
+@pytest.mark.slow
 def test_many_long_names_that_must_be_quoted_take_no_longer_each_than_a_few() -> None:
     def prepare(count: int) -> Work:
         changes = [FileChange('"' * 1000 + f"{number:04}", "100644", b"a\n", None) for number in range(count)]

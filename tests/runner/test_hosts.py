@@ -155,6 +155,7 @@ def count_connections(server: SshServer) -> int:
     return sum(row[2].endswith(f":{server.port:04X}") and row[3] == established for row in rows)
 
 
+@pytest.mark.slow
 async def test_commands_given_up_leave_no_slot_taken(ssh_host: SshHost) -> None:
     for _ in range(11):  # One more than OpenSSH's MaxSessions.
         with pytest.raises(Unreachable):

@@ -84,6 +84,7 @@ def test_what_is_no_number_of_bytes_makes_no_sense(told: Any) -> None:
         parse_poll(POLL | {"log_size": told})
 
 
+@pytest.mark.slow
 async def test_nothing_else_that_a_machine_says_of_itself_is_longer_than_people_read() -> None:
     version = await lie(python=LONG, git=LONG).version()
     assert (len(version.python), len(version.git or "")) == (200, 200)
@@ -212,6 +213,7 @@ def test_a_long_text_in_an_answer_is_read_in_short_pieces_and_is_one_part(text: 
     assert len(parse_bounded(b'["' + text + b'"]')[0]) > 400_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", [b"[],", b"{},", b'"",', b'"\\"[{,",', b"1,"])
 def test_the_parts_of_an_answer_are_counted_and_what_texts_hold_is_not(unit: bytes) -> None:
     few, many = (b"[" + unit * number + b"1]" for number in (60_000, 200_001))

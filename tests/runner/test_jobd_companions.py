@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.jobd import Change, Jobd, Repository, make_repository
 
+pytestmark = pytest.mark.slow
+
 SHOW = 'cd "$PTQ_COMPANIONS_DIR/octo/parts"; ls -A; cat lib/a.py; test -x run.sh; '
 TOUCH = "touch lib/a.py 2> /dev/null || echo read-only"
 

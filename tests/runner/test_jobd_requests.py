@@ -163,6 +163,7 @@ def test_a_refusal_is_one_line_of_answer_like_any_other(jobd: Jobd) -> None:
     assert not jobd.root.exists()
 
 
+@pytest.mark.slow
 def test_an_agent_without_a_command_is_refused(jobd: Jobd) -> None:
     jobd.prepare()
     assert jobd.ask("start", argv=[], env={}, prompt="", **START, **LIMITS)["error"] == "bad_request"

@@ -248,6 +248,7 @@ async def test_a_flood_of_packets_makes_its_machine_rest_and_commands_still_end(
         await asyncio.to_thread(thread.join)
 
 
+@pytest.mark.slow
 async def test_a_machine_that_exchanges_keys_all_the_time_is_disconnected(tmp_path: Path) -> None:
     flooding = Flooding(tmp_path)
     begun = 0
@@ -297,6 +298,7 @@ class Opening(asyncssh.SSHServer):
         return asyncssh.SSHListener()
 
 
+@pytest.mark.slow
 async def test_a_machine_that_opens_connections_and_closes_none_is_refused_more_and_then_disconnected(
     tmp_path: Path,
 ) -> None:

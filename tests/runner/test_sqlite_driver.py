@@ -57,6 +57,7 @@ async def test_a_read_that_is_marked_as_long_leaves_the_event_loop(connection: a
     assert await fetch(connection, f"SELECT {LONG} thread()") != [(threading.get_ident(),)]
 
 
+@pytest.mark.slow
 async def test_a_report_with_a_long_diff_is_not_read_on_the_event_loop(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         async with database.write() as connection:

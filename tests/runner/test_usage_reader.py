@@ -101,6 +101,7 @@ def test_what_is_no_line_of_json_and_what_has_no_end_is_borne(tmp_path: Path) ->
     assert harness.meter().usage.tokens == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["\n", " \n", "0\n"])
 def test_half_a_megabyte_of_lines_without_events_takes_a_fraction_of_a_second(tmp_path: Path, line: str) -> None:
     harness = Harness(tmp_path)
@@ -120,6 +121,7 @@ def test_an_answer_of_unknown_cost_leaves_the_whole_run_to_the_price_table(tmp_p
     assert unpriced.usage.cost_usd is None, "what is known of it is not its cost"
 
 
+@pytest.mark.slow
 async def test_long_logs_are_read_in_turns_and_take_no_thread_of_others(tmp_path: Path) -> None:
     harness, ended = Harness(tmp_path), list[str]()
     jobs = [make_job(id=f"aaaaaaaaa{number}", thread=number) for number in range(4)]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from bot.demo.playground import STRANGER
 from runner.rows import job_rows
 from tests.support.quick_machine import QuickMachine
 from tests.support.steered_agent import describe_steered_agent, read_heard
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
 
 READS_ITS_FILE = (
     WRITE_REPORT

@@ -6,11 +6,15 @@ import asyncio
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
+
 from bot.cli.results import write_results
 from bot.config.settings import load_settings
 from runner.rows.worklogs import fetch_worklog
 from tests.support.quick_machine import QuickMachine
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
+
+pytestmark = pytest.mark.slow
 
 WRITES_A_WORKLOG = """
 def write(text, sign):

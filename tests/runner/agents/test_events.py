@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,7 @@ def _used(tokens: int) -> dict[str, int]:
     return {"input_tokens": tokens, "cached_input_tokens": tokens // 2, "output_tokens": tokens // 10}
 
 
+@pytest.mark.slow
 @given(many_events, many_events)
 def test_it_makes_no_difference_how_many_events_come_at_once(first: list[AgentEvent], then: list[AgentEvent]) -> None:
     one_by_one = Tally()
@@ -71,6 +73,7 @@ def test_it_makes_no_difference_how_many_events_come_at_once(first: list[AgentEv
     assert one_by_one == Tally().add([*first, *then]) == Tally().add(first).add(then)
 
 
+@pytest.mark.slow
 @given(many_events)
 def test_no_count_is_ever_less_than_nothing(given_events: list[AgentEvent]) -> None:
     tally = Tally().add(given_events)
@@ -80,6 +83,7 @@ def test_no_count_is_ever_less_than_nothing(given_events: list[AgentEvent]) -> N
     assert usage.cost_usd is None or usage.cost_usd >= 0
 
 
+@pytest.mark.slow
 @given(many_events, usages)
 def test_what_covers_the_whole_run_is_believed_unless_more_was_counted(
     given_events: list[AgentEvent], whole: Usage
