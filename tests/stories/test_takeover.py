@@ -57,7 +57,25 @@ def keys(world: World) -> str:
     return (world.playground.folder / "account" / ".ssh" / "authorized_keys").read_text()
 
 
-async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World, key: Path) -> None:
+async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World, key: Path, tmp_path: Path) -> None:
+    settings, (job,) = load_settings(world.playground.config), await world.jobs()
+    for hours, by in ((0, "casey"), (1000, "casey"), (1, "casey\n")):
+        with pytest.raises(HoldRefused):
+            await take_over(settings, job.id, key, hours=hours, by=by)
+    with pytest.raises(HoldRefused, match="cannot be read"):
+        await take_over(settings, job.id, tmp_path / "nothing", hours=1, by="casey")
+    with pytest.raises(HoldRefused, match="not a line of kind"):
+        await take_over(settings, job.id, key.with_suffix(""), hours=1, by="casey")
+
+    # A key that the machine refuses is told, and helps once it is none of the account's own.
+    file = world.playground.folder / "account" / ".ssh" / "authorized_keys"
+    file.parent.mkdir()
+    file.write_text(key.read_text())
+    said = await take_over(settings, job.id, key, hours=1, by="casey")
+    assert "this SSH key already gives access to the machine's account" in said
+    assert "trouble: the machine says: this SSH key already gives access" in await list_holds(settings)
+    file.write_text("")
+
     command = await take(world, key)
     first = await world.wait_for_job("cancelled")
     await world.wait_for_reply("<!-- ptq:report=")
@@ -69,7 +87,7 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert f"- commit: {first.base_commit}\n" in seen
     assert await world.leases() == 1, "the slot stays taken"
 
-    said = await release(load_settings(world.playground.config), first.id)
+    said = await release(settings, first.id)
     report = await world.wait_for_report(2)
     (second, _) = await world.jobs()
     assert second.id in said
@@ -89,13 +107,15 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert "edited by casey." in world.git("log", "--format=%B", "-1", pull.head)
     assert keys(world) == ""
     with pytest.raises(HoldRefused, match="nobody holds this job"):
-        await release(load_settings(world.playground.config), first.id)
-    assert await list_holds(load_settings(world.playground.config)) == "Nobody holds a job.\n"
+        await release(settings, first.id)
+    assert await list_holds(settings) == "Nobody holds a job.\n"
     person = come(world, command)
     assert await asyncio.to_thread(person.end) == 255
 
 
-async def test_a_hold_outlives_the_service_and_frees_the_slot_when_it_is_over(world: World, key: Path) -> None:
+async def test_a_hold_outlives_the_service_and_once_it_is_over_the_environment_can_be_made_anew(
+    world: World, key: Path
+) -> None:
     await take(world, key)
     settings = load_settings(world.playground.config)
     await world.playground.stop_service()
@@ -109,42 +129,13 @@ async def test_a_hold_outlives_the_service_and_frees_the_slot_when_it_is_over(wo
     await world.wait_for_report()
     assert keys(world) == ""
     assert await list_holds(settings) == "Nobody holds a job.\n"
-    (job,) = await world.jobs()
-    assert not (world.playground.folder / "machine" / "workspace" / "jobs" / job.id).exists()
+    (first,) = await world.jobs()
+    assert not (world.playground.folder / "machine" / "workspace" / "jobs" / first.id).exists()
     async with world.playground.service.context.db.read() as connection:
-        events = [what for _, what in await job_rows.fetch_events(connection, job.id)]
+        events = [what for _, what in await job_rows.fetch_events(connection, first.id)]
     assert "no longer reserved for casey" in events
 
-
-async def test_a_key_that_the_machine_refuses_is_told_and_another_one_helps(world: World, key: Path) -> None:
-    settings, (job,) = load_settings(world.playground.config), await world.jobs()
-    file = world.playground.folder / "account" / ".ssh" / "authorized_keys"
-    file.parent.mkdir()
-    file.write_text(key.read_text())
-    said = await take_over(settings, job.id, key, hours=1, by="casey")
-    assert "this SSH key already gives access to the machine's account" in said
-    assert "trouble: the machine says: this SSH key already gives access" in await list_holds(settings)
-    file.write_text("")
-    await asyncio.to_thread(work, world, await take(world, key))
-    await release(settings, job.id)
-    await world.wait_for_report(2)
-
-
-async def test_nobody_takes_over_what_is_not_there(world: World, key: Path, tmp_path: Path) -> None:
-    settings, (job,) = load_settings(world.playground.config), await world.jobs()
-    for hours, by in ((0, "casey"), (1000, "casey"), (1, "casey\n")):
-        with pytest.raises(HoldRefused):
-            await take_over(settings, job.id, key, hours=hours, by=by)
-    with pytest.raises(HoldRefused, match="cannot be read"):
-        await take_over(settings, job.id, tmp_path / "nothing", hours=1, by="casey")
-    with pytest.raises(HoldRefused, match="not a line of kind"):
-        await take_over(settings, job.id, key.with_suffix(""), hours=1, by="casey")
-
-
-async def test_a_job_whose_environment_is_gone_has_it_made_anew_with_its_edits(world: World, key: Path) -> None:
-    settings, (first,) = load_settings(world.playground.config), await world.jobs()
-    await world.comment("/ptq cancel")
-    await world.wait_for_report()
+    # Its slot is free and its environment is gone: that is made anew, with the agent's edits.
     said_before = len(world.replies())
     command = find_way_in(await take_over(settings, first.id, key, hours=1, by="casey"))
     assert f"octo/widgets~{first.id}" in await list_holds(settings)
@@ -160,14 +151,11 @@ async def test_a_job_whose_environment_is_gone_has_it_made_anew_with_its_edits(w
     assert (second.state, second.attempt, second.follows) == ("succeeded", 2, first.id)
     assert "-    for start in range(0, len(items) - size + 1, size):" in report, "the agent's edit"
     assert "+# more" in report
+    assert "+by hand" not in report, "that was over"
 
-
-async def test_what_is_confidential_is_not_made_anew_to_be_published(world: World, key: Path) -> None:
-    settings, (job,) = load_settings(world.playground.config), await world.jobs()
-    await world.comment("/ptq cancel")
-    await world.wait_for_report()
+    # What is confidential is not made anew to be published.
     async with world.playground.service.context.db.write() as connection:
-        said = {"body": "security concern\n\n## Summary\nAnyone can."}
-        await connection.execute(update(reports).where(reports.c.job_id == job.id).values(**said))
+        concern = {"body": "security concern\n\n## Summary\nAnyone can."}
+        await connection.execute(update(reports).where(reports.c.job_id == first.id).values(**concern))
     with pytest.raises(HoldRefused, match="its report is confidential"):
-        await take_over(settings, job.id, key, hours=1, by="casey")
+        await take_over(settings, first.id, key, hours=1, by="casey")

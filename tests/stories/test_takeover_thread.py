@@ -14,7 +14,7 @@ from bot.config.settings import load_settings
 from bot.demo.playground import MAINTAINER, STRANGER
 from bot.operations.deliveries import replay_delivery
 from bot.operations.holds import list_holds
-from bot.operations.machines import drain_machine
+from bot.operations.machines import drain_machine, resume_machine
 from runner.db.schema import deliveries
 from runner.rows import job_rows
 from runner.rows.holds import Hold, fetch_holds
@@ -22,7 +22,7 @@ from tests.support.lesser_kernel import write_interpreter
 from tests.support.machines import find_or_skip_sshd
 from tests.support.people import come, make_key, work
 from tests.support.sshd import OpenSshServer
-from tests.support.world import FIX, WRITE_REPORT, World, open_world
+from tests.support.world import FIX, SIGNS, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,8 @@ def keys(world: World) -> str:
 
 
 @pytest.mark.sshd
-async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attempt(world: World) -> None:
+async def test_a_maintainer_goes_on_by_hand_until_a_colleague_takes_their_place(world: World) -> None:
+    give_key(world, COLLEAGUE)
     told = await ask(world, "/ptq takeover", "you have the environment")
     assert f"@{MAINTAINER}, you have the environment of [this job](" in told
     assert "with your GitHub SSH key" in told
@@ -119,45 +120,7 @@ async def test_a_maintainer_goes_on_by_hand_and_what_they_did_is_the_next_attemp
     await deliver_again(world, "/ptq takeover")
     assert await holds(world) == [hold]
 
-    told = await ask(world, "/ptq release", "Released the environment")
-    report = await world.wait_for_report(2)
-    second = (await world.jobs())[0]
-    assert f"[attempt 2](http://127.0.0.1:{world.playground.service_port}/jobs/{second.id})" in told
-    assert (second.state, second.adopts, second.requested_by) == ("succeeded", first.id, MAINTAINER)
-    assert "+by hand" in report
-    assert keys(world) == ""
-    assert await asyncio.to_thread(come(world, command).end) == 255
-    await deliver_again(world, "/ptq release")
-    assert len(await world.jobs()) == 2
-    assert len([body for body in world.replies() if "Released the environment" in body]) == 1
-    async with world.playground.service.context.db.read() as connection:
-        events = [what for job in await world.jobs() for _, what in await job_rows.fetch_events(connection, job.id)]
-    assert f"released by @{MAINTAINER}" in events
-    assert read_blob(world) not in "\n".join(events)
-
-
-@pytest.mark.sshd
-async def test_what_has_ended_is_made_anew_and_a_colleague_may_give_it_back(world: World) -> None:
-    give_key(world, COLLEAGUE)
-    await world.comment("/ptq cancel")
-    await world.wait_for_report()
-    told = await ask(world, "/ptq takeover", "The environment is being rebuilt")
-    assert ") for 8 hours." in told
-    command = await find_way_in(world)
-    await asyncio.to_thread(work, world, command, "echo '# more' >> widgets/chunks.py")
-    told = await ask(world, "/ptq release", "Released the environment", by=COLLEAGUE)
-    assert f"of `{MAINTAINER}`" in told
-    report = await world.wait_for_report(2)
-    assert "-    for start in range(0, len(items) - size + 1, size):" in report, "the agent's edit"
-    assert "+# more" in report
-    assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
-
-
-@pytest.mark.sshd
-async def test_another_person_takes_it_from_the_first_who_is_named_and_out(world: World) -> None:
-    give_key(world, COLLEAGUE)
-    await ask(world, "/ptq takeover", "you have the environment")
-    command = await find_way_in(world)
+    # A colleague takes it from the first, who is named and out.
     told = await ask(world, "/ptq takeover", "It was held by", by=COLLEAGUE)
     assert f"@{COLLEAGUE}, you have the environment of [this job](" in told
     assert f"held by `{MAINTAINER}` before" in told
@@ -170,9 +133,36 @@ async def test_another_person_takes_it_from_the_first_who_is_named_and_out(world
     await world.settle()
     assert (len(await world.jobs()), keys(world), await holds(world)) == (1, "", [])
 
+    # What has ended is made anew. A colleague gives it back, and what was done is the next attempt.
+    told = await ask(world, "/ptq takeover", "The environment is being rebuilt")
+    assert ") for 8 hours." in told
+    command = await find_way_in(world)
+    await asyncio.to_thread(work, world, command, "echo '# more' >> widgets/chunks.py")
+    told = await ask(world, "/ptq release", f"Released the environment of `{MAINTAINER}`", by=COLLEAGUE)
+    report = await world.wait_for_report(2)
+    second = (await world.jobs())[0]
+    assert f"[attempt 2](http://127.0.0.1:{world.playground.service_port}/jobs/{second.id})" in told
+    assert (second.state, second.follows, second.requested_by) == ("succeeded", first.id, MAINTAINER)
+    assert "-    for start in range(0, len(items) - size + 1, size):" in report, "the agent's edit"
+    assert "+# more" in report
+    assert "+by hand" not in report, "that was discarded"
+    assert keys(world) == ""
+    assert await asyncio.to_thread(come(world, command).end) == 255
+    jobs = await world.jobs()
+    await deliver_again(world, "/ptq release")
+    assert await world.jobs() == jobs
+    assert len([body for body in world.replies() if "Collecting the edits as" in body]) == 1
+    assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
+    async with world.playground.service.context.db.read() as connection:
+        events = [what for job in await world.jobs() for _, what in await job_rows.fetch_events(connection, job.id)]
+    assert f"released by @{COLLEAGUE}" in events
+    assert read_blob(world) not in "\n".join(events)
 
-async def test_who_may_not_open_pull_requests_holds_nothing(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True, agent=AGENT) as world:
+
+async def test_nobody_is_let_in_who_has_no_right_to_it_or_could_read_a_security_concern(tmp_path: Path) -> None:
+    agent = AGENT.replace("fix staged", "security concern")
+    async with open_world(tmp_path, agent=agent) as world:
+        give_key(world)
         await start(world)
         for login in (STRANGER, "helper"):
             give_key(world, login)
@@ -184,76 +174,7 @@ async def test_who_may_not_open_pull_requests_holds_nothing(tmp_path: Path) -> N
         await world.wait_for_reply("Thanks, @helper")
         assert await holds(world) == []
         assert (await world.wait_for_job("running")).cancel_requested_at is None
-        await world.comment("/ptq cancel")
-        await world.wait_for_report()
 
-
-async def test_what_cannot_be_is_said_and_changes_nothing(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True, agent=AGENT) as world:
-        await world.open_issue()
-        assert "No job has run on this issue" in await ask(world, "/ptq takeover", "no environment to take over")
-        assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
-        settings = load_settings(world.playground.config)
-        await drain_machine(settings, "gpu-1")
-        await world.label()
-        await world.wait_for_job("queued")
-        assert "no SSH key on GitHub" in await ask(world, "/ptq takeover", "you have no SSH key on GitHub")
-        world.github.add_public_key(MAINTAINER, "ssh-dss AAAAB3NzaC1kc3MAAACBAJ old@home")
-        await ask(world, "/ptq takeover", "you have no SSH key on GitHub", count=2)
-        give_key(world)
-        assert "wait until its agent runs" in await ask(world, "/ptq takeover", "no environment yet")
-        assert await holds(world) == []
-        await world.comment("/ptq cancel")
-        await world.wait_for_report()
-
-
-async def test_where_a_machine_cannot_seal_jobs_its_operator_alone_lets_people_in(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=AGENT, python=write_interpreter(tmp_path)) as world:
-        give_key(world)
-        await start(world)
-        assert "only the operator" in await ask(world, "/ptq takeover", "its machine has no sandbox")
-        await world.comment("/ptq cancel")
-        await world.wait_for_report()
-        await ask(world, "/ptq takeover", "no machine of this repository has a sandbox")
-        assert (len(await world.jobs()), await holds(world)) == (1, [])
-
-
-async def test_the_operator_switches_it_off(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True, agent=AGENT, repository_toml="takeover = false") as world:
-        give_key(world)
-        await start(world)
-        await ask(world, "/ptq takeover", "Takeover is turned off for `octo/widgets`")
-        assert await holds(world) == []
-        await world.comment("/ptq cancel")
-        await world.wait_for_report()
-
-
-async def test_an_environment_that_cannot_be_made_anew_is_told_by_the_status(tmp_path: Path) -> None:
-    async with open_world(tmp_path, on_real_machine=True) as world:
-        give_key(world)
-        await world.open_issue()
-        await world.label()
-        await world.wait_for_report()
-        await world.playground.stop_service()
-        config = world.playground.config
-        config.write_text(
-            config.read_text().replace("import_names", 'setup = ["echo no such luck; false"]\nimport_names')
-        )
-        await world.playground.start_service()
-        await ask(world, "/ptq takeover", "The environment is being rebuilt")
-        await world.wait_for_job("failed")
-        await world.settle()
-        told = await ask(world, "/ptq status", "could not be rebuilt")
-        assert f"The environment for `{MAINTAINER}`" in told
-        assert "no such luck" in told
-        assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
-
-
-async def test_a_security_concern_lets_nobody_in_who_is_not_the_operator(tmp_path: Path) -> None:
-    agent = AGENT.replace("fix staged", "security concern")
-    async with open_world(tmp_path, on_real_machine=True, agent=agent) as world:
-        give_key(world)
-        await start(world)
         await ask(world, "/ptq takeover", "You can log in as soon as its report is posted")
         await world.wait_for_reply("review the result privately")
         await world.settle()
@@ -265,3 +186,62 @@ async def test_a_security_concern_lets_nobody_in_who_is_not_the_operator(tmp_pat
         await ask(world, "/ptq takeover", "Only the operator of this App can give access")
         assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
         assert len(await world.jobs()) == 1
+
+
+async def test_what_cannot_be_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
+        await world.open_issue()
+        assert "No job has run on this issue" in await ask(world, "/ptq takeover", "no environment to take over")
+        assert "Nobody holds an environment" in await ask(world, "/ptq release", "Nobody holds an environment")
+        config = world.playground.config
+        settings = load_settings(config)
+        await drain_machine(settings, "gpu-1")
+        await world.label()
+        await world.wait_for_job("queued")
+        assert "no SSH key on GitHub" in await ask(world, "/ptq takeover", "you have no SSH key on GitHub")
+        world.github.add_public_key(MAINTAINER, "ssh-dss AAAAB3NzaC1kc3MAAACBAJ old@home")
+        await ask(world, "/ptq takeover", "you have no SSH key on GitHub", count=2)
+        give_key(world)
+        assert "wait until its agent runs" in await ask(world, "/ptq takeover", "no environment yet")
+        assert await holds(world) == []
+        await resume_machine(settings, "gpu-1")
+        await world.wait_for_report()
+
+        # Its environment cannot be made anew, which the status tells.
+        head = world.playground.git_dir / "HEAD"
+        away = head.rename(tmp_path / "away")
+        await ask(world, "/ptq takeover", "The environment is being rebuilt")
+        await world.wait_for_job("failed")
+        await world.settle()
+        away.rename(head)
+        told = await ask(world, "/ptq status", "could not be rebuilt")
+        assert f"The environment for `{MAINTAINER}`" in told
+        assert "the repository could not be read" in told
+        await ask(world, "/ptq release", "Nobody holds an environment", count=2)
+
+        # The operator switches it off.
+        await world.playground.stop_service()
+        config.write_text(config.read_text() + "takeover = false\n")
+        await world.playground.start_service()
+        await ask(world, "/ptq takeover", "Takeover is turned off for `octo/widgets`")
+        assert await holds(world) == []
+
+
+async def test_where_jobs_cannot_be_sealed_no_strangers_script_runs_and_the_operator_alone_lets_people_in(
+    tmp_path: Path,
+) -> None:
+    """The repro that the agent hands in is run there, as the agent was."""
+    repro = "from widgets import chunked\nassert len(list(chunked([1, 2, 3], 2))) == 2\n"
+    go = tmp_path / SIGNS / "go"
+    wait = f"while not os.path.exists({str(go)!r}): time.sleep(0.05)\n"
+    agent = f"{WRITE_REPORT}(output / 'repro.py').write_text({repro!r})\n{FIX}print('at work', flush=True)\n{wait}"
+    async with open_world(tmp_path, agent=agent, python=write_interpreter(tmp_path), verify_runs=1) as world:
+        give_key(world)
+        await start(world)
+        assert "only the operator" in await ask(world, "/ptq takeover", "its machine has no sandbox")
+        go.touch()
+        report = await world.wait_for_report()
+        assert "the issue's repro**: **not verified**: it was not run: `the machine has no sandbox" in report
+        assert "- ✅ **the agent's repro**" in report
+        await ask(world, "/ptq takeover", "no machine of this repository has a sandbox")
+        assert (len(await world.jobs()), await holds(world)) == (1, [])

@@ -62,7 +62,9 @@ async def end(world: World) -> Job:
     return (await world.jobs())[0]
 
 
-async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own(world: World, key: Path) -> None:
+async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own_and_an_agent_goes_on_from_there(
+    world: World, key: Path
+) -> None:
     settings = load_settings(world.playground.config)
     command = find_way_in(await make(world, key))
     listed = await list_holds(settings)
@@ -80,14 +82,25 @@ async def test_what_was_edited_in_a_worktree_is_a_report_of_its_own(world: World
     assert "+by hand" in report
     assert "casey has edited files in this environment. No report was written." in report
     assert "octo/widgets,,casey,worktree,1,," in await read_costs(settings, None, None)
-    assert find_way_in(await make(world, key)), "its name is free again"
-    await release(settings, "try", drop=True)
-    assert (await end(world)).state == "succeeded"
-    assert len(await world.jobs()) == 3
 
+    # Its name is free again. An agent that cannot be started takes nothing away.
+    command = find_way_in(await make(world, key))
+    await asyncio.to_thread(work, world, command)
+    await give_task(settings, "try", "Go on.", Options(agent="gone"))
+    job = await world.wait_for_job("failed")
+    async with asyncio.timeout(20):
+        while "may be entered" not in await list_holds(settings):
+            await asyncio.sleep(0.1)
+    assert job.id in await list_holds(settings)
+    await asyncio.to_thread(work, world, command, "echo again >> HAND.md")
+    with pytest.raises(HoldRefused, match="an agent was at work here"):
+        await give_task(settings, "try", "Go on.", Options())
+    await release(settings, "try")
+    report = await read_report(settings, (await end(world)).id)
+    assert "+by hand\n+again" in report
+    assert await list_holds(settings) == "Nobody holds a job.\n"
 
-async def test_an_agent_goes_on_where_a_person_left_off(world: World, key: Path) -> None:
-    settings = load_settings(world.playground.config)
+    # An agent goes on where the person left off.
     await asyncio.to_thread(work, world, find_way_in(await make(world, key)))
     with pytest.raises(HoldRefused, match="unknown agent; available: script, gone"):
         await give_task(settings, "try", "go on", Options(agent="other"))
@@ -106,75 +119,37 @@ async def test_an_agent_goes_on_where_a_person_left_off(world: World, key: Path)
     assert await list_holds(settings) == "Nobody holds a job.\n"
 
 
-async def test_what_a_person_did_outlives_an_agent_that_cannot_be_started(world: World, key: Path) -> None:
+async def test_a_worktree_begins_at_any_ref_and_can_be_dropped_while_it_waits(world: World, key: Path) -> None:
     settings = load_settings(world.playground.config)
-    command = find_way_in(await make(world, key))
-    await asyncio.to_thread(work, world, command)
-    await give_task(settings, "try", "Go on.", Options(agent="gone"))
-    job = await world.wait_for_job("failed")
-    async with asyncio.timeout(20):
-        while "may be entered" not in await list_holds(settings):
-            await asyncio.sleep(0.1)
-    assert job.id in await list_holds(settings)
-    await asyncio.to_thread(work, world, command, "echo again >> HAND.md")
-    with pytest.raises(HoldRefused, match="an agent was at work here"):
-        await give_task(settings, "try", "Go on.", Options())
-    await release(settings, "try")
-    report = await read_report(settings, (await end(world)).id)
-    assert "+by hand\n+again" in report
-    assert await list_holds(settings) == "Nobody holds a job.\n"
-
-
-async def test_no_worktree_is_what_others_begin_from(world: World, key: Path) -> None:
-    world.git("branch", "topic")
-    newest = world.git("rev-parse", "HEAD").strip()
-    world.commit({"later.txt": "later\n"})
-    trunk = world.git("rev-parse", "HEAD").strip()
-    await make(world, key, ref="topic")
-    job = (await world.jobs())[0]
-    assert job.base_commit == newest
-    (base,) = Path(world.playground.folder, "machine", "workspace", "bases").glob("*/base.json")
-    assert json.loads(base.read_text())["commit"] == trunk
-    await release(load_settings(world.playground.config), "try", drop=True)
-    await world.settle()
-
-
-async def test_a_worktree_begins_at_any_ref(world: World, key: Path) -> None:
     old = world.git("rev-parse", "HEAD").strip()
     world.git("branch", "topic")
     world.commit({"later.txt": "later\n"})
-    await make(world, key, "newest")
+    trunk = world.git("rev-parse", "HEAD").strip()
     await make(world, make_key(Path(key.parent, "two")), "topic", "topic")
-    # Both slots are held: this one would wait for the others to be released.
-    await make(world, make_key(Path(key.parent, "three")), "commit", old, wait_s=0.0)
-    commits = {job.name: job.base_commit for job in await world.jobs()}
-    assert commits == {"newest": world.git("rev-parse", "HEAD").strip(), "topic": old, "commit": old}
-    skills = {job.name: job.skills for job in await world.jobs()}
-    assert skills["newest"] == ("graph-breaks", ".claude/skills")
-    assert skills["topic"] == skills["commit"] == ("graph-breaks",), "who knows whose text is there"
-    for name in ("newest", "topic", "commit"):
-        await release(load_settings(world.playground.config), name, drop=True)
-    await world.settle()
-
-
-async def test_a_worktree_that_waits_for_its_slot_can_be_dropped(world: World, key: Path, tmp_path: Path) -> None:
-    settings = load_settings(world.playground.config)
-    for name in ("one", "two"):
-        await make(world, make_key(tmp_path / name), name)
-    said = await make(world, key, "three", wait_s=0.0)
+    (base,) = Path(world.playground.folder, "machine", "workspace", "bases").glob("*/base.json")
+    assert json.loads(base.read_text())["commit"] == trunk, "no worktree is what others begin from"
+    await make(world, key, "newest")
+    # Both slots are held: this one waits for the others to be released.
+    said = await make(world, make_key(Path(key.parent, "three")), "commit", old, wait_s=0.0)
     assert "you can log in when its environment is ready" in said
     assert "ssh " not in said, "nobody knows the machine yet"
     with pytest.raises(HoldRefused, match="its environment is not ready yet"):
-        await release(settings, "three")
-    for name in ("three", "one", "two"):
+        await release(settings, "commit")
+    commits = {job.name: job.base_commit for job in await world.jobs()}
+    assert commits == {"newest": trunk, "topic": old, "commit": old}
+    skills = {job.name: job.skills for job in await world.jobs()}
+    assert skills["newest"] == ("graph-breaks", ".claude/skills")
+    assert skills["topic"] == skills["commit"] == ("graph-breaks",), "who knows whose text is there"
+    for name in ("commit", "newest", "topic"):
         await release(settings, name, drop=True)
     await world.settle()
+    assert {job.name: job.state for job in await world.jobs()} == {
+        **dict.fromkeys(("newest", "topic"), "succeeded"),
+        "commit": "cancelled",
+    }
     assert await list_holds(settings) == "Nobody holds a job.\n"
-    assert {job.name: job.state for job in await world.jobs()}["three"] == "cancelled"
 
-
-async def test_what_cannot_be_made_is_told_and_holds_nothing(world: World, key: Path) -> None:
-    settings = load_settings(world.playground.config)
+    # What cannot be made is told, and holds nothing.
     with pytest.raises(HoldRefused, match="the repository has no branch nowhere"):
         await make(world, key, ref="nowhere")
     await world.settle()
@@ -190,4 +165,4 @@ async def test_what_cannot_be_made_is_told_and_holds_nothing(world: World, key: 
             await make_worktree(
                 settings, name, key, repository=repository, machine=machine, ref=None, hours=1, by="casey"
             )
-    assert len(await world.jobs()) == 1
+    assert len(await world.jobs()) == 4

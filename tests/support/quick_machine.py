@@ -326,7 +326,7 @@ STAGES: Mapping[str, tuple[str, Work]] = {
 """The verbs that start a stage."""
 
 ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "inventory": lambda _request: {"gpus": [], "free_bytes": 10**12, "total_bytes": 10**12},
+    "inventory": lambda _request: {"gpus": [], "sealed": True, "free_bytes": 10**12, "total_bytes": 10**12},
     "clean": _clean,
 }
 """The verbs that answer in another way than on a real machine."""
