@@ -67,23 +67,40 @@ def scan(world: World, job_id: str) -> None:
 
 
 async def test_a_private_repository_comes_to_its_machine_without_a_token_of_githubs(tmp_path: Path) -> None:
-    async with open_private(tmp_path, FETCHES + WAIT + FIX) as world:
+    """Also over two restarts: in the middle of its fetch, and while its agent is about to fetch."""
+    async with open_private(tmp_path, WAIT + FETCHES + FIX) as world:
+        git_http = world.github.git_http
+        world.commit({"large.txt": secrets.token_hex(2_000_000)})
+        git_http.pause_s = 60.0
         await world.label()
-        job = await world.wait_for_job("running")
-        await world.wait_for_log(job.id, b"waiting")
+        await world.wait(lambda: git_http.packs or None, "a fetch")
+        (job,) = await world.jobs()
         await asyncio.to_thread(scan, world, job.id)
-        log = (tmp_path / "var" / "spool" / f"{job.id}.agent.log").read_text()
+        await world.playground.stop_service()
+        git_http.pause_s = 0.0
+        await world.playground.start_service()
+
+        await world.wait_for_job("running")
+        await world.wait_for_log(job.id, b"waiting")
+        assert len(git_http.packs) > 1
+        await asyncio.to_thread(scan, world, job.id)
+        await world.playground.stop_service()
+        # What git asks from now on waits for the service.
         (tmp_path / "machine" / "workspace" / "jobs" / job.id / "files" / "output" / "go").touch()
+        await asyncio.sleep(0.5)
+        await world.playground.start_service()
+
         report = await world.wait_for_report()
         assert world.find_secrets() == []
-        planted, (pack, *_) = tmp_path / "machine" / "account" / "planted", world.github.git_http.packs
+        planted, (pack, *_) = tmp_path / "machine" / "account" / "planted", git_http.packs
         assert pack.token
         planted.write_bytes(b64encode(f"x-access-token:{pack.token.value}".encode()))
         assert world.find_secrets() == [str(planted)], "it would have been found"
+        log = await fetch_agent_log(world)
     assert f"GIT config {world.github.url}/{NAME}.git\n" in log, "a clone is known by its own address"
     assert "GIT fetch From http://127.0.0.1:" in log
     assert "-> FETCH_HEAD" in log
-    assert "GIT clone \nMISSING 5\nLAZY # widgets\n" in log, "what a partial clone lacks comes when it is needed"
+    assert "GIT clone \nMISSING 6\nLAZY # widgets\n" in log, "what a partial clone lacks comes when it is needed"
     assert "GIT push remote: ptq-bot: pushing is not possible by the gateway" in log
     assert "GIT ls-remote fatal: could not read Username" in log
     assert "fix staged" in report.lower()
@@ -118,52 +135,62 @@ async def fetch_agent_log(world: World) -> str:
         return (await job_rows.fetch_log(connection, job.id, "agent") or b"").decode()
 
 
-async def test_submodules_come_from_wherever_they_may(tmp_path: Path) -> None:
-    named = 'private_repositories = ["octo/parts"]'
-    shows = 'print(*sorted(os.listdir("parts") + os.listdir("docs")))\n'
-    async with open_private(tmp_path, shows + FIX, named) as world:
+SHOW_COMPANIONS = """
+companions = pathlib.Path(os.environ["PTQ_COMPANIONS_DIR"])
+print("COMPANIONS", *sorted(str(path.relative_to(companions)) for path in companions.glob("*/*/*.txt")))
+"""
+SHOW_SUBMODULES = 'print("SUBMODULES", *sorted(os.listdir("parts") + os.listdir("docs")))\n'
+ASKS = """
+address = [value for name, value in os.environ.items() if name.startswith("GIT_CONFIG_KEY") and "url." in value][0]
+gateway = address.removeprefix("url.").partition("octo/")[0]
+show("ls-remote", gateway + "octo/secrets")
+show("fetch", "origin", "main")
+"""
+
+
+async def test_submodules_and_companions_come_from_wherever_they_may(tmp_path: Path) -> None:
+    """Without a network the gateway is all that the agent reaches, and it gives no more than that."""
+    toml = 'private_repositories = ["octo/parts"]\nwith = ["octo/kit", "octo/tools"]\nnetwork = "none"'
+    table = '[repos."octo/kit"]\nagent = "script"\n'
+    agent = SHOW_SUBMODULES + SHOW_COMPANIONS + ASKS + FIX
+    async with open_private(tmp_path, agent, toml, table) as world:
         parts = add_repository(world, "octo/parts", {"part.txt": "one part\n"})
         # Its name begins as that of the job's own does, and it is none that the gateway gives.
         docs = add_repository(world, "octo/widgets-docs", {"doc.txt": "about\n"}, private=False)
-        add_submodules(world, parts=("../parts.git", parts), docs=(f"{world.github.url}/octo/widgets-docs", docs))
+        kit = add_repository(world, "octo/kit", {"kit.txt": "one kit\n"})
+        tools = add_repository(world, "octo/tools", {"tool.txt": "one tool\n"}, private=False)
+        submodules = {"parts": ("../parts.git", parts), "docs": (f"{world.github.url}/octo/widgets-docs", docs)}
+        add_submodules(world, **submodules)
         await world.label()
-        await world.wait_for_report()
-        assert "doc.txt part.txt" in await fetch_agent_log(world)
-        for pack in world.github.git_http.packs:
-            assert (pack.token is None) == (pack.repository == "octo/widgets-docs")
+        report = await world.wait_for_report()
+        assert f"octo/kit `{kit[:10]}`, octo/tools `{tools[:10]}`" in report
+        log = await fetch_agent_log(world)
+        assert "SUBMODULES .git .git doc.txt part.txt\n" in log
+        assert "COMPANIONS octo/kit/kit.txt octo/tools/tool.txt\n" in log
+        assert "remote: ptq-bot: octo/secrets is not among the repositories that this job may fetch" in log
+        assert '`private_repositories` of [repos."octo/widgets"]' in log
+        assert "-> FETCH_HEAD" in log
+        packs = world.github.git_http.packs
+        assert {pack.repository for pack in packs if pack.token} == {NAME, "octo/parts", "octo/kit"}
+        for pack in packs:
+            assert (pack.token is None) == (pack.repository in ("octo/widgets-docs", "octo/tools"))
             if pack.token:
                 assert pack.token.permissions == {"metadata": "read", "contents": "read"}
                 assert len(pack.token.repository_ids or ()) == 1
+        assert world.find_secrets() == []
 
-
-async def test_a_private_submodule_that_nobody_named_is_refused_with_words_that_help(tmp_path: Path) -> None:
-    async with open_private(tmp_path, FIX) as world:
-        parts = add_repository(world, "octo/parts", {"part.txt": "one part\n"})
-        add_submodules(world, parts=(f"{world.github.url}/octo/parts.git", parts))
-        await world.label()
-        report = await world.wait_for_report()
+        # A private submodule that nobody has named is refused, with words that help.
+        secret = add_repository(world, "octo/secrets", {"secret.txt": "a secret\n"})
+        add_submodules(world, **submodules, other=(f"{world.github.url}/octo/secrets.git", secret))
+        await world.comment("/ptq fix --fresh")
+        report = await world.wait_for_report(2)
         assert "the submodules could not be fetched" in report
         assert "private_repositories" in report.replace("\\", "")
-
-
-SHOW_COMPANION = "print(*os.listdir(os.environ['PTQ_COMPANIONS_DIR'] + '/octo/parts'))\n"
-
-
-async def test_a_private_companion_that_has_a_table_comes_as_the_repository_does(tmp_path: Path) -> None:
-    companions, table = 'with = ["octo/parts", "octo/tools"]', '[repos."octo/parts"]\nagent = "script"\n'
-    async with open_private(tmp_path, SHOW_COMPANION + FIX, companions, table) as world:
-        parts = add_repository(world, "octo/parts", {"part.txt": "one part\n"})
-        tools = add_repository(world, "octo/tools", {"tool.txt": "one tool\n"}, private=False)
-        await world.label()
-        report = await world.wait_for_report()
-        assert f"octo/parts `{parts[:10]}`, octo/tools `{tools[:10]}`" in report
-        assert "part.txt\n" in await fetch_agent_log(world)
-        assert {pack.repository for pack in world.github.git_http.packs if pack.token} == {NAME, "octo/parts"}
-        assert world.find_secrets() == []
+        assert "octo/secrets" not in {pack.repository for pack in packs}
 
 
 async def test_jobs_of_a_public_repository_get_only_public_companions_and_without_any_login(tmp_path: Path) -> None:
-    script, companion = WRITE_REPORT + SHOW_COMPANION, 'with = ["octo/parts"]'
+    script, companion = WRITE_REPORT + SHOW_COMPANIONS, 'with = ["octo/parts"]'
     async with open_world(tmp_path, agent=script, repository_toml=companion, on_real_machine=True) as world:
         parts = add_repository(world, "octo/parts", {"part.txt": "one part\n"}, private=False)
         await world.open_issue()
@@ -173,7 +200,7 @@ async def test_jobs_of_a_public_repository_get_only_public_companions_and_withou
         assert f"octo/parts `{parts[:10]}`" in report
         assert ("octo/parts", parts) in job.facts
         assert "`octo/parts` in `$PTQ_COMPANIONS_DIR/octo/parts`" in job.prompt
-        assert "part.txt\n" in await fetch_agent_log(world)
+        assert "COMPANIONS octo/parts/part.txt\n" in await fetch_agent_log(world)
         world.github.set_private("octo/parts", True)
         await world.comment("/ptq retry")
         report = await world.wait_for_report(2)
@@ -181,51 +208,3 @@ async def test_jobs_of_a_public_repository_get_only_public_companions_and_withou
         assert "Jobs of a public repository get public repositories only." in report
         assert (await world.jobs())[0].started_at is None
         assert [pack.token for pack in world.github.git_http.packs if pack.repository == "octo/parts"] == [None]
-
-
-ASKS = """
-address = [value for name, value in os.environ.items() if name.startswith("GIT_CONFIG_KEY") and "url." in value][0]
-gateway = address.removeprefix("url.").partition("octo/")[0]
-show("ls-remote", gateway + "octo/secrets")
-show("fetch", "origin", "main")
-"""
-
-
-async def test_without_a_network_the_gateway_is_all_that_an_agent_reaches(tmp_path: Path) -> None:
-    async with open_private(tmp_path, ASKS + FIX, 'network = "none"') as world:
-        await world.label()
-        await world.wait_for_report()
-        log = await fetch_agent_log(world)
-        assert "remote: ptq-bot: octo/secrets is not among the repositories that this job may fetch" in log
-        assert '`private_repositories` of [repos."octo/widgets"]' in log
-        assert "-> FETCH_HEAD" in log
-
-
-async def test_after_a_restart_the_way_is_there_again(tmp_path: Path) -> None:
-    async with open_private(tmp_path, WAIT + 'show("fetch", "origin", "main")\n' + FIX) as world:
-        await world.label()
-        job = await world.wait_for_job("running")
-        await world.wait_for_log(job.id, b"waiting")
-        await world.playground.stop_service()
-        # What git asks from now on waits for the service.
-        (tmp_path / "machine" / "workspace" / "jobs" / job.id / "files" / "output" / "go").touch()
-        await asyncio.sleep(0.5)
-        await world.playground.start_service()
-        await world.wait_for_report()
-        assert "-> FETCH_HEAD" in await fetch_agent_log(world)
-
-
-async def test_a_preparation_outlives_a_restart_in_the_middle_of_its_fetch(tmp_path: Path) -> None:
-    async with open_private(tmp_path, FIX) as world:
-        git_http = world.github.git_http
-        world.commit({"large.txt": secrets.token_hex(2_000_000)})
-        git_http.pause_s = 60.0
-        await world.label()
-        await world.wait(lambda: git_http.packs or None, "a fetch")
-        (job,) = await world.jobs()
-        await asyncio.to_thread(scan, world, job.id)
-        await world.playground.stop_service()
-        git_http.pause_s = 0.0
-        await world.playground.start_service()
-        assert "fix staged" in (await world.wait_for_report()).lower()
-        assert len(git_http.packs) > 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -20,18 +19,6 @@ pathlib.Path('attempt.txt').write_text(os.environ['PTQ_JOB_ID'] + '\\n')
 SECOND_NOTE = "The second attempt says in a file which one it was, and I want that there for the release notes."
 
 
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """A pull request that is open."""
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX + DIFFERENTLY) as world:
-        await world.open_issue()
-        await world.label()
-        await world.wait_for_report()
-        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        await world.wait_for_pull()
-        yield world
-
-
 async def attempt(world: World) -> str:
     """Another attempt; each makes another diff. Its job's id."""
     await world.comment("/ptq fix")
@@ -41,8 +28,9 @@ async def attempt(world: World) -> str:
 
 async def approve_again(world: World, title: str = "") -> Pull:
     (pull,) = world.pulls()
+    count = sum("now has this diff" in reply for reply in world.replies())
     await world.comment(f"/ptq pr {world.digest()}{title}\n\n{SECOND_NOTE}")
-    await world.wait_for_reply(f"Pull request #{pull.number} now has this diff")
+    await world.wait_for_reply(f"Pull request #{pull.number} now has this diff", count + 1)
     await world.settle()
     assert world.pulls() == [pull]
     return pull
@@ -53,93 +41,92 @@ def show(world: World, pull: Pull) -> str:
     return world.git("diff", f"main...{pull.head_sha}")
 
 
-async def test_a_note_on_another_attempt_brings_it_into_the_open_pull_request_by_a_commit_on_top(world: World) -> None:
-    (pull,) = world.pulls()
-    before, title, shown = pull.head_sha, pull.title, show(world, pull)
-    first, second = (await world.jobs())[0].id, await attempt(world)
-    assert f"pull request #{pull.number} keeps its title)" in world.reports()[-1]
-    await approve_again(world)
-    assert world.git("log", "-1", "--format=%P", pull.head_sha).split() == [before]
-    lines, lines_before = (set(text.splitlines()) for text in (show(world, pull), shown))
-    assert {f"+{second}", f"+{first}"} <= lines ^ lines_before
-    assert f"+{first}" not in lines
-    assert pull.body.startswith(f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
-    assert NOTE not in pull.body
-    assert f"digest `{world.digest()}`" in pull.body
-    assert pull.title == title
-
-
-async def test_an_attempt_from_a_newer_commit_brings_that_commit_along_and_shows_only_its_own_change(
-    world: World,
+async def test_notes_on_further_attempts_bring_them_into_the_open_pull_request_by_commits_on_top(
+    tmp_path: Path,
 ) -> None:
-    (pull,) = world.pulls()
-    before = pull.head_sha
-    world.commit({"news.txt": "something else\n"})
-    newer = world.git("rev-parse", "main").strip()
-    second = await attempt(world)
-    await approve_again(world)
-    assert world.git("log", "-1", "--format=%P", pull.head_sha).split() == [before, newer]
-    assert f"+{second}" in show(world, pull)
-    assert "news.txt" not in show(world, pull)
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX + DIFFERENTLY) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        pull = await world.wait_for_pull()
+        before, title, shown = pull.head_sha, pull.title, show(world, pull)
+        first, second = (await world.jobs())[0].id, await attempt(world)
+        assert f"pull request #{pull.number} keeps its title)" in world.reports()[-1]
+        await approve_again(world)
+        assert world.git("log", "-1", "--format=%P", pull.head_sha).split() == [before]
+        lines, lines_before = (set(text.splitlines()) for text in (show(world, pull), shown))
+        assert {f"+{second}", f"+{first}"} <= lines ^ lines_before
+        assert f"+{first}" not in lines
+        assert pull.body.startswith(f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
+        assert NOTE not in pull.body
+        assert f"digest `{world.digest()}`" in pull.body
+        assert pull.title == title
+
+        # An attempt from a newer commit brings that commit along and shows only its own change. A title that the note
+        # gives replaces the one that stands.
+        before = pull.head_sha
+        world.commit({"news.txt": "something else\n"})
+        newer = world.git("rev-parse", "main").strip()
+        third = await attempt(world)
+        await approve_again(world, title=" --title 'Better words'")
+        assert world.git("log", "-1", "--format=%P", pull.head_sha).split() == [before, newer]
+        assert f"+{third}" in show(world, pull)
+        assert "news.txt" not in show(world, pull)
+        assert pull.title == "Better words"
 
 
-async def test_what_people_wrote_on_the_pull_request_stays(world: World) -> None:
-    (pull,) = world.pulls()
-    body = pull.body.replace(NOTE, f"{NOTE}\r\n\r\nPlease wait for the release.")
-    await world.github.edit_issue(NAME, pull.number, by="maintainer", title="My own words", body=body)
-    await attempt(world)
-    await approve_again(world)
-    assert pull.title == "My own words"
-    assert pull.body.startswith(
-        f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\nPlease wait for the release.\n\n<!-- ptq:pull="
-    )
-    assert pull.body.count("<!-- ptq:pull=") == pull.body.count("Fixes #1") == 1
-
-
-async def test_an_update_drops_the_earlier_body_if_its_hidden_line_was_deleted(world: World) -> None:
-    (pull,) = world.pulls()
-    first = world.digest()
-    body = pull.body.replace(f"<!-- ptq:pull={(await world.jobs())[0].id} -->", "Please wait.")
-    await world.github.edit_issue(NAME, pull.number, by="maintainer", title=pull.title, body=body)
-    second = await attempt(world)
-    await approve_again(world)
-    await world.wait_for_reply("ptq-bot's hidden marker was missing from the description")
-    assert pull.body.startswith(f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\n<!-- ptq:pull={second} -->")
-    assert f"digest `{first}`" not in pull.body
-
-
-async def test_a_title_that_the_note_gives_replaces_the_one_that_stands(world: World) -> None:
-    await attempt(world)
-    pull = await approve_again(world, title=" --title 'Better words'")
-    assert pull.title == "Better words"
-
-
-async def test_nothing_is_pushed_to_a_branch_that_somebody_else_has_pushed_to(world: World) -> None:
-    (pull,) = world.pulls()
-    identity = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
-    tree = f"{pull.head_sha}^{{tree}}"
-    theirs = world.git(*identity, "commit-tree", "-m", "mine", "-p", pull.head_sha, tree).strip()
-    world.git("update-ref", f"refs/heads/{pull.head}", theirs)
-    body = pull.body
-    await attempt(world)
-    note = f"/ptq pr {world.digest()}\n\n{SECOND_NOTE}"
-    await world.comment(note)
-    await world.wait_for_reply(f"somebody else has pushed to pull request #{pull.number}, so it was not changed")
-    assert world.git("rev-parse", pull.head).strip() == theirs
-    assert pull.body == body
-    await world.github.close_issue(NAME, pull.number, by="maintainer")
-    await world.comment(note)
-    await world.wait_for_reply("Draft pull request #", 2)
-    assert [one.state for one in world.pulls()] == ["closed", "open"]
-
-
-@pytest.mark.parametrize("what", ["branch", "pull request"])
-async def test_a_lost_answer_updates_once_all_the_same(world: World, what: str) -> None:
+async def be_updated_once(world: World, lost: str) -> Pull:
+    """Approve another attempt, of whose update GitHub's answer is lost."""
     (pull,) = world.pulls()
     before = pull.head_sha
     await attempt(world)
-    path = f"git/refs/heads/{pull.head}" if what == "branch" else f"pulls/{pull.number}"
-    world.github.faults.add("PATCH", f"/repos/{NAME}/{path}", "lose_answer")
+    world.github.faults.add("PATCH", f"/repos/{NAME}/{lost}", "lose_answer")
     await approve_again(world)
     assert world.git("rev-list", "--count", f"{before}..{pull.head_sha}").strip() == "1"
     assert pull.body.count(SECOND_NOTE) == 1
+    return pull
+
+
+async def test_an_update_comes_once_and_leaves_what_people_wrote_and_pushed(tmp_path: Path) -> None:
+    async with open_world(tmp_path, agent=WRITE_REPORT + FIX + DIFFERENTLY) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        pull = await world.wait_for_pull()
+        body = pull.body.replace(NOTE, f"{NOTE}\r\n\r\nPlease wait for the release.")
+        await world.github.edit_issue(NAME, pull.number, by="maintainer", title="My own words", body=body)
+        await be_updated_once(world, f"pulls/{pull.number}")
+        assert pull.title == "My own words"
+        assert pull.body.startswith(
+            f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\nPlease wait for the release.\n\n<!-- ptq:pull="
+        )
+        assert pull.body.count("<!-- ptq:pull=") == pull.body.count("Fixes #1") == 1
+
+        # If the hidden line was deleted, the earlier body is dropped.
+        earlier = world.digest()
+        body = pull.body.replace(f"<!-- ptq:pull={(await world.jobs())[0].id} -->", "Please wait.")
+        await world.github.edit_issue(NAME, pull.number, by="maintainer", title=pull.title, body=body)
+        await be_updated_once(world, f"git/refs/heads/{pull.head}")
+        await world.wait_for_reply("ptq-bot's hidden marker was missing from the description")
+        newest = (await world.jobs())[0].id
+        assert pull.body.startswith(f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\n<!-- ptq:pull={newest} -->")
+        assert f"digest `{earlier}`" not in pull.body
+
+        # Nothing is pushed to a branch that somebody else has pushed to.
+        identity = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org")
+        tree = f"{pull.head_sha}^{{tree}}"
+        theirs = world.git(*identity, "commit-tree", "-m", "mine", "-p", pull.head_sha, tree).strip()
+        world.git("update-ref", f"refs/heads/{pull.head}", theirs)
+        body = pull.body
+        await attempt(world)
+        note = f"/ptq pr {world.digest()}\n\n{SECOND_NOTE}"
+        await world.comment(note)
+        await world.wait_for_reply(f"somebody else has pushed to pull request #{pull.number}, so it was not changed")
+        assert world.git("rev-parse", pull.head).strip() == theirs
+        assert pull.body == body
+        await world.github.close_issue(NAME, pull.number, by="maintainer")
+        await world.comment(note)
+        await world.wait_for_reply("Draft pull request #", 2)
+        assert [one.state for one in world.pulls()] == ["closed", "open"]
