@@ -17,6 +17,7 @@ from tests.support.world import FIX, WRITE_REPORT, World, open_world
 pytestmark = pytest.mark.slow
 
 AGENT = WRITE_REPORT + "print('at work', flush=True)\nwhile not os.path.exists({go!r}): time.sleep(0.1)\n" + FIX
+UNFINISHED = b"POST /webhook HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n"
 
 
 async def begin(world: World, service: program.Running) -> None:
@@ -26,57 +27,37 @@ async def begin(world: World, service: program.Running) -> None:
     await wait_for_state(world, service, "running")
 
 
-def agent_that_waits_for(go: Path) -> str:
-    return AGENT.format(go=str(go))
-
-
-async def test_a_stop_leaves_the_agent_at_work_and_the_next_start_brings_its_report(tmp_path: Path) -> None:
+async def test_stops_leave_the_agent_at_work_and_machines_and_repositories_are_read_anew_meanwhile(
+    tmp_path: Path,
+) -> None:
     go = tmp_path / "go"
-    async with open_world(tmp_path, on_real_machine=True, agent=agent_that_waits_for(go)) as world:
+    async with open_world(tmp_path, on_real_machine=True, agent=AGENT.format(go=str(go))) as world:
         await world.playground.stop_service()
         async with serve(world) as service:
             await begin(world, service)
+            # A request that never ends keeps it from stopping by itself. A second signal ends it at once.
+            with socket.create_connection(("127.0.0.1", world.playground.service_port)) as slow:
+                slow.sendall(UNFINISHED)
+                assert b"100 Continue" in await asyncio.to_thread(slow.recv, 100), "it waits for the rest"
+                service.process.send_signal(signal.SIGTERM)
+                await asyncio.to_thread(service.wait_for, "service.stopping")
+                status, seconds = await asyncio.to_thread(service.stop, signal.SIGTERM)
+            assert status == -signal.SIGTERM
+            assert seconds < 30
+
+        async with serve(world) as service:
+            await wait_for_state(world, service, "running")
             status, seconds = await asyncio.to_thread(service.stop, signal.SIGTERM)
             assert status == 0
             assert seconds < 30
             assert program.find_processes(str(tmp_path / "machine")), "the agent goes on"
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", world.playground.service_port))
-        go.touch()
-        async with serve(world) as service:
-            await world.wait_for_reply("[report](http")
-        assert len(world.reports()) == 1
 
-
-async def test_a_second_signal_ends_it_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    async with open_world(tmp_path, on_real_machine=True, agent=agent_that_waits_for(go)) as world:
-        await world.playground.stop_service()
-        async with serve(world) as service:
-            await begin(world, service)
-            # A request that never ends keeps it from stopping by itself.
-            with socket.create_connection(("127.0.0.1", world.playground.service_port)) as slow:
-                slow.sendall(b"POST /webhook HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\n\r\n12345")
-                await asyncio.sleep(0.2)
-                service.process.send_signal(signal.SIGTERM)
-                await asyncio.to_thread(service.wait_for, "service.stopping")
-                status, seconds = await asyncio.to_thread(service.stop, signal.SIGTERM)
-            assert status == -signal.SIGTERM
-            assert seconds < 30
-        go.touch()
-        async with serve(world):
-            await world.wait_for_reply("[report](http")
-        assert len(world.reports()) == 1
-
-
-async def test_machines_and_repositories_are_read_anew_while_a_job_runs(tmp_path: Path) -> None:
-    go = tmp_path / "go"
-    async with open_world(tmp_path, on_real_machine=True, agent=agent_that_waits_for(go)) as world:
-        await world.playground.stop_service()
         config = world.playground.config
         as_it_was = config.read_text()
         async with serve(world) as service:
-            await begin(world, service)
+            await wait_for_state(world, service, "running")
             config.write_text(as_it_was.replace("slots = 2", "slots = 0"))
             service.process.send_signal(signal.SIGHUP)
             await asyncio.to_thread(service.wait_for, "config.not_reloaded")
@@ -86,6 +67,7 @@ async def test_machines_and_repositories_are_read_anew_while_a_job_runs(tmp_path
             await asyncio.to_thread(service.wait_for, "config.reloaded")
             go.touch()
             await world.wait_for_reply("[report](http")
+            assert len(world.reports()) == len(world.statuses()) == 1
             lines = [json.loads(line) for line in service.text().splitlines()]
             (refused,) = [line for line in lines if line["event"] == "config.not_reloaded"]
             (taken,) = [line for line in lines if line["event"] == "config.reloaded"]

@@ -27,9 +27,7 @@ async def test_a_stranger_gets_one_friendly_refusal_per_issue_and_no_job(tmp_pat
         await settle_without_a_job(world)
         assert len(world.replies()) == 1
 
-
-async def test_somebody_whom_github_does_not_know_there_has_no_permission(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
+        # Somebody whom GitHub does not know there has no permission.
         await world.open_issue()
         world.github.faults.add("GET", "/repos/octo/widgets/collaborators/*", 404, times=100)
         await world.comment("/ptq fix")
@@ -37,39 +35,20 @@ async def test_somebody_whom_github_does_not_know_there_has_no_permission(tmp_pa
         await settle_without_a_job(world)
 
 
-async def test_bots_are_ignored_without_a_word(tmp_path: Path) -> None:
+async def test_bots_foreign_labels_and_words_that_are_no_command_do_nothing(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
         world.github.add_user("other[bot]", type="Bot")
         world.github.set_permission("octo/widgets", "other[bot]", "write")
         await world.open_issue()
         await world.comment("/ptq fix", by="other[bot]")
         await world.label("ptq:fix", by="other[bot]")
-        await settle_without_a_job(world)
-        assert world.replies() == []
-
-
-@pytest.mark.parametrize(
-    "body", ["> /ptq fix", "```\n/ptq fix\n```", "- /ptq fix", "see `/ptq fix`", "/other fix", "hello"]
-)
-async def test_words_that_are_no_command_do_nothing(tmp_path: Path, body: str) -> None:
-    async with open_world(tmp_path) as world:
-        await world.open_issue()
-        await world.comment(body)
-        await settle_without_a_job(world)
-        assert world.replies() == []
-
-
-async def test_a_foreign_label_does_nothing(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        await world.open_issue()
         await world.label("bug")
+        for body in ("> /ptq fix", "```\n/ptq fix\n```", "- /ptq fix", "see `/ptq fix`", "/other fix", "hello"):
+            await world.comment(body)
         await settle_without_a_job(world)
         assert world.replies() == []
 
-
-async def test_a_typo_gets_a_suggestion_and_help_lists_every_command(tmp_path: Path) -> None:
-    async with open_world(tmp_path) as world:
-        await world.open_issue()
+        # A typo gets a suggestion, and help lists every command.
         await world.comment("/ptq diagnoze")
         assert "`/ptq diagnose`" in await world.wait_for_reply("Unknown command")
         await world.comment("/ptq help")
