@@ -63,22 +63,19 @@ def said(world: World, number: int) -> list[str]:
     return [*ours, *(reaction.content for reaction in issue.reactions)]
 
 
-async def test_a_command_beside_the_service_works_with_the_same_context(tmp_path: Path) -> None:
-    signed_in = '[dashboard]\nclient_id = "Iv1.0123456789abcdef"\nclient_secret = "made-up-secret"\npublic_logs = true'
-    async with (
-        open_world(tmp_path, agent=AGENT, more_toml=signed_in) as world,
-        open_context(load_settings(world.playground.config)) as ours,
-    ):
-        served = world.playground.service.context
-        for name in {field.name for field in fields(Context)} - {"github", "db", "now", "notify"}:
-            shown, expected = getattr(ours, name), getattr(served, name)
-            assert shown == (dict(expected) if isinstance(shown, dict) else expected), name
-        assert (ours.signs_in, ours.public_logs) == (True, True)
-
-
 async def test_a_backlog_gets_one_summary_and_its_threads_hear_nothing(world: World) -> None:
     first, second, third = await file(world, ISSUE_BODY, FINE, "No script.")
     (other,) = await file(world, ISSUE_BODY, label="new")
+
+    # A pause stops it, and it goes on afterwards.
+    settings = load_settings(world.playground.config)
+    await pause(settings, None)
+    summary = await run(world)
+    assert outcomes(summary)[:2] == [(number, "not begun") for number in (first, second)]
+    assert not summary.is_complete
+    assert "Nothing more begins: the operator of this App has paused new jobs; ptq-bot resume" in render_text(summary)
+    await resume(settings, None)
+
     lines: list[str] = []
     summary = await run(world, show=lines.append)
     assert outcomes(summary) == [
@@ -97,7 +94,7 @@ async def test_a_backlog_gets_one_summary_and_its_threads_hear_nothing(world: Wo
     jobs = {job.issue_number: job for job in await world.jobs()}
     assert {*jobs} == {first, second}
     assert jobs[first].started_at is None, "no agent was started"
-    report = await read_report(load_settings(world.playground.config), jobs[first].id)
+    report = await read_report(settings, jobs[first].id)
     assert "**the issue's repro**: fails 1/1" in report
     values = json.loads(render_json(summary))
     assert values["counts"] == {"still reproduces": 1, "does not reproduce": 1, "no script": 1}
@@ -137,9 +134,19 @@ async def test_a_dry_run_begins_nothing_and_says_what_would_be_looked_at(world: 
     await world.comment("/ptq cancel")
     await world.wait_for_report()
 
+    # A repository that allows no verify is not swept.
+    world.commit({".github/ptq.toml": 'presets = ["fix"]\n'})
+    with pytest.raises(Refused, match=r"the \.github/ptq\.toml of octo/widgets does not allow verify"):
+        await run(world)
+    world.commit({".github/ptq.toml": "presets = 3\n"})
+    with pytest.raises(Refused, match=r"invalid \.github/ptq\.toml: line 1"):
+        await run(world)
+    with pytest.raises(UnknownRepository, match="there is no repository 'octo/other'; configured: octo/widgets"):
+        await run(world, replace(WISH, repository="octo/other"))
 
-async def test_what_was_interrupted_goes_on_and_nothing_runs_twice(world: World) -> None:
-    numbers = await file(world, FINE, FINE)
+
+async def test_what_was_interrupted_goes_on_with_no_more_than_so_many_and_nothing_runs_twice(world: World) -> None:
+    numbers = await file(world, *[FINE] * 4)
     running = asyncio.create_task(run(world, replace(WISH, at_once=1)))
     first = await world.wait_for_job("preparing")
     running.cancel()
@@ -147,46 +154,38 @@ async def test_what_was_interrupted_goes_on_and_nothing_runs_twice(world: World)
         await running
     assert [job.id for job in await world.jobs()] == [first.id], "it is left under way"
     lines: list[str] = []
-    summary = await run(world, show=lines.append)
-    assert outcomes(summary) == [(number, "does not reproduce") for number in numbers]
-    assert len(lines) == 3
-    assert (await run(world)).rows == summary.rows, "once more, it is only shown"
-    assert len(await world.jobs()) == 2
-    anew = await run(world, replace(WISH, name="summer"), dry=True)
-    assert {row.outcome for row in anew.rows} == {"to be looked at"}, "another sweep looks anew"
-
-
-async def test_never_more_than_so_many_are_under_way(world: World) -> None:
-    await file(world, *[FINE] * 3)
-    running = asyncio.create_task(run(world, replace(WISH, at_once=2)))
+    running = asyncio.create_task(run(world, replace(WISH, at_once=2), show=lines.append))
     seen = set()
     while not running.done():
         seen.add(sum(job.active for job in await world.jobs()))
         await asyncio.sleep(0.05)
-    assert (await running).count() == {"does not reproduce": 3}
+    summary = await running
     assert max(seen) == 2
-
-
-async def test_a_pause_stops_it_and_it_goes_on_afterwards(world: World) -> None:
-    numbers = await file(world, ISSUE_BODY, ISSUE_BODY)
-    settings = load_settings(world.playground.config)
-    await pause(settings, None)
-    summary = await run(world)
-    assert outcomes(summary) == [(number, "not begun") for number in numbers]
-    assert not summary.is_complete
-    assert "Nothing more begins: the operator of this App has paused new jobs; ptq-bot resume" in render_text(summary)
-    await resume(settings, None)
-    assert (await run(world)).is_complete
+    assert outcomes(summary) == [(number, "does not reproduce") for number in numbers]
+    assert len(lines) == 5
+    assert (await run(world)).rows == summary.rows, "once more, it is only shown"
+    assert len(await world.jobs()) == 4
+    anew = await run(world, replace(WISH, name="summer"), dry=True)
+    assert {row.outcome for row in anew.rows} == {"to be looked at"}, "another sweep looks anew"
 
 
 async def test_a_cap_stops_it_and_says_when_it_is_free_again(tmp_path: Path) -> None:
     caps = "caps.repository_day.jobs = 1\n"
-    async with open_world(tmp_path, agent=AGENT, verify_runs=1, repository_toml=caps) as world:
+    signed_in = '[dashboard]\nclient_id = "Iv1.0123456789abcdef"\nclient_secret = "made-up-secret"\npublic_logs = true'
+    async with open_world(tmp_path, agent=AGENT, verify_runs=1, repository_toml=caps, more_toml=signed_in) as world:
         first, second = await file(world, ISSUE_BODY, ISSUE_BODY)
         summary = await run(world, replace(WISH, at_once=1))
         assert outcomes(summary) == [(first, "still reproduces"), (second, "not begun")]
         assert "the cap of 1 job for this repository today is used up. It resets at 00:00 UTC" in render_text(summary)
         assert said(world, second) == []
+
+        # A command beside the service works with the same context.
+        async with open_context(load_settings(world.playground.config)) as ours:
+            served = world.playground.service.context
+            for name in {field.name for field in fields(Context)} - {"github", "db", "now", "notify"}:
+                shown, expected = getattr(ours, name), getattr(served, name)
+                assert shown == (dict(expected) if isinstance(shown, dict) else expected), name
+            assert (ours.signs_in, ours.public_logs) == (True, True)
 
 
 async def test_whoever_asks_in_the_thread_comes_before_a_sweep_that_waits(world: World) -> None:
@@ -208,18 +207,6 @@ async def test_whoever_asks_in_the_thread_comes_before_a_sweep_that_waits(world:
         await world.wait_for_reply("Only one job at a time")
         await world.comment("/ptq cancel")
     assert (await running).count() == {"not verified": 3}
-
-
-async def test_a_repository_that_allows_no_verify_is_not_swept(world: World) -> None:
-    await file(world, ISSUE_BODY)
-    world.commit({".github/ptq.toml": 'presets = ["fix"]\n'})
-    with pytest.raises(Refused, match=r"the \.github/ptq\.toml of octo/widgets does not allow verify"):
-        await run(world)
-    world.commit({".github/ptq.toml": "presets = 3\n"})
-    with pytest.raises(Refused, match=r"invalid \.github/ptq\.toml: line 1"):
-        await run(world)
-    with pytest.raises(UnknownRepository, match="there is no repository 'octo/other'; configured: octo/widgets"):
-        await run(world, replace(WISH, repository="octo/other"))
 
 
 async def test_ctrl_c_says_how_to_go_on(world: World, tmp_path: Path) -> None:
