@@ -125,6 +125,8 @@ class Pull:
     base_branch: str | None = None
     """The branch that it goes to; None is the base branch of its job. A task may have begun on another one."""
     commit_sha: str | None = None
+    drops_edits: bool = False
+    """Whether the earlier body had text of people that could not be told from ours, and so is left out."""
     number: int | None = None
     url: str | None = None
     attempts: int = 0

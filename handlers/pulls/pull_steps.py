@@ -208,10 +208,13 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
     # Read as late as possible, because people may edit it at any time.
     written = (await context.github.fetch_pull_request(job.repository, number)).body
     edits = find_edits(written, (render_note(pull), render_note(earlier.pull)), context.secrets)
+    if edits is None and not pull.drops_edits:
+        # Stored before the body is replaced: if the answer is lost, the next attempt reads the new body.
+        pull = await change(context, pull, drops_edits=True)
     body = await _render_body(context, pull, approved, edits or "")
     title = approved.title if pull.title else None
     await context.github.update_pull_request(job.repository, number, body=body, title=title)
-    return Brought(earlier.request, updated=True, drops_edits=edits is None)
+    return Brought(earlier.request, updated=True, drops_edits=pull.drops_edits)
 
 
 async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list[str]:

@@ -371,6 +371,7 @@ pulls = Table(
     Column("branch", Text, nullable=False),
     Column("base_branch", Text),  # where it goes; NULL: the base branch of its job
     Column("commit_sha", String(64)),
+    Column("drops_edits", Boolean, nullable=False),  # text of people in the earlier body is left out
     Column("number", Integer),
     Column("url", Text),
     *retry_columns(),

@@ -76,12 +76,13 @@ async def test_notes_on_further_attempts_bring_them_into_the_open_pull_request_b
         assert pull.title == "Better words"
 
 
-async def be_updated_once(world: World, lost: str) -> Pull:
-    """Approve another attempt, of whose update GitHub's answer is lost."""
+async def be_updated_once(world: World, *lost: str) -> Pull:
+    """Approve another attempt; GitHub's answers about these parts of the update are lost."""
     (pull,) = world.pulls()
     before = pull.head_sha
     await attempt(world)
-    world.github.faults.add("PATCH", f"/repos/{NAME}/{lost}", "lose_answer")
+    for path in lost:
+        world.github.faults.add("PATCH", f"/repos/{NAME}/{path}", "lose_answer")
     await approve_again(world)
     assert world.git("rev-list", "--count", f"{before}..{pull.head_sha}").strip() == "1"
     assert pull.body.count(SECOND_NOTE) == 1
@@ -108,7 +109,7 @@ async def test_an_update_comes_once_and_leaves_what_people_wrote_and_pushed(tmp_
         earlier = world.digest()
         body = pull.body.replace(f"<!-- ptq:pull={(await world.jobs())[0].id} -->", "Please wait.")
         await world.github.edit_issue(NAME, pull.number, by="maintainer", title=pull.title, body=body)
-        await be_updated_once(world, f"git/refs/heads/{pull.head}")
+        await be_updated_once(world, f"git/refs/heads/{pull.head}", f"pulls/{pull.number}")
         await world.wait_for_reply("ptq-bot's hidden marker was missing from the description")
         newest = (await world.jobs())[0].id
         assert pull.body.startswith(f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\n<!-- ptq:pull={newest} -->")

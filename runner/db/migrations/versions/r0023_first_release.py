@@ -458,6 +458,7 @@ def upgrade() -> None:
         sa.Column("branch", sa.Text(), nullable=False),
         sa.Column("base_branch", sa.Text()),
         sa.Column("commit_sha", sa.String(64)),
+        sa.Column("drops_edits", sa.Boolean(), nullable=False),
         sa.Column("number", INTEGER),
         sa.Column("url", sa.Text()),
         sa.Column("attempts", INTEGER, nullable=False),
