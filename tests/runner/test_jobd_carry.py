@@ -12,7 +12,7 @@ import pytest
 from runner.jobd.environment.carry import HeldBack, find_held_back
 from runner.jobd.files import Failure
 from tests.support.jobd import Change, Jobd, Repository, make_repository
-from tests.support.plain_worktree import PlainWorktree, find_change_of
+from tests.support.plain_worktree import PlainWorktree, check_out, find_change_of
 
 pytestmark = pytest.mark.slow
 
@@ -131,14 +131,14 @@ def test_edits_of_every_kind_are_carried_over_and_those_that_are_held_back_are_l
 
 def test_what_an_attempt_changed_is_what_the_next_one_starts_with(repository: Repository) -> None:
     script = "mkdir x; mv a.txt x/a; chmod +x b.txt; rm -r dir; ln -s x dir; printf '\\377' > new"
-    first, later = find_change_of(repository, script), PlainWorktree(repository)
+    first, later = find_change_of(repository, script), check_out(repository)
     later.carry_over(first.result["changes"])
     assert later.collect().patch == first.patch
 
 
 def test_edits_are_taken_back_like_any_others(repository: Repository) -> None:
-    worktree = PlainWorktree(repository)
-    worktree.carry_over(EVERY_KIND)
+    worktree = check_out(repository)
+    assert worktree.carry_over(EVERY_KIND) == []
     worktree.run("rm -rf ./* ./-rf; git checkout -q -- .")
     assert worktree.collect().modes == {}
 
@@ -150,15 +150,18 @@ def test_nothing_is_written_through_a_link_of_the_repository(tmp_path: Path, rep
     (repository.folder / "link").symlink_to(outside)
     (repository.folder / "file").symlink_to(outside / "f")
     repository.commit()
-    worktree = PlainWorktree(repository)
-    worktree.carry_over([edit("link/f", b"x"), edit("link/new", b"x"), edit("file", b"x"), edit("link", None)])
+    worktree = check_out(repository)
+    assert (
+        worktree.carry_over([edit("link/f", b"x"), edit("link/new", b"x"), edit("file", b"x"), edit("link", None)])
+        == []
+    )
     assert [path.name for path in outside.iterdir()] == ["f"]
     assert (outside / "f").read_text() == "safe\n"
     assert worktree.collect().contents == {"link": None, "link/f": b"x", "link/new": b"x", "file": b"x"}
 
 
 def test_a_link_among_the_edits_is_not_followed_by_another(repository: Repository, tmp_path: Path) -> None:
-    PlainWorktree(repository).carry_over([edit("x", str(tmp_path).encode(), "120000"), edit("x/evil", b"x")])
+    assert check_out(repository).carry_over([edit("x", str(tmp_path).encode(), "120000"), edit("x/evil", b"x")]) == []
     assert not (tmp_path / "evil").exists()
 
 
@@ -168,8 +171,8 @@ def test_a_link_among_the_edits_is_not_followed_by_another(repository: Repositor
 @pytest.fixture
 def configured(tmp_path: Path) -> PlainWorktree:
     """A worktree with an edit, and edits to what configures agents are held back (`HELD`)."""
-    worktree = PlainWorktree(make_repository(tmp_path / "origin", CONFIGURED))
-    worktree.carry_over([edit("a.txt", b"one\n")])
+    worktree = check_out(make_repository(tmp_path / "origin", CONFIGURED))
+    assert worktree.carry_over([edit("a.txt", b"one\n")]) == []
     return worktree
 
 

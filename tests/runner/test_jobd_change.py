@@ -10,7 +10,7 @@ import pytest
 
 from runner.jobd.files import Failure
 from tests.support.jobd import Jobd, Repository, make_repository
-from tests.support.plain_worktree import PlainWorktree, find_change_of
+from tests.support.plain_worktree import check_out, find_change_of
 
 pytestmark = pytest.mark.slow
 
@@ -96,7 +96,7 @@ def test_an_agent_that_does_nothing_changes_nothing(repository: Repository) -> N
 
 
 def test_a_change_is_against_the_base_even_when_the_branch_has_moved_on(repository: Repository) -> None:
-    worktree = PlainWorktree(repository)
+    worktree = check_out(repository)
     repository.commit({"later.txt": "later\n"})
     worktree.run("echo x > new")
     assert worktree.collect().contents == {"new": b"x\n"}

@@ -18,8 +18,8 @@ from runner.jobd.files import Failure, require_worktree
 from runner.jobd.git import GitFolders, find_git_folders
 from runner.jobd.verbs.collect import read_texts
 from tests.support.jobd import Change, Jobd, Repository
-from tests.support.left import Left, do, leave_files
 from tests.support.made_base import MadeBase, copy
+from tests.support.plain_worktree import PlainWorktree, check_out_files, run_script
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ PLACE = '"${PTQ_WORKTREE%/*}"'
 
 def prepare_and_do(jobd: Jobd, deed: str) -> None:
     assert jobd.prepare(ways=["slot"])["state"] == "done"
-    do(jobd.worktree, deed, jobd.job.environment())
+    run_script(jobd.worktree, deed, jobd.job.environment())
 
 
 def collect_after(jobd: Jobd, deed: str, **limits: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -40,22 +40,22 @@ def collect_after(jobd: Jobd, deed: str, **limits: Any) -> tuple[dict[str, Any],
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory, template: Repository, made_base: MadeBase) -> Left:
+def original(tmp_path_factory: pytest.TempPathFactory, template: Repository, made_base: MadeBase) -> PlainWorktree:
     """The worktree of a job of `template` on which no agent has worked."""
     folder = tmp_path_factory.mktemp("original")
     jobd = Jobd(folder, Repository(shutil.copytree(template.folder, folder / "origin")))
     made_base.lay_out(jobd)
     assert jobd.prepare(ways=["slot"])["state"] == "done"
-    return Left(find_git_folders(jobd.job), jobd.repository.git("rev-parse", "main"))
+    return PlainWorktree(find_git_folders(jobd.job), jobd.repository.git("rev-parse", "main"))
 
 
 @pytest.fixture
-def left(tmp_path: Path, original: Left) -> Left:
+def worktree(tmp_path: Path, original: PlainWorktree) -> PlainWorktree:
     """The same, to be changed."""
     folders = GitFolders(tmp_path / "worktree", original.folders.clone, tmp_path / "throwaways")
     copy(original.folders.worktree, folders.worktree)
     folders.throwaways.mkdir()
-    return Left(folders, original.base_commit)
+    return PlainWorktree(folders, original.base_commit)
 
 
 # The worktree
@@ -73,7 +73,7 @@ def test_a_worktree_that_is_gone_is_told_and_the_texts_are_there(jobd: Jobd) -> 
 @pytest.mark.parametrize("deed", ["true", "ln -s elsewhere worktree", "ln -s /etc worktree", "mkfifo worktree"])
 def test_what_stands_in_place_of_a_worktree_is_none(tmp_path: Path, deed: str) -> None:
     (tmp_path / "elsewhere").mkdir()
-    do(tmp_path, deed, os.environ)
+    run_script(tmp_path, deed, os.environ)
     with pytest.raises(Failure) as failure:
         require_worktree(tmp_path / "worktree")
     assert failure.value.name == "worktree_gone"
@@ -91,7 +91,7 @@ def test_a_lint_may_not_replace_the_worktree_either(jobd: Jobd) -> None:
 
 @pytest.mark.parametrize("deed", ["ln -s /etc/passwd report.md", "ln -s worklog.md report.md", "mkfifo report.md"])
 def test_a_report_that_is_no_plain_file_is_left_out_and_named(tmp_path: Path, deed: str) -> None:
-    do(tmp_path, f"echo log > worklog.md; {deed}", os.environ)
+    run_script(tmp_path, f"echo log > worklog.md; {deed}", os.environ)
     problems: list[str] = []
     assert read_texts(tmp_path, 100, problems) == {"report": "", "worklog": "log\n", "pr_title": "", "repro": ""}
     assert problems == ["report.md was left out: it is not a regular file"]
@@ -102,7 +102,7 @@ NO_OUTPUT = "the agent deleted the folder for its report, or put something else 
 
 @pytest.mark.parametrize("deed", ["true", "ln -s /etc output", "mkfifo output"])
 def test_what_stands_in_place_of_the_output_folder_has_no_texts(tmp_path: Path, deed: str) -> None:
-    do(tmp_path, deed, os.environ)
+    run_script(tmp_path, deed, os.environ)
     problems: list[str] = []
     assert {*read_texts(tmp_path / "output", 100, problems).values()} == {""}
     assert problems == [NO_OUTPUT]
@@ -156,33 +156,33 @@ def test_texts_and_contents_may_hold_any_bytes_and_be_closed_to_everybody(jobd: 
         ("for i in $(seq 60); do : > empty$i; done", "60 files are changed, and 50 are allowed"),
     ],
 )
-def test_a_change_that_is_too_large_is_told_at_once(left: Left, deed: str, names: str) -> None:
-    left.do(deed)
+def test_a_change_that_is_too_large_is_told_at_once(worktree: PlainWorktree, deed: str, names: str) -> None:
+    worktree.run(deed)
     begin = time.monotonic()
-    failure = left.find_failure()
+    failure = worktree.find_failure()
     assert time.monotonic() - begin < 10
     assert failure.name == "change_too_large"
     assert names in failure.message
 
 
 def test_files_that_only_grew_are_counted_by_what_they_hold_now(tmp_path: Path) -> None:
-    left = leave_files(tmp_path, dict.fromkeys(("a", "b"), "x" * 40000))
-    left.do("for x in a b; do head -c 60000 /dev/urandom > $x; done")
-    failure = left.find_failure()
+    worktree = check_out_files(tmp_path, dict.fromkeys(("a", "b"), "x" * 40000))
+    worktree.run("for x in a b; do head -c 60000 /dev/urandom > $x; done")
+    failure = worktree.find_failure()
     assert failure.name == "change_too_large"
     assert failure.message.endswith(" has 60000")
 
 
 def test_deleting_what_is_large_makes_a_diff_that_is_too_long(tmp_path: Path) -> None:
-    left = leave_files(tmp_path, {"large.txt": "".join(f"{number}\n" for number in range(100_000))})
-    left.do("rm large.txt")
-    failure = left.find_failure()
+    worktree = check_out_files(tmp_path, {"large.txt": "".join(f"{number}\n" for number in range(100_000))})
+    worktree.run("rm large.txt")
+    failure = worktree.find_failure()
     assert (failure.name, failure.message) == ("change_too_large", "the diff is larger than 410000 bytes")
 
 
-def test_a_gitignore_that_is_a_pipe_holds_nobody_up(left: Left) -> None:
-    left.do("mkfifo .gitignore")
-    assert left.find_failure(timeout_s=1).name == "timed_out"
+def test_a_gitignore_that_is_a_pipe_holds_nobody_up(worktree: PlainWorktree) -> None:
+    worktree.run("mkfifo .gitignore")
+    assert worktree.find_failure(timeout_s=1).name == "timed_out"
 
 
 # Git as a trap
@@ -254,9 +254,9 @@ def expect_a_whole_job(jobd: Jobd) -> None:
         "git replace -f HEAD $(git commit-tree -m evil $(git mktree < /dev/null))",
     ],
 )
-def test_whatever_an_agent_does_with_git_the_change_is_against_the_base(left: Left, deed: str) -> None:
-    left.do(f"printf 'one\\ntwo\\n' > a.txt; echo x > new; {deed}")
-    change = left.find_change()
+def test_whatever_an_agent_does_with_git_the_change_is_against_the_base(worktree: PlainWorktree, deed: str) -> None:
+    worktree.run(f"printf 'one\\ntwo\\n' > a.txt; echo x > new; {deed}")
+    change = worktree.collect()
     assert change.contents == {"a.txt": b"one\ntwo\n", "new": b"x\n"}
     assert "-three\n" in change.patch
 

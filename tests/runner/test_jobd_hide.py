@@ -9,7 +9,7 @@ import pytest
 from runner.jobd.environment.hide import bring_back, hide
 from runner.jobd.files import JobPaths
 from tests.support.jobd import Change, Jobd, Repository
-from tests.support.left import leave_files
+from tests.support.plain_worktree import check_out_files
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +34,14 @@ def test_hidden_files_are_not_there_for_the_agent_and_what_it_writes_there_is_it
 
 
 def test_nothing_is_brought_back_through_a_link(tmp_path: Path) -> None:
-    left = leave_files(tmp_path, FILES)
+    worktree = check_out_files(tmp_path, FILES)
     outside = tmp_path / "outside"
     outside.mkdir()
-    left.do(f"rm -r .pi sub; ln -s {outside} sub; ln -s {outside} .pi")
-    request = {"hidden": [".pi"], "base_commit": left.base_commit, "timeout_s": 20}
-    bring_back(left.folders, request)
+    worktree.run(f"rm -r .pi sub; ln -s {outside} sub; ln -s {outside} .pi")
+    request = {"hidden": [".pi"], "base_commit": worktree.base_commit, "timeout_s": 20}
+    bring_back(worktree.folders, request)
     assert list(outside.iterdir()) == []
-    found = left.find_change()
+    found = worktree.collect()
     assert found.modes["sub"] == found.modes[".pi"] == "120000"
     assert found.modes[".pi/settings.json"] is None
 

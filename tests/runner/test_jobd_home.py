@@ -15,7 +15,7 @@ from runner.jobd.environment.skills import MAX_SKILL_BYTES, list_files
 from runner.jobd.files import Failure, JobPaths
 from runner.jobd.git import open_throwaway
 from tests.support.jobd import Jobd, Repository, wait_until
-from tests.support.left import leave_files
+from tests.support.plain_worktree import check_out_files
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ def test_skills_are_the_base_commits_and_what_is_not_there_is_a_line_in_the_log(
 
 @pytest.mark.parametrize("base", ["", "0" * 40])
 def test_of_a_commit_that_nobody_has_there_are_no_files_of_skills(tmp_path: Path, base: str) -> None:
-    with open_throwaway(leave_files(tmp_path, {"skills/b/x": "x\n"}).folders, base, 20) as git:
+    with open_throwaway(check_out_files(tmp_path, {"skills/b/x": "x\n"}).folders, base, 20) as git:
         assert list_files(git, base, "skills/b") == []
 
 

@@ -12,7 +12,7 @@ import pytest
 from runner.jobd.files import Failure
 from tests.runner.test_jobd_carry import edit, finish
 from tests.support.jobd import Change, Jobd, Repository, make_repository
-from tests.support.left import Left, check_out
+from tests.support.plain_worktree import PlainWorktree, check_out
 
 pytestmark = pytest.mark.slow
 
@@ -29,10 +29,10 @@ def change_line(number: int, words: str, text: str = LINES) -> bytes:
     return text.replace(f"\n{number}\n", f"\n{words}\n").encode()
 
 
-def rebase(repository: Repository, changes: list[dict[str, Any]], begun_at: str) -> tuple[Left, list[str]]:
+def rebase(repository: Repository, changes: list[dict[str, Any]], begun_at: str) -> tuple[PlainWorktree, list[str]]:
     """The worktree of the newest commit, with edits that were made on another one, and the conflicts."""
-    left = check_out(repository, repository.folder.parent)
-    return left, left.carry_over(changes, begun_at)
+    worktree = check_out(repository)
+    return worktree, worktree.carry_over(changes, begun_at)
 
 
 def rebase_job(jobd: Jobd, changes: list[dict[str, Any]], begun_at: str, **request: Any) -> list[str]:
@@ -54,11 +54,11 @@ def test_edits_of_other_lines_and_files_come_together(repository: Repository) ->
     old = base(repository)
     repository.commit({"a.txt": change_line(30, "thirty"), "b.txt": "newer\n"})
     edits = [edit("a.txt", change_line(5, "five")), edit("new", b"new\n"), edit("dir/c.txt", None)]
-    left, conflicts = rebase(repository, edits, old)
+    worktree, conflicts = rebase(repository, edits, old)
     assert conflicts == []
     both = change_line(5, "five", change_line(30, "thirty").decode())
-    assert (left.folders.worktree / "b.txt").read_text() == "newer\n"
-    assert left.find_change().contents == {"a.txt": both, "new": b"new\n", "dir/c.txt": None}
+    assert (worktree.path / "b.txt").read_text() == "newer\n"
+    assert worktree.collect().contents == {"a.txt": both, "new": b"new\n", "dir/c.txt": None}
 
 
 def test_edits_of_the_same_lines_are_in_conflict_and_marked_with_both_sides(jobd: Jobd, repository: Repository) -> None:
@@ -75,10 +75,12 @@ def test_a_file_that_the_base_has_moved_is_edited_where_it_is_now(repository: Re
     old = base(repository)
     repository.git("mv", "dir", "deeper")
     repository.commit({"deeper/c.txt": change_line(30, "thirty")})
-    left, conflicts = rebase(repository, [edit("dir/c.txt", change_line(5, "five")), edit("dir/new", b"new\n")], old)
+    worktree, conflicts = rebase(
+        repository, [edit("dir/c.txt", change_line(5, "five")), edit("dir/new", b"new\n")], old
+    )
     assert conflicts == []
     both = change_line(5, "five", change_line(30, "thirty").decode())
-    assert left.find_change().contents == {"deeper/c.txt": both, "deeper/new": b"new\n"}
+    assert worktree.collect().contents == {"deeper/c.txt": both, "deeper/new": b"new\n"}
 
 
 def test_what_one_side_deletes_and_the_other_edits_stays_and_is_in_conflict(repository: Repository) -> None:
@@ -86,26 +88,26 @@ def test_what_one_side_deletes_and_the_other_edits_stays_and_is_in_conflict(repo
     repository.git("rm", "--quiet", "b.txt")
     repository.commit({"a.txt": change_line(30, "thirty")})
     edits = [edit("b.txt", b"bees\n"), edit("a.txt", None)]
-    left, conflicts = rebase(repository, edits, old)
+    worktree, conflicts = rebase(repository, edits, old)
     assert conflicts == ["a.txt", "b.txt"]
-    assert (left.folders.worktree / "a.txt").read_bytes() == change_line(30, "thirty")
-    assert left.find_change().contents == {"b.txt": b"bees\n"}
+    assert (worktree.path / "a.txt").read_bytes() == change_line(30, "thirty")
+    assert worktree.collect().contents == {"b.txt": b"bees\n"}
 
 
 def test_binary_files_that_both_sides_change_are_in_conflict(repository: Repository) -> None:
     old = base(repository)
     repository.commit({"bin": b"x\0w"})
-    left, conflicts = rebase(repository, [edit("bin", b"x\0z")], old)
+    worktree, conflicts = rebase(repository, [edit("bin", b"x\0z")], old)
     assert conflicts == ["bin"]
-    assert (left.folders.worktree / "bin").read_bytes() == b"x\0w"
+    assert (worktree.path / "bin").read_bytes() == b"x\0w"
 
 
 def test_a_mode_and_a_content_that_are_changed_apart_come_together(repository: Repository) -> None:
     old = base(repository)
     repository.commit({"tool": change_line(30, "thirty")})
-    left, conflicts = rebase(repository, [edit("tool", LINES.encode(), "100755", "100644")], old)
+    worktree, conflicts = rebase(repository, [edit("tool", LINES.encode(), "100755", "100644")], old)
     assert conflicts == []
-    change = left.find_change()
+    change = worktree.collect()
     assert (change.modes["tool"], change.contents["tool"]) == ("100755", change_line(30, "thirty"))
 
 
@@ -117,11 +119,11 @@ def test_links_are_carried_over_and_two_targets_are_in_conflict(repository: Repo
     (repository.folder / "link").symlink_to(tmp_path)
     repository.commit()
     edits = [edit("link", b"b.txt", "120000", "120000"), edit("same", b"b.txt", "120000", "120000")]
-    left, conflicts = rebase(repository, [*edits, edit("link2", str(tmp_path).encode(), "120000")], old)
+    worktree, conflicts = rebase(repository, [*edits, edit("link2", str(tmp_path).encode(), "120000")], old)
     assert conflicts == ["link"]
-    assert (left.folders.worktree / "same").readlink() == Path("b.txt")
-    assert left.find_change().contents["link2"] == str(tmp_path).encode()
-    assert {path.name for path in tmp_path.iterdir()} == {"origin", "worktree", "throwaways"}
+    assert (worktree.path / "same").readlink() == Path("b.txt")
+    assert worktree.collect().contents["link2"] == str(tmp_path).encode()
+    assert {path.name for path in tmp_path.iterdir()} == {"origin", "plain-0"}
 
 
 def test_nothing_is_written_through_a_link_that_a_renamed_folder_takes_with_it(
@@ -141,24 +143,24 @@ def test_nothing_is_written_through_a_link_that_a_renamed_folder_takes_with_it(
 def test_a_file_and_a_folder_in_one_place_lie_beside_each_other(repository: Repository) -> None:
     old = base(repository)
     repository.commit({"place/inside": "inside\n"})
-    left, conflicts = rebase(repository, [edit("place", b"a file\n")], old)
+    worktree, conflicts = rebase(repository, [edit("place", b"a file\n")], old)
     assert "place~change" in conflicts
-    assert left.find_change().contents == {"place~change": b"a file\n"}
+    assert worktree.collect().contents == {"place~change": b"a file\n"}
 
 
 def test_what_the_base_has_already_leaves_nothing(repository: Repository) -> None:
     old = base(repository)
     repository.commit({"a.txt": change_line(5, "five"), "new": "new\n"})
     edits = [edit("a.txt", change_line(5, "five")), edit("new", b"new\n")]
-    left, conflicts = rebase(repository, edits, old)
+    worktree, conflicts = rebase(repository, edits, old)
     assert conflicts == []
-    assert left.find_change().contents == {}
+    assert worktree.collect().contents == {}
 
 
 def test_the_same_base_leaves_the_edits_as_they_are(repository: Repository) -> None:
-    left, conflicts = rebase(repository, [edit("a.txt", b"<<<<<<< onto\n")], base(repository))
+    worktree, conflicts = rebase(repository, [edit("a.txt", b"<<<<<<< onto\n")], base(repository))
     assert conflicts == []
-    assert left.find_change().contents == {"a.txt": b"<<<<<<< onto\n"}
+    assert worktree.collect().contents == {"a.txt": b"<<<<<<< onto\n"}
 
 
 def test_a_base_that_was_pushed_over_by_force_is_fetched_as_long_as_it_is_there(
@@ -214,11 +216,11 @@ def test_files_that_git_converts_are_merged_as_git_has_them(tmp_path: Path) -> N
     repository = make_repository(tmp_path / "origin", files)
     old = base(repository)
     repository.commit({"run.bat": change_line(30, "thirty").decode().replace("\n", "\r\n")})
-    left, conflicts = rebase(repository, [edit("run.bat", change_line(5, "five"))], old)
+    worktree, conflicts = rebase(repository, [edit("run.bat", change_line(5, "five"))], old)
     assert conflicts == []
     both = change_line(5, "five", change_line(30, "thirty").decode())
-    assert (left.folders.worktree / "run.bat").read_bytes() == both.replace(b"\n", b"\r\n")
-    assert left.find_change().contents == {"run.bat": both}
+    assert (worktree.path / "run.bat").read_bytes() == both.replace(b"\n", b"\r\n")
+    assert worktree.collect().contents == {"run.bat": both}
 
 
 def test_what_is_held_back_comes_back_only_where_the_new_base_has_not_changed_it(

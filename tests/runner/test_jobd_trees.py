@@ -16,7 +16,7 @@ from runner.jobd.files import Failure
 from runner.jobd.safe_paths import MAX_HELD, give_access, walk
 from tests.support.changed_program import set_constant
 from tests.support.jobd import Jobd, wait_until
-from tests.support.left import leave_files
+from tests.support.plain_worktree import check_out_files
 
 pytestmark = pytest.mark.slow
 
@@ -219,9 +219,9 @@ def test_hidden_configuration_is_removed_from_a_closed_tree_of_any_depth(jobd: J
 
 
 def test_a_sparse_file_that_git_reads_completely_takes_no_memory(tmp_path: Path) -> None:
-    left = leave_files(tmp_path, {"a": "a"})
-    left.do("mkdir new; truncate -s 5G new/.gitignore; echo x > new/x")
-    failure = left.find_failure(timeout_s=60)
+    worktree = check_out_files(tmp_path, {"a": "a"})
+    worktree.run("mkdir new; truncate -s 5G new/.gitignore; echo x > new/x")
+    failure = worktree.find_failure(timeout_s=60)
     assert failure.name == "git_failed"
     assert "Out of memory" in failure.message
 

@@ -5,53 +5,80 @@ For what git makes of files. What a sandbox, a base or the modes of files change
 
 from __future__ import annotations
 
+import os
 import subprocess
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from runner.jobd.environment.carry import Change as Edit
 from runner.jobd.environment.carry import HeldBack, apply_edits
+from runner.jobd.files import Failure
 from runner.jobd.git import GitFolders
 from runner.jobd.verbs.collect import find_change, restore
-from tests.support.jobd import COLLECT, GIT, Change, Repository
+from tests.support.jobd import COLLECT, GIT, Change, Repository, make_repository
 
 TIMEOUT_S = 20
+IDENTITY = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+
+
+def run_script(folder: Path, script: str, env: Mapping[str, str]) -> str:
+    """What a script says that works in a folder, as an agent may."""
+    command = ["/bin/sh", "-ec", script]
+    ran = subprocess.run(command, cwd=folder, env={**env, **IDENTITY}, check=True, stdout=subprocess.PIPE, text=True)
+    return ran.stdout
 
 
 class PlainWorktree:
-    """The newest commit of a repository, checked out."""
+    """A worktree, its repository, and a folder for git."""
 
-    def __init__(self, repository: Repository) -> None:
-        place = Path(tempfile.mkdtemp(prefix="plain-", dir=repository.folder.parent))
-        self.base_commit = repository.git("rev-parse", "main")
-        self.path = place / "worktree"
-        self._folders = GitFolders(self.path, repository.folder / ".git", place / "git")
-        self._folders.throwaways.mkdir()
-        subprocess.run([*GIT, "clone", "--quiet", "--shared", repository.folder, self.path], check=True)
+    def __init__(self, folders: GitFolders, base_commit: str) -> None:
+        self.folders, self.base_commit = folders, base_commit
+        self.path = folders.worktree
 
     def run(self, script: str) -> str:
         """What a script says that works there."""
-        ran = subprocess.run(["/bin/sh", "-ec", script], cwd=self.path, check=True, stdout=subprocess.PIPE, text=True)
-        return ran.stdout
+        return run_script(self.path, script, {"PATH": os.environ["PATH"], "HOME": str(self.path.parent)})
 
-    def carry_over(self, edits: Sequence[Edit]) -> None:
-        """Have an earlier attempt's edits there."""
-        assert apply_edits(self._folders, self.base_commit, edits, TIMEOUT_S) == []
+    def carry_over(self, edits: Sequence[Edit], begun_at: str = "") -> list[str]:
+        """Apply an earlier attempt's edits. Returns the paths in conflict."""
+        return apply_edits(self.folders, self.base_commit, edits, TIMEOUT_S, begun_at)
 
     def collect(self, held_back: Sequence[Edit] = (), problems: list[str] | None = None, **changes: Any) -> Change:
         """What is collected. Raises `Failure`; what is to be said of it is in `problems` then."""
         problems = [] if problems is None else problems
         request = {**COLLECT, "base_commit": self.base_commit, "left": [], **changes}
-        restore(self._folders, request, HeldBack(held_back, ""), problems, time.monotonic() + TIMEOUT_S)
-        found = find_change(self._folders, request, problems, TIMEOUT_S)
+        restore(self.folders, request, HeldBack(held_back, ""), problems, time.monotonic() + TIMEOUT_S)
+        found = find_change(self.folders, request, problems, TIMEOUT_S)
         return Change({**found, "problems": problems})
+
+    def find_failure(self, **changes: Any) -> Failure:
+        """Why nothing is collected."""
+        with pytest.raises(Failure) as failure:
+            self.collect(**changes)
+        return failure.value
+
+
+def check_out(repository: Repository) -> PlainWorktree:
+    """A worktree of a repository's newest commit, in a folder beside the repository."""
+    parent = repository.folder.parent
+    place = parent / f"plain-{len([*parent.glob('plain-*')])}"
+    folders = GitFolders(place / "worktree", repository.folder / ".git", place / "git")
+    folders.throwaways.mkdir(parents=True)
+    subprocess.run([*GIT, "clone", "--quiet", "--shared", repository.folder, folders.worktree], check=True)
+    return PlainWorktree(folders, repository.git("rev-parse", "main"))
+
+
+def check_out_files(folder: Path, files: Mapping[str, str]) -> PlainWorktree:
+    """A worktree of a repository with these files."""
+    return check_out(make_repository(folder / "clone", files))
 
 
 def find_change_of(repository: Repository, script: str, **changes: Any) -> Change:
     """What is collected after a script."""
-    worktree = PlainWorktree(repository)
+    worktree = check_out(repository)
     worktree.run(script)
     return worktree.collect(**changes)
