@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -112,15 +113,15 @@ class Git:
         if time.monotonic() > self._deadline:
             raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change")
         with tempfile.TemporaryFile(dir=self.folder) as output, tempfile.TemporaryFile(dir=self.folder) as messages:
-            with bounds_of_children(limit):
-                process = subprocess.Popen(
-                    [*GIT, *words],
-                    cwd=self._worktree,
-                    env=self._env,
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=messages,
-                )
+            process = subprocess.Popen(
+                [*GIT, *words],
+                cwd=self._worktree,
+                env=self._env,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=messages,
+                preexec_fn=partial(set_bounds, limit),
+            )
             with process:
                 try:
                     process.communicate(stdin, max(1.0, self._deadline - time.monotonic()))
@@ -155,25 +156,17 @@ class Git:
         return contents
 
 
-@contextmanager
-def bounds_of_children(max_file_bytes: int | None) -> Iterator[None]:
-    """Processes that begin in this block have bounds: their memory, and the size of the files that they write.
+def set_bounds(max_file_bytes: int | None) -> None:
+    """In a process that is about to become git, bound its memory and the size of the files that it writes.
 
-    A process gets the bounds of its parent. A bound that is set after the start would come too late: git could have
-    the memory by then.
+    A bound that is set after the start would come too late: git could have the memory by then.
     """
     bounds = {resource.RLIMIT_DATA: MAX_MEMORY}
     if max_file_bytes is not None:
         bounds[resource.RLIMIT_FSIZE] = max_file_bytes + 1
-    before = {kind: resource.getrlimit(kind) for kind in bounds}
-    try:
-        for kind, bound in bounds.items():
-            _, most = before[kind]
-            resource.setrlimit(kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
-        yield
-    finally:
-        for kind, limits in before.items():
-            resource.setrlimit(kind, limits)
+    for kind, bound in bounds.items():
+        _, most = resource.getrlimit(kind)
+        resource.setrlimit(kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
 
 
 @contextmanager
