@@ -80,7 +80,7 @@ print(*versions.list_versions())
 """
 
 
-@pytest.mark.slow
+@pytest.mark.slow(50)
 @pytest.mark.timeout(500)
 def test_what_is_installed_is_whole_and_works_from_another_directory(tmp_path: Path) -> None:
     installed = Folder(tmp_path / "image")

@@ -40,7 +40,7 @@ PULL = {
     "drops_edits": False,
     "created_at": NOON,
 }
-PULL |= {"next_attempt_at": NOON, "attempts": 0}
+PULL |= {"next_attempt_at": NOON, "attempts": 0, "drops_edits": False}
 CONFIDENTIAL = "**Outcome:** security concern\n\nAnybody may read the words of others."
 
 

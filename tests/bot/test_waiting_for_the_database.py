@@ -130,7 +130,7 @@ async def test_a_service_that_waits_for_its_turn_at_its_start_stops_when_it_is_a
     assert service.text() == ""
 
 
-@pytest.mark.slow
+@pytest.mark.slow(30)
 async def test_a_service_starts_once_nobody_blocks_its_database(
     tmp_path: Path, postgres: Server, postgres_url: str
 ) -> None:

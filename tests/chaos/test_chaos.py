@@ -14,7 +14,7 @@ from tests.chaos.verdict import Progress, count_overlaps, find_percentile
 from tests.support.postgres import Server
 
 
-@pytest.mark.slow
+@pytest.mark.slow(30)
 @pytest.mark.timeout(420)
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
 async def test_nothing_is_lost_and_nothing_happens_twice_while_everything_breaks(

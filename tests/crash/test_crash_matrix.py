@@ -71,7 +71,7 @@ class Share:
         assert self.outcome["reached"], "none of the points was reached"
 
 
-@pytest.mark.slow
+@pytest.mark.slow(30)
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize(("recording", "number"), TAKEN, indirect=["recording"])
 async def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
@@ -84,7 +84,7 @@ async def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
     share.require_no_failure()
 
 
-@pytest.mark.slow
+@pytest.mark.slow(30)
 @pytest.mark.timeout(TIMEOUT_S)
 @pytest.mark.parametrize("recording", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("number", range(PAIRS))

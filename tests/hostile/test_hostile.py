@@ -24,7 +24,7 @@ def test_a_stall_counts_for_all_who_would_have_asked_meanwhile() -> None:
     assert outcome.find_worst(1) == [(10 * PAUSE_S, "a")]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 async def test_a_long_text_goes_through_a_running_service_by_every_channel(tmp_path: Path) -> None:
     outcome = await run(tmp_path, min(os.sched_getaffinity(0)), ["@" * FULL])
     assert outcome.ends == {"succeeded": 1}

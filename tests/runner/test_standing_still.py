@@ -103,7 +103,7 @@ async def ordinary_url(postgres: Server, empty_postgres_url: str) -> AsyncIterat
         yield ordinary
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 async def test_a_replica_that_stands_still_amid_a_transaction_keeps_the_turn_from_nobody(ordinary_url: str) -> None:
     # Whoever waited in vain for its turn would get an error after half a minute.
     with start_replica(ordinary_url) as process:

@@ -134,6 +134,7 @@ async def look(page: Page, name: str) -> list[str]:
     return await find_faults(page, name)
 
 
+@pytest.mark.slow(30)
 async def test_every_page_can_be_read_and_used(tmp_path: Path, browser: Browser) -> None:
     pages = {
         "overview": "/",

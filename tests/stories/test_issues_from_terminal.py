@@ -24,6 +24,7 @@ async def run(world: World, *words: str, status: int = 0) -> str:
     return done.stderr if status else done.stdout
 
 
+@pytest.mark.slow(20)
 async def test_an_operator_starts_retries_and_rebases_at_the_terminal_and_has_the_results_as_files(
     tmp_path: Path,
 ) -> None:

@@ -78,6 +78,7 @@ async def order(world: World, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow(20)
 async def test_a_stalled_network_is_noticed_and_the_job_goes_on_after_it(tmp_path: Path) -> None:
     ssh, go, pace = StallingSshServer(tmp_path / "ssh"), tmp_path / "go", replace(PACE, silence_s=4.0)
     await ssh.start()

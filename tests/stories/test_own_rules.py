@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow
 RULES = ".github/ptq.toml"
 
 
+@pytest.mark.slow(20)
 async def test_a_note_is_carried_out_by_the_rules_of_that_moment(tmp_path: Path) -> None:
     """A note is accepted; the repository changes its rules before GitHub lets it be carried out."""
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:

@@ -75,6 +75,7 @@ def add_fork(world: World, folder: Path) -> Path:
     return fork
 
 
+@pytest.mark.slow(30)
 async def test_where_the_operator_wants_it_branches_go_to_a_fork_and_the_approver_is_author_and_signs_off(
     tmp_path: Path,
 ) -> None:

@@ -49,6 +49,7 @@ async def fetch_states(world: World) -> dict[str, int]:
     return await asyncio.to_thread(fetch)
 
 
+@pytest.mark.slow(20)
 async def test_a_kill_in_every_state_of_a_job_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True, agent=AGENT) as world:
         await world.playground.stop_service()

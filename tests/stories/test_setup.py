@@ -93,6 +93,7 @@ async def finish_set_up(operator: Operator, tryout: Tryout, folder: Path) -> Non
     assert not operator.setup.state.files.path.exists()
 
 
+@pytest.mark.slow(30)
 async def test_from_nothing_to_a_first_report_by_the_pages_alone_with_an_interruption(
     tmp_path: Path, unused_tcp_port: int
 ) -> None:

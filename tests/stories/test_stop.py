@@ -27,6 +27,7 @@ async def begin(world: World, service: program.Running) -> None:
     await wait_for_state(world, service, "running")
 
 
+@pytest.mark.slow(20)
 async def test_stops_leave_the_agent_at_work_and_machines_and_repositories_are_read_anew_meanwhile(
     tmp_path: Path,
 ) -> None:
