@@ -10,9 +10,8 @@ import resource
 import subprocess
 import tempfile
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,7 +119,7 @@ class Git:
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=messages,
-                preexec_fn=partial(set_bounds, limit),
+                preexec_fn=make_bounds(limit),
             )
             with process:
                 try:
@@ -156,17 +155,21 @@ class Git:
         return contents
 
 
-def set_bounds(max_file_bytes: int | None) -> None:
-    """In a process that is about to become git, bound its memory and the size of the files that it writes.
+def make_bounds(max_file_bytes: int | None) -> Callable[[], None] | None:
+    """What bounds the memory of a process that is about to become git, and the size of the files that it writes.
 
     A bound that is set after the start would come too late: git could have the memory by then.
     """
     bounds = {resource.RLIMIT_DATA: MAX_MEMORY}
     if max_file_bytes is not None:
         bounds[resource.RLIMIT_FSIZE] = max_file_bytes + 1
-    for kind, bound in bounds.items():
-        _, most = resource.getrlimit(kind)
-        resource.setrlimit(kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
+
+    def set_bounds() -> None:
+        for kind, bound in bounds.items():
+            _, most = resource.getrlimit(kind)
+            resource.setrlimit(kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
+
+    return set_bounds
 
 
 @contextmanager

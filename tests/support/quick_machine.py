@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from runner.jobd import git
 from runner.jobd.environment.carry import apply_edits, find_held_back
 from runner.jobd.environment.hide import hide
 from runner.jobd.environment.home import expand_home, write_home_files
@@ -121,8 +122,21 @@ class QuickMachine:
         return {"started": True}
 
 
+_running = threading.local()
+_make_bounds = git.make_bounds
+
+
+def _make_bounds_unless_quick(max_file_bytes: int | None) -> Callable[[], None] | None:
+    """None for a stage here: to set bounds between fork and exec, the whole memory of the test's process is copied."""
+    return None if hasattr(_running, "stage") else _make_bounds(max_file_bytes)
+
+
+git.make_bounds = _make_bounds_unless_quick
+
+
 def _run_stage(stage: str, work: Work, job: JobPaths, request: Mapping[str, Any], lock: ExitStack) -> None:
     """Be a stage, up to its final state; as long as it lasts the lock is held."""
+    _running.stage = stage
     with lock:
         try:
             final = {"state": "done", "result": work(job, request)}
