@@ -85,8 +85,11 @@ class LocalHost:
             return Completed(127 if isinstance(error, FileNotFoundError) else 126, b"", str(error).encode())
         try:
             pipe = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-            pipe.write(stdin)
-            pipe.write_eof()
+            if (
+                not pipe.is_closing()
+            ):  # The command may have ended before it read anything; uvloop then refuses to write.
+                pipe.write(stdin)
+                pipe.write_eof()
             await output.ended
         finally:
             if transport.get_returncode() is None:

@@ -18,14 +18,16 @@ from pathlib import Path
 
 import asyncssh
 import pytest
+import uvloop
 
 from bot.demo.loopback import ADDRESS
+from runner.model.completed import Completed
 from runner.model.machines import Machine
 from runner.transport.host_errors import AccessDenied, HostError, HostKeyMismatch, OutputTooLarge, Unreachable
 from runner.transport.hosts import Host, SshHost, open_host
 from runner.transport.local_host import LocalHost
 from runner.transport.ssh import _read_client_key, _read_known_hosts
-from tests.support.machines import SshServer
+from tests.support.machines import SshServer, open_local_host
 
 EVERY_BYTE = bytes(range(256))
 MUCH = EVERY_BYTE * 12_000
@@ -390,6 +392,22 @@ def is_alive(pid: int) -> bool:
 def test_a_machine_names_the_place_where_its_commands_run(tmp_path: Path) -> None:
     assert isinstance(open_host(Machine("here", str(tmp_path), kind="local")), LocalHost)
     assert isinstance(open_host(Machine("gpu-1", str(tmp_path), host=ADDRESS)), SshHost)
+
+
+def test_a_command_that_does_not_wait_for_its_input_is_heard_also_by_a_busy_uvloop() -> None:
+    async def run_while_busy() -> Completed:
+        loop = asyncio.get_running_loop()
+
+        def be_busy() -> None:
+            time.sleep(0.02)
+            loop.call_soon(be_busy)
+
+        be_busy()
+        async with open_local_host() as host:
+            return await host.run(["/bin/sh", "-c", "exec 0<&-; echo out"], stdin=b"in")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(run_while_busy()).stdout == b"out\n"
 
 
 @pytest.mark.slow
