@@ -11,6 +11,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.compiled_statements import share_compiled_statements
+from tests.support.compiled_templates import share_compiled_templates
 from tests.support.sshd import find_sshd
 
 SEEN_BY_JOBS = Path("/srv/ptq-tests")
@@ -39,6 +40,7 @@ _CONSOLE = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain
 structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _CONSOLE])
 
 share_compiled_statements()
+share_compiled_templates()
 
 pytest.register_assert_rewrite("tests.crash.tale")
 

@@ -20,7 +20,6 @@ from bot.setup.files import UnusableFile
 from bot.setup.state import Complaint, SetupState
 from bot.setup.steps import describe_forwarding, describe_labels, describe_machine, find_blocked, name_machine
 from bot.setup.trial import PROGRAMS, describe_host_key
-from bot.web.dashboard.rendering import COMPILED
 from handlers.text.sanitize import redact
 from runner.agents import BACKENDS
 from runner.characters import show_invisible
@@ -36,9 +35,7 @@ class Views:
         """`csrf_token` goes into forms; `leave` is called after the last page is rendered."""
         self._state, self._csrf_token, self._leave = state, csrf_token, leave
         loader = FileSystemLoader(Path(__file__).parent / "templates")
-        self._templates = Environment(
-            loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self._clean, bytecode_cache=COMPILED
-        )
+        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self._clean)
         self._templates.filters["documents"] = lambda text: link_documents(str(self._clean(text)))
 
     def pages(self) -> Mapping[str, Callable[[web.Request], Awaitable[web.Response]]]:

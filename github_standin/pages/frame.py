@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +36,6 @@ _EMOJI = {
 _HUES = 8
 
 
-@cache
-def _load_templates() -> Environment:
-    """The templates of all worlds: to compile a page takes longer than to render it."""
-    loader = FileSystemLoader(Path(__file__).parent / "templates")
-    templates = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    templates.filters |= {"markdown": render_markdown, "hue": _choose_hue, "emoji": _EMOJI.__getitem__}
-    templates.tests["pull"] = lambda issue: isinstance(issue, Pull)
-    templates.globals |= {"token_field": TOKEN_FIELD, "path_to": path_to}
-    return templates
-
-
 class Frame:
     """Renders templates for one `World`. Pages in other modules share it."""
 
@@ -57,6 +43,13 @@ class Frame:
         self._world = world
         self._links = links
         self._token = secrets.token_urlsafe()
+        loader = FileSystemLoader(Path(__file__).parent / "templates")
+        self._templates = Environment(
+            loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        self._templates.filters |= {"markdown": render_markdown, "hue": _choose_hue, "emoji": _EMOJI.__getitem__}
+        self._templates.tests["pull"] = lambda issue: isinstance(issue, Pull)
+        self._templates.globals |= {"token_field": TOKEN_FIELD, "token": self._token, "path_to": path_to}
 
     def add_routes(self, app: web.Application) -> None:
         """Add the style sheet, the script and the form that chooses the person to `app`."""
@@ -76,9 +69,9 @@ class Frame:
         self, request: web.Request, template: str, *, status: int = 200, forms_lead_to: str = "", **values: Any
     ) -> web.Response:
         """A page. `forms_lead_to` is the origin of another site to which the answer to a form redirects, if any."""
-        frame: dict[str, Any] = {"repository": None, "here": None, "path": request.path_qs, "token": self._token}
+        frame: dict[str, Any] = {"repository": None, "here": None, "path": request.path_qs}
         frame |= {"you": self.person(request), "people": self.people()}
-        html = _load_templates().get_template(template).render(frame | values)
+        html = self._templates.get_template(template).render(frame | values)
         return web.Response(text=html, status=status, content_type="text/html", headers=_headers(forms_lead_to))
 
     @web.middleware

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, MappingProxyType
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
-from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined
-from jinja2.bccache import Bucket
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from bot.web.auth.sessions import Visitor
@@ -77,25 +76,6 @@ def describe_age(seconds: float) -> str:
     return "just now"
 
 
-class CompiledTemplates(BytecodeCache):
-    """Compiles each template once for all renderers of a process: that takes longer than to render it."""
-
-    def __init__(self) -> None:
-        self._codes: dict[tuple[str, str], CodeType] = {}
-
-    def load_bytecode(self, bucket: Bucket) -> None:
-        """Fill in the code, if another renderer has compiled the same text."""
-        bucket.code = self._codes.get((bucket.key, bucket.checksum))
-
-    def dump_bytecode(self, bucket: Bucket) -> None:
-        """Keep the code."""
-        assert bucket.code
-        self._codes[bucket.key, bucket.checksum] = bucket.code
-
-
-COMPILED = CompiledTemplates()
-
-
 class Renderer:
     """Renders pages from templates."""
 
@@ -106,9 +86,7 @@ class Renderer:
         # A list has the same few hundred texts each time, and searching them for secrets is slow.
         self._clean_word = lru_cache(MAX_WORDS)(self._clean_text)
         loader = FileSystemLoader(Path(__file__).parent.parent / "templates")
-        self._templates = Environment(
-            loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean, bytecode_cache=COMPILED
-        )
+        self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean)
         self._templates.filters["e"] = escape_in_pieces
         # Pages are often reloaded.
         self._templates.filters["shown_patch"] = self.show_patch
