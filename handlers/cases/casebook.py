@@ -321,7 +321,6 @@ def _find_mislabelled() -> Select[Any]:
     )
 
 
-# Queries of the service's loops are built once, because building one takes longer than running it.
 _MISLABELLED = _find_mislabelled()
 
 

@@ -84,7 +84,6 @@ def _as_unavailable(db: Database) -> Iterator[None]:
 
 
 _NUMBER = select(known_repositories.c.number).where(known_repositories.c.name == bindparam("name"))
-"""Built once: every request to GitHub asks this."""
 
 
 async def fetch_number(connection: AsyncConnection, name: str) -> int | None:

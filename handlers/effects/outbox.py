@@ -231,7 +231,6 @@ def _render(reply: Reply, body: str) -> str:
 _WAITING = select(
     *(reply_rows.c[name] for name in ("id", "kind", "repository", "issue_number", "comment_id", "final", "created_at"))
 ).where(NOT_AS_WANTED, reply_rows.c.abandoned.is_(None), reply_rows.c.next_attempt_at <= bindparam("now"))
-"""Built once, because building a query takes longer than running it."""
 
 
 async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Reply | None:

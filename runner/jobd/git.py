@@ -155,10 +155,10 @@ class Git:
         return contents
 
 
-def make_bounds(max_file_bytes: int | None) -> Callable[[], None] | None:
-    """What bounds the memory of a process that is about to become git, and the size of the files that it writes.
+def make_bounds(max_file_bytes: int | None) -> Callable[[], None]:
+    """A function that limits the memory of its process, and the size of the files that the process writes.
 
-    A bound that is set after the start would come too late: git could have the memory by then.
+    It runs in git's process before git does. A limit that is set later comes too late: git may have the memory by then.
     """
     bounds = {resource.RLIMIT_DATA: MAX_MEMORY}
     if max_file_bytes is not None:

@@ -35,7 +35,7 @@ RENEWALS = 4
 """How often a claim is renewed within `LASTS_S`."""
 
 
-# Built once, because building a query takes longer than running it, and every write runs the first one.
+# Built once, because every write runs the first one.
 _LOCK = select(claims.c.name).where(claims.c.name == bindparam("name"), claims.c.fence == bindparam("fence"))
 _LOCK = _LOCK.with_for_update()
 _CLAIMED = select(claims.c.name).where(claims.c.expires_at >= db_clock())

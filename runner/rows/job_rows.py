@@ -51,7 +51,7 @@ _ENDABLE = [*_ACTIVE, str(JobState.LOST)]
 _BY_AGENTS = jobs.c.kind.in_([kind for kind, row in KINDS.items() if not row.by_hand])
 _HAVE_AGENTS = jobs.c.kind.in_([kind for kind, row in KINDS.items() if row.has_agent])
 
-# Queries of the service's loops are built once, because building one takes longer than running it.
+# Built once, because the service runs them all the time.
 _JOB = select(jobs).where(jobs.c.id == bindparam("job_id"))
 _ACTIVE_JOBS = select(jobs).where(jobs.c.state.in_(_ACTIVE)).order_by(jobs.c.created_at, jobs.c.id)
 _LEASES = select(leases)

@@ -85,9 +85,8 @@ class LocalHost:
             return Completed(127 if isinstance(error, FileNotFoundError) else 126, b"", str(error).encode())
         try:
             pipe = cast(asyncio.WriteTransport, transport.get_pipe_transport(0))
-            if (
-                not pipe.is_closing()
-            ):  # The command may have ended before it read anything; uvloop then refuses to write.
+            # A command may end before it reads its input. Then uvloop refuses to write.
+            if not pipe.is_closing():
                 pipe.write(stdin)
                 pipe.write_eof()
             await output.ended

@@ -131,7 +131,7 @@ def _make_bounds_unless_quick(max_file_bytes: int | None) -> Callable[[], None] 
     return None if hasattr(_running, "stage") else _make_bounds(max_file_bytes)
 
 
-git.make_bounds = _make_bounds_unless_quick
+git.make_bounds = _make_bounds_unless_quick  # type: ignore[assignment]
 
 
 def _run_stage(stage: str, work: Work, job: JobPaths, request: Mapping[str, Any], lock: ExitStack) -> None:
