@@ -764,6 +764,29 @@ def test_links_among_tools_are_followed_to_what_they_need(tmp_path: Path) -> Non
     assert found == [tmp_path / path for path in (".local/bin", "uv/python/3.12", "uv/tools/ruff")]
 
 
+def test_a_tool_in_a_home_is_found_behind_links_in_a_folder_of_the_system(tmp_path: Path) -> None:
+    """Also where the folder is reached by a link, as `/bin` often is."""
+    home, system, other = tmp_path / "home", tmp_path / "usr/bin", tmp_path / "opt"
+    for folder in (system, other):
+        folder.mkdir(parents=True)
+    for tool in ("direct", "chained", "elsewhere", "folder", "unnamed"):
+        (home / f"{tool}/bin").mkdir(parents=True)
+        (home / f"{tool}/lib").mkdir()
+        (home / f"{tool}/bin/tool").touch()
+    (system / "direct").symlink_to(home / "direct/bin/tool")
+    # A link to a link in the same folder, such as `python`, `python3` and `python3.12`, and one to the next folder.
+    for link, target in (("a", "b"), ("b", "c"), ("c", home / "chained/bin/tool"), ("d", "../../opt/tool")):
+        (system / link).symlink_to(target)
+    (other / "tool").symlink_to(home / "elsewhere/bin/tool")
+    (system / "f").symlink_to("g")
+    (system / "g").symlink_to(home / "folder/bin")
+    (tmp_path / "bin").symlink_to("usr/bin")
+    (tmp_path / "linked").symlink_to("usr")
+    expected = [home / name for name in ("chained", "direct", "elsewhere", "folder")]
+    for named in (system, tmp_path / "bin", tmp_path / "linked/bin"):
+        assert sandbox.outermost(find_tools(frozenset([named]), frozenset([home]))) == expected, named
+
+
 def test_a_link_in_a_command_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     dead = os.fork()
     if not dead:
