@@ -16,9 +16,11 @@ from typing import NamedTuple
 
 import pytest
 
+from runner.jobd.stages.command import StopConditions
 from tests.support.changed_program import set_constant
 from tests.support.hiding import HIDES
 from tests.support.jobd import Jobd, processes_with, wait_until
+from tests.support.plain_worktree import run_script
 
 pytestmark = pytest.mark.slow
 
@@ -85,19 +87,26 @@ def test_an_agent_whose_time_is_over_may_say_what_it_has_cost(jobd: Jobd, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("agent", "status", "takes_s"), [("exec sleep 60", signal.SIGINT, 0), (IGNORES_EVERYTHING, signal.SIGKILL, 1)]
+    ("agent", "end", "status", "takes_s"),
+    [
+        ("exec sleep 60", "stopped", signal.SIGINT, 0),
+        (IGNORES_EVERYTHING, "stopped", signal.SIGKILL, 1),
+        (IGNORES_EVERYTHING, "timed_out", signal.SIGKILL, 1),
+    ],
 )
-def test_nothing_of_a_stopped_agent_and_its_tools_is_alive_however_they_hide(
-    jobd: Jobd, tmp_path: Path, mark: str, agent: str, status: int, takes_s: float
+def test_nothing_of_an_agent_and_its_tools_is_alive_after_a_stop_or_a_timeout_however_they_hide(
+    jobd: Jobd, tmp_path: Path, mark: str, agent: str, end: str, status: int, takes_s: float
 ) -> None:
     hides = f"{python(tmp_path, HIDES)} {mark}; sleep 0.5; echo at work; {agent}"
-    start_and_wait(jobd, hides, stop_grace_s=1)
+    start_and_wait(jobd, hides, stop_grace_s=1, timeout_s=20 if end == "stopped" else 3)
     assert len(processes_with(mark)) == 1, "without a stop it does live"
     began = time.monotonic()
-    jobd.call("stop")
+    if end == "stopped":
+        jobd.call("stop")
     ended = jobd.wait("agent")
     assert takes_s <= time.monotonic() - began < 30
-    assert (ended["state"], ended["result"]["exit_status"], ended["result"]["stopped"]) == ("done", 128 + status, True)
+    assert (ended["state"], ended["result"]["exit_status"]) == ("done", 128 + status)
+    assert [name for name in ("stopped", "timed_out") if ended["result"][name]] == [end]
     assert processes_with(mark) == []
 
 
@@ -121,11 +130,19 @@ def test_a_stop_before_there_is_an_agent_or_after_it_does_nothing_and_ends_no_ot
     assert jobd.find("linted").exists()
 
 
-def test_an_agent_that_puts_something_in_place_of_the_word_has_stopped_itself(unsealed: Jobd) -> None:
+def test_an_agent_that_puts_something_in_place_of_the_stop_file_has_stopped_itself(unsealed: Jobd) -> None:
     jobd = unsealed
     jobd.prepare()
     deed = 'cd "$PTQ_OUTPUT_DIR/../../control"; ln -s /nowhere agent.stop; sleep 60'
     assert jobd.agent(deed)["result"]["stopped"] is True
+
+
+@pytest.mark.parametrize("deed", ["mkdir stop", "ln -s /nowhere stop", "mkfifo stop", ": > stop"])
+def test_whatever_stands_in_place_of_the_stop_file_stops_an_agent(tmp_path: Path, deed: str) -> None:
+    conditions = StopConditions(float("inf"), tmp_path / "stop", 0)
+    assert conditions.find_reason() is None
+    run_script(tmp_path, deed, os.environ)
+    assert conditions.find_reason() == "stopped"
 
 
 def test_an_agent_hears_a_stop_where_its_service_was_started_deaf_to_ctrl_c(jobd: Jobd) -> None:
