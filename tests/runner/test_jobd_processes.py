@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from runner.jobd.sandbox.processes import find_processes, read_process
+from tests.support.hiding import HIDES
 from tests.support.jobd import COLLECT, LIMITS, PATIENCE_S, START, Jobd, processes_with, wait_until
 
 pytestmark = pytest.mark.slow
@@ -79,13 +80,17 @@ def test_a_stage_outlives_the_session_of_whoever_started_it(jobd: Jobd) -> None:
     assert ended["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def test_what_an_agent_leaves_behind_dies_with_it(jobd: Jobd, tmp_path: Path, mark: str) -> None:
+@pytest.mark.parametrize("can_seal", [True, False])
+def test_what_an_agent_leaves_behind_dies_with_it(jobd: Jobd, tmp_path: Path, mark: str, can_seal: bool) -> None:
+    jobd.can_seal = can_seal
     jobd.prepare()
-    seen = jobd.root / "tmp" / "seen"
-    leave = f"{stubborn(tmp_path, mark)}; {sys.executable} -c 'import time; time.sleep(60)' {mark} &"
-    ended = jobd.agent(f"{leave} until pgrep -f 'time.sleep.60.* {mark}' > {seen}; do sleep 0.01; done; exit 7")
+    (tmp_path / "hides.py").write_text(HIDES)
+    sleeps = f"{sys.executable} -c 'import time; time.sleep(60)' {mark}"
+    leave = f"{stubborn(tmp_path, mark)}; {sys.executable} {tmp_path}/hides.py {mark}; {sleeps} &"
+    # The whole command line: the shell's own has these words, too.
+    alive = f"pgrep -fxc '{sys.executable} -c import time; time.sleep.60. {mark}'"
+    ended = jobd.agent(f"{leave} until [ $({alive}) = 3 ]; do sleep 0.01; done; exit 7")
     assert ended["result"]["exit_status"] == 7
-    assert seen.read_text()
     assert processes_with(mark) == []
 
 
