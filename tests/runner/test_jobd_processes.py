@@ -80,6 +80,49 @@ def test_a_stage_outlives_the_session_of_whoever_started_it(jobd: Jobd) -> None:
     assert ended["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
+def describe_process(pid: int) -> dict[str, Any]:
+    """What a process is, and what it has from whoever began it."""
+    folder = Path(f"/proc/{pid}")
+    status = dict(line.split(":\t", 1) for line in (folder / "status").read_text().splitlines())
+    rights = ("Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "SigBlk", "SigIgn")
+    words, variables = ((folder / name).read_text().strip("\0").split("\0") for name in ("cmdline", "environ"))
+    return {
+        "words": words,
+        "job": [text for text in variables if text.startswith("PTQ_JOB_ID=")],
+        "cwd": (folder / "cwd").readlink(),
+        "files": [(folder / "fd" / number).readlink() for number in "012"],
+        "leads its session": os.getsid(pid) == pid,
+        "inherited": {name: status[name] for name in rights} | {"limits": (folder / "limits").read_text()},
+    }
+
+
+@pytest.mark.parametrize("is_warm", [False, True])
+def test_a_stage_is_a_process_of_its_own_that_belongs_to_its_job(jobd: Jobd, is_warm: bool) -> None:
+    jobd.is_warm = is_warm
+    about = find_stage_of_a_job(jobd)
+    log, words = jobd.control / "agent.log", ["-I", str(jobd.program), "stage", "agent"]
+    assert about["words"] == [sys.executable, *words, str(jobd.control / "agent.request")]
+    assert about["job"] == [f"PTQ_JOB_ID={jobd.job_id}"]
+    assert (about["cwd"], about["files"]) == (jobd.workspace, [Path(os.devnull), log, log])
+    assert about["leads its session"]
+
+
+def test_a_stage_has_the_same_rights_in_a_process_that_has_imported_the_program_already(unsealed: Jobd) -> None:
+    cold = unsealed.beside()
+    cold.is_warm = False
+    found = [find_stage_of_a_job(one) for one in (unsealed, cold)]
+    assert found[0]["inherited"] == found[1]["inherited"]
+
+
+def find_stage_of_a_job(jobd: Jobd) -> dict[str, Any]:
+    jobd.prepare()
+    jobd.start("echo at work; sleep 60")
+    wait_until(lambda: jobd.poll("agent")["log"] == b"at work\n")
+    about = describe_process(stage_of(jobd))
+    jobd.call("kill")
+    return about
+
+
 @pytest.mark.parametrize("can_seal", [True, False])
 def test_what_an_agent_leaves_behind_dies_with_it(jobd: Jobd, tmp_path: Path, mark: str, can_seal: bool) -> None:
     jobd.can_seal = can_seal
