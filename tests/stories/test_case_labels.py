@@ -51,7 +51,9 @@ async def wait_for_labels(world: World, *labels: str) -> None:
     await world.wait(lambda: list_labels(world) == {"bug", *labels} or None, f"{labels}: {list_labels(world)}")
 
 
-async def test_a_label_follows_a_job_from_the_queue_to_its_pull_request_unless_it_is_not_wanted(tmp_path: Path) -> None:
+async def test_a_label_follows_a_job_to_its_pull_request_and_goes_when_the_operator_turns_it_off(
+    tmp_path: Path,
+) -> None:
     async with open_showing_world(tmp_path, AGENT) as world:
         await world.label()
         await wait_for_labels(world, LABEL, RUNNING)
@@ -74,7 +76,7 @@ async def test_a_label_follows_a_job_from_the_queue_to_its_pull_request_unless_i
         await world.github.unlabel_issue(NAME, world.number, RUNNING, MAINTAINER)
         await world.wait_for_report()
         await wait_for_labels(world, LABEL, AWAITING)
-        assert list_our_events(world) == [f"+{RUNNING}", f"+{AWAITING}"], "what a human took off is not fought over"
+        assert list_our_events(world) == [f"+{RUNNING}", f"+{AWAITING}"], "a label that a human removed stays off"
 
         await world.playground.stop_service()
         config = world.playground.config
@@ -85,7 +87,7 @@ async def test_a_label_follows_a_job_from_the_queue_to_its_pull_request_unless_i
         await wait_for_labels(world, LABEL)
 
 
-async def test_a_service_that_ends_in_between_knows_what_it_put_there_and_loses_no_job(tmp_path: Path) -> None:
+async def test_a_restarted_service_knows_the_label_that_it_added_and_the_job_that_ran(tmp_path: Path) -> None:
     async with open_showing_world(tmp_path, CONCERN + "time.sleep(2)\n" + FIX) as world:
         world.github.faults.add("POST", LABELS, "lose_answer")
         world.github.faults.add("DELETE", f"{LABELS}/*", "lose_answer")
@@ -96,7 +98,7 @@ async def test_a_service_that_ends_in_between_knows_what_it_put_there_and_loses_
         await world.playground.start_service()
         await world.wait_for_report()
         await wait_for_labels(world, LABEL)
-        # What is for the operator alone shows no more than that the run has ended.
+        # The labels show no more of a security concern than that the run has ended.
         assert list_our_events(world) == [f"+{RUNNING}", f"-{RUNNING}"]
         assert [job.state for job in await world.jobs()] == ["succeeded"], "its agent went on meanwhile"
         assert len(world.statuses()) == len(world.reports()) == 1

@@ -91,7 +91,7 @@ async def test_what_starts_nothing_is_explained_once(tmp_path: Path) -> None:
         await world.wait_for_reply("No job has run")
         await world.github.edit_comment(NAME, comment, "Hello there\n\n/ptq status", "maintainer")
         await world.settle()
-        assert len(world.replies()) == 1, "an edit that leaves the commands as they were is not spoken of"
+        assert len(world.replies()) == 1, "an edit that leaves the commands as they were gets no answer"
 
         issue = await world.open_issue()
         mentions = await open_their_pull(world, f"See #{issue} for what this is not about.", by="somebody")
@@ -104,7 +104,7 @@ async def test_what_starts_nothing_is_explained_once(tmp_path: Path) -> None:
         assert await world.jobs() == []
 
 
-async def test_on_a_closed_issue_nothing_starts_unless_it_is_wanted_anyway_there_on_any_machine(tmp_path: Path) -> None:
+async def test_a_closed_issue_needs_anyway_and_a_command_can_name_a_machine(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + FIX) as world:
         await world.open_issue()
         await world.comment("/ptq fix --machine gpu-9")
@@ -192,7 +192,7 @@ async def test_who_may_triage_starts_jobs_where_the_operator_says_so_and_opens_n
         assert world.pulls() == []
 
 
-async def test_a_label_that_is_taken_off_and_a_close_take_back_what_has_not_begun(tmp_path: Path) -> None:
+async def test_a_removed_label_or_a_closed_issue_cancels_a_job_that_has_not_begun(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
         await operate(world, "machines", "drain", "gpu-1")
         await world.open_issue()
@@ -213,10 +213,10 @@ async def test_a_label_that_is_taken_off_and_a_close_take_back_what_has_not_begu
         await world.label("ptq")
         assert (await world.wait_for_job("queued")).preset == "repro"
         await world.github.unlabel_issue(NAME, world.number, "ptq", "maintainer")
-        assert "cancelled by" in await world.wait_for_report(), "also where the label stands for another preset"
+        assert "cancelled by" in await world.wait_for_report(), "also if the repository gives the label another preset"
 
 
-async def test_what_has_begun_goes_on_when_its_issue_is_closed_and_its_label_is_taken_off(tmp_path: Path) -> None:
+async def test_a_running_job_goes_on_when_its_issue_is_closed_and_its_label_is_removed(tmp_path: Path) -> None:
     go = tmp_path / "go"
     wait = f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.02)\n"
     async with open_world(tmp_path, agent=WRITE_REPORT + wait + FIX) as world:

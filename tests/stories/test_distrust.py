@@ -176,7 +176,7 @@ async def test_a_log_that_an_agent_has_blown_up_ends_the_run_and_is_not_swallowe
 
 
 @pytest.mark.slow(20)
-async def test_what_github_refuses_or_loses_around_a_job_is_neither_lost_nor_done_twice(tmp_path: Path) -> None:
+async def test_refused_requests_and_lost_answers_lose_nothing_and_repeat_nothing(tmp_path: Path) -> None:
     go = tmp_path / "go"
     wait = f"while not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.02)\n"
     async with open_world(tmp_path, agent=WRITE_REPORT + wait + FIX) as world:

@@ -28,7 +28,7 @@ async def list_kept(page: Page) -> list[str]:
     return [name for name in names if name.startswith("ptq-")]
 
 
-async def test_what_is_typed_is_kept_until_it_was_sent_for_its_author_and_for_where_it_was_to_go(
+async def test_a_typed_text_is_kept_for_its_author_and_its_target_until_it_is_sent(
     tmp_path: Path, browser: Browser
 ) -> None:
     expect.set_options(timeout=PATIENCE_S * 1000)

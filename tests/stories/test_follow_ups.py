@@ -199,7 +199,9 @@ async def test_options_choose_the_agent_and_its_model_and_a_retry_keeps_them(tmp
             assert b"model None" in (await job_rows.fetch_log(connection, third.id, "agent") or b"")
 
 
-async def test_what_names_nobody_or_follows_nothing_starts_nothing_and_is_answered_once(tmp_path: Path) -> None:
+async def test_unknown_options_and_a_retry_without_an_attempt_start_nothing_and_are_answered_once(
+    tmp_path: Path,
+) -> None:
     toml, rules = second_agent(tmp_path), 'agents = ["second"]'
     async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=toml, repository_toml=rules) as world:
         named = await world.open_issue()
@@ -223,7 +225,7 @@ async def test_what_names_nobody_or_follows_nothing_starts_nothing_and_is_answer
         await add_ended_job(world, "security concern\n\n## Summary\nThe parser of headers.")
         await world.comment("/ptq retry --agent nobody")
         reply = await world.wait_for_reply("`/ptq retry` cannot continue this attempt")
-        assert "secur" not in reply.casefold(), "what only the operator may know is not carried on"
+        assert "secur" not in reply.casefold(), "nobody but the operator hears of the concern"
         await world.settle()
         assert len(await world.jobs()) == 1
 
@@ -255,7 +257,8 @@ async def test_a_request_that_came_too_early_is_not_carried_out_when_it_comes_ag
 
 
 async def test_while_a_cap_is_used_up_nothing_starts_and_each_request_is_answered_once(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml="[caps.user_day]\njobs = 1\n") as world:
+    caps = "[caps.user_day]\njobs = 1\n[caps.repository_month]\njobs = 2\n"
+    async with open_world(tmp_path, agent=WRITE_REPORT, more_toml=caps) as world:
         await world.open_issue()
         await world.label()
         await world.wait_for_report()
@@ -264,7 +267,15 @@ async def test_while_a_cap_is_used_up_nothing_starts_and_each_request_is_answere
         assert words in await world.wait_for_reply("Not started")
         await world.comment("/ptq retry")
         assert words in await world.wait_for_reply("Not started", 2)
+        for login in ("ada", "bob"):
+            world.github.add_user(login)
+            world.github.set_permission(NAME, login, "write")
+        await world.comment("/ptq repro", by="ada")
+        await world.wait_for_report(2)
+        await world.comment("/ptq repro", by="bob")
+        words = "the cap of 2 jobs for this repository this month is used up. It resets next month (UTC)."
+        assert words in await world.wait_for_reply("Not started", 3)
         before = len(world.replies())
         await bring_again(world)
-        assert len(await world.jobs()) == 1
+        assert len(await world.jobs()) == 2
         assert len(world.replies()) == before

@@ -120,7 +120,7 @@ async def test_a_cut_connection_and_a_restarted_sshd_cost_a_running_job_nothing(
         await ssh.stop()
 
 
-async def test_after_a_reboot_the_report_keeps_what_was_found_and_later_what_the_job_left_behind_goes(
+async def test_a_report_survives_a_reboot_and_the_next_start_removes_what_the_job_left_behind(
     tmp_path: Path,
 ) -> None:
     agent = WRITE_REPORT + FIX + until(tmp_path / "never")
@@ -147,7 +147,7 @@ async def test_after_a_reboot_the_report_keeps_what_was_found_and_later_what_the
         await world.wait(lambda: not left.exists() or None, "the end of the folder")
         while "does not know: 1 (00000000aa)" not in await order(world, "list"):
             await asyncio.sleep(0.5)
-        assert unknown.exists(), "what nobody knows stays"
+        assert unknown.exists(), "an unknown folder stays"
 
 
 async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another(tmp_path: Path, shared: Path) -> None:
@@ -173,7 +173,7 @@ async def test_a_machine_that_is_gone_for_good_costs_one_more_attempt_on_another
         assert find_processes(lost.id), "unreachable is not dead"
         async with world.playground.service.context.db.read() as connection:
             leases = await job_rows.fetch_leases(connection)
-        assert lost.id in [lease.job_id for lease in leases], "whoever comes next gets no slot that may be in use"
+        assert lost.id in [lease.job_id for lease in leases], "its slot may still be in use"
         await world.playground.embedded_ssh.start()
         await world.settle()
         assert not find_processes(lost.id)
@@ -198,7 +198,7 @@ async def test_a_machine_that_goes_while_it_prepares_costs_one_more_attempt_too(
         assert not find_processes(lost.id)
 
 
-async def test_a_job_starts_once_its_machine_is_back_and_another_one_once_that_is_no_longer_drained(
+async def test_jobs_wait_for_a_machine_that_is_away_or_drained(
     tmp_path: Path,
 ) -> None:
     go = tmp_path / "go"
@@ -264,12 +264,7 @@ async def test_two_jobs_on_one_machine_have_gpus_of_their_own(
         await world.wait_for_log(first.id, b"mine: GPU-aa\n")
         await start(world)
         second = await world.wait_for_job("preparing")
-        async with world.playground.service.context.db.read() as connection:
-            leases = await job_rows.fetch_leases(connection)
-        assert {lease.job_id: [gpu.id for gpu in lease.gpus] for lease in leases} == {
-            first.id: ["GPU-aa"],
-            second.id: ["GPU-bb"],
-        }
+        await world.wait_for_log(second.id, b"mine: GPU-bb\n")
         assert "2 × NVIDIA H100, 81559 MiB, driver 550.54.15; 1 for each slot\n" in await order(world, "list")
         seen = (await fetch_machine(world, "gpu-2"))["has"]
         assert [gpu["name"] for gpu in seen["gpus"]] == ["NVIDIA H100"] * 2
@@ -322,7 +317,7 @@ def skewed_python(folder: Path, offset: Path) -> Path:
     return folder / "skewed" / "bin" / "python"
 
 
-async def test_an_issues_labels_choose_the_machine_whose_wrong_clock_changes_nothing_unless_the_command_names_one(
+async def test_labels_choose_a_machine_whose_wrong_clock_changes_nothing_and_a_command_chooses_another(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go, offset = shared / "go", shared / "offset"

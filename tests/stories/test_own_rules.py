@@ -41,9 +41,14 @@ async def test_a_note_is_carried_out_by_the_rules_of_that_moment(tmp_path: Path)
         await world.settle()
         assert world.pulls() == []
 
-        # It waits while GitHub does not say what the rules are.
-        world.commit({RULES: ""})
+        # While GitHub does not say what the rules are, a note waits for them.
+        world.commit({RULES: 'who_may_open = "admin"\n'})
         world.github.faults.add("GET", f"/repos/octo/widgets/contents/{RULES}", 503, times=8)
+        await world.comment(note)
+        await world.wait_for_reply("you need admin access")
+        await world.settle()
+        assert world.pulls() == []
+        world.commit({RULES: ""})
         await world.comment(note)
         await world.wait_for_pull()
 

@@ -40,7 +40,7 @@ async def test_a_pull_request_is_the_apps_is_assigned_to_its_approver_and_keeps_
         assert committer == "GitHub <noreply@github.com>"
         assert "Signed-off-by" not in message
 
-        # What stands in the way of assigning costs nothing. Headings of the template stand below the note.
+        # A failed assignment changes nothing else. The headings of the template are below the note.
         world.github.faults.add("POST", "/repos/octo/widgets/issues/4/assignees", 403)
         template = "## Summary\n<!-- be brief -->\n## Root cause\n\n## Checklist\n- [ ] I have read it\n"
         world.commit({".github/Pull_Request_Template.md": template, "docs/pull_request_template.md": "# Other"})
@@ -54,7 +54,7 @@ async def test_a_pull_request_is_the_apps_is_assigned_to_its_approver_and_keeps_
             f"{said}\n\n## Checklist\n\nn/a\n\nFixes #{world.number}\n\n**What the agent says**"
         )
 
-        # A note that would open one too many names the open ones, and may come again.
+        # The answer to a note beyond the limit names the open ones. The note can be repeated later.
         note = await report(world)
         await world.comment(note)
         await world.wait_for_reply(f"(#{pull.number}, #{second.number}), and the limit is 2")
@@ -76,7 +76,7 @@ def add_fork(world: World, folder: Path) -> Path:
 
 
 @pytest.mark.slow(30)
-async def test_where_the_operator_wants_it_branches_go_to_a_fork_and_the_approver_is_author_and_signs_off(
+async def test_the_operator_can_have_branches_in_a_fork_and_commits_that_the_approver_signs_off(
     tmp_path: Path,
 ) -> None:
     differently = "pathlib.Path('attempt.txt').write_text(os.environ['PTQ_JOB_ID'])\n"

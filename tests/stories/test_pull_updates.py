@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,19 @@ pathlib.Path('attempt.txt').write_text(os.environ['PTQ_JOB_ID'] + '\\n')
 SECOND_NOTE = "The second attempt says in a file which one it was, and I want that there for the release notes."
 
 
+@asynccontextmanager
+async def open_pull_world(folder: Path) -> AsyncIterator[tuple[World, Pull]]:
+    """A world with an open pull request, whose agent makes another diff in each attempt."""
+    async with open_world(folder, agent=WRITE_REPORT + FIX + DIFFERENTLY) as world:
+        await world.open_issue()
+        await world.label()
+        await world.wait_for_report()
+        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
+        yield world, await world.wait_for_pull()
+
+
 async def attempt(world: World) -> str:
-    """Another attempt; each makes another diff. Its job's id."""
+    """Another attempt. Returns the id of its job."""
     await world.comment("/ptq fix")
     await world.wait_for_report(len(world.reports()) + 1)
     return (await world.jobs())[0].id
@@ -44,12 +57,7 @@ def show(world: World, pull: Pull) -> str:
 async def test_notes_on_further_attempts_bring_them_into_the_open_pull_request_by_commits_on_top(
     tmp_path: Path,
 ) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX + DIFFERENTLY) as world:
-        await world.open_issue()
-        await world.label()
-        await world.wait_for_report()
-        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        pull = await world.wait_for_pull()
+    async with open_pull_world(tmp_path) as (world, pull):
         before, title, shown = pull.head_sha, pull.title, show(world, pull)
         first, second = (await world.jobs())[0].id, await attempt(world)
         assert f"pull request #{pull.number} keeps its title)" in world.reports()[-1]
@@ -76,8 +84,8 @@ async def test_notes_on_further_attempts_bring_them_into_the_open_pull_request_b
         assert pull.title == "Better words"
 
 
-async def be_updated_once(world: World, *lost: str) -> Pull:
-    """Approve another attempt; GitHub's answers about these parts of the update are lost."""
+async def update_once(world: World, *lost: str) -> None:
+    """Approve another attempt. GitHub's answers to the updates of these paths are lost."""
     (pull,) = world.pulls()
     before = pull.head_sha
     await attempt(world)
@@ -86,19 +94,13 @@ async def be_updated_once(world: World, *lost: str) -> Pull:
     await approve_again(world)
     assert world.git("rev-list", "--count", f"{before}..{pull.head_sha}").strip() == "1"
     assert pull.body.count(SECOND_NOTE) == 1
-    return pull
 
 
 async def test_an_update_comes_once_and_leaves_what_people_wrote_and_pushed(tmp_path: Path) -> None:
-    async with open_world(tmp_path, agent=WRITE_REPORT + FIX + DIFFERENTLY) as world:
-        await world.open_issue()
-        await world.label()
-        await world.wait_for_report()
-        await world.comment(f"/ptq pr {world.digest()}\n\n{NOTE}")
-        pull = await world.wait_for_pull()
+    async with open_pull_world(tmp_path) as (world, pull):
         body = pull.body.replace(NOTE, f"{NOTE}\r\n\r\nPlease wait for the release.")
         await world.github.edit_issue(NAME, pull.number, by="maintainer", title="My own words", body=body)
-        await be_updated_once(world, f"pulls/{pull.number}")
+        await update_once(world, f"pulls/{pull.number}")
         assert pull.title == "My own words"
         assert pull.body.startswith(
             f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\nPlease wait for the release.\n\n<!-- ptq:pull="
@@ -109,7 +111,7 @@ async def test_an_update_comes_once_and_leaves_what_people_wrote_and_pushed(tmp_
         earlier = world.digest()
         body = pull.body.replace(f"<!-- ptq:pull={(await world.jobs())[0].id} -->", "Please wait.")
         await world.github.edit_issue(NAME, pull.number, by="maintainer", title=pull.title, body=body)
-        await be_updated_once(world, f"git/refs/heads/{pull.head}", f"pulls/{pull.number}")
+        await update_once(world, f"git/refs/heads/{pull.head}", f"pulls/{pull.number}")
         await world.wait_for_reply("ptq-bot's hidden marker was missing from the description")
         newest = (await world.jobs())[0].id
         assert pull.body.startswith(f"**@maintainer wrote:**\n\n{SECOND_NOTE}\n\n<!-- ptq:pull={newest} -->")

@@ -107,7 +107,7 @@ async def test_without_conflicts_git_alone_rebases_and_a_note_updates_the_open_p
         assert "was written by a coding agent, `script`, and rebased on base" in pull.body
         assert "Written by a coding agent (script)." in world.git("log", "-1", "--format=%B", pull.head_sha)
 
-        # Onto another branch it gets a pull request of its own.
+        # A rebase onto another branch gets a pull request of its own.
         world.git("branch", "release/2.5", first.base_commit or "")
         world.commit({"news.txt": "something else again\n"})
         job = await rebase(world, "onto release/2.5")
@@ -119,7 +119,7 @@ async def test_without_conflicts_git_alone_rebases_and_a_note_updates_the_open_p
         assert pull.head != world.pulls()[1].head
 
 
-async def test_it_goes_onto_the_commit_that_is_named_and_what_is_there_already_leaves_nothing_to_approve(
+async def test_a_rebase_goes_onto_the_named_commit_and_leaves_nothing_to_approve_if_the_change_is_there(
     tmp_path: Path,
 ) -> None:
     async with open_world(tmp_path, agent=NEVER) as world:
@@ -134,7 +134,7 @@ async def test_it_goes_onto_the_commit_that_is_named_and_what_is_there_already_l
         await world.label()
         await world.wait_for_report(2)
 
-        # What makes no sense starts nothing and is answered once.
+        # A request without a sensible target starts nothing and is answered once.
         world.git("branch", "else", "main")
         strange = world.git(
             *("-c", "user.name=Ann", "-c", "user.email=ann@example.org"), "commit-tree", "-m", "x", "main^{tree}"
@@ -160,7 +160,7 @@ async def test_it_goes_onto_the_commit_that_is_named_and_what_is_there_already_l
         assert len(world.replies()) == before
         assert len(await world.jobs()) == 2
 
-        # Onto a commit it is that one even if the branch goes on.
+        # The named commit is the new base, even if its branch has a newer one.
         world.commit({"news.txt": "one\n"})
         wanted = newest(world)
         world.commit({"news.txt": "two\n"})
@@ -168,7 +168,7 @@ async def test_it_goes_onto_the_commit_that_is_named_and_what_is_there_already_l
         assert (job.base_branch, job.base_commit, job.state) == ("main", wanted, "succeeded")
         assert "and mind the news\n</steering" in job.prompt
 
-        # A repository that allows other presets alone is obeyed.
+        # A repository may allow only other presets.
         world.commit({".github/ptq.toml": 'presets = ["fix"]\n'})
         refusals = sum("Not started" in reply for reply in world.replies())
         await world.comment("/ptq rebase")
@@ -192,7 +192,7 @@ async def test_conflicts_are_left_to_an_agent_and_after_three_of_them_a_human_is
         (first,), digest = await world.jobs(), world.digest()
         touch_same_lines(world)
 
-        # What ends in another way is not tried again.
+        # Without a report, and after a cancel, no other agent tries.
         world.tell_agents("(output / 'report.md').unlink()")
         await world.comment("/ptq rebase")
         assert "the agent ended without writing a report" in await world.wait_for_report(2)

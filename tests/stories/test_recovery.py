@@ -69,7 +69,7 @@ async def test_what_was_missed_while_the_service_was_down_is_done_once(tmp_path:
         await world.comment("/ptq help")
         lost = list(github.deliveries)
         github.deliveries.clear()
-        # A label that was taken off again, and one whose issue was closed: what takes back is heard of late, too.
+        # A label that was removed again, and a label on an issue that was closed: neither starts a job.
         await world.open_issue()
         await world.label()
         await github.unlabel_issue(NAME, world.number, LABEL, MAINTAINER)
@@ -260,7 +260,7 @@ async def test_too_many_at_once_start_nothing_and_the_operator_hears_of_them(tmp
             assert await fetch_held(world) == 0
 
 
-async def test_what_may_not_be_done_or_cannot_be_read_any_more_is_left_alone(tmp_path: Path) -> None:
+async def test_recovery_leaves_alone_what_github_has_forgotten_and_what_nobody_may_ask_for(tmp_path: Path) -> None:
     async with open_tended_world(tmp_path, recover_s=0.3) as world:
         github, playground = world.github, world.playground
         # A delivery that GitHub has forgotten does not stop the others.

@@ -28,7 +28,7 @@ async def begin(world: World, service: program.Running) -> None:
 
 
 @pytest.mark.slow(20)
-async def test_stops_leave_the_agent_at_work_and_machines_and_repositories_are_read_anew_meanwhile(
+async def test_an_agent_outlives_two_stops_of_the_service_and_a_reload_of_its_configuration(
     tmp_path: Path,
 ) -> None:
     go = tmp_path / "go"

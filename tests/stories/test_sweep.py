@@ -67,7 +67,7 @@ async def test_a_backlog_gets_one_summary_and_its_threads_hear_nothing(world: Wo
     first, second, third = await file(world, ISSUE_BODY, FINE, "No script.")
     (other,) = await file(world, ISSUE_BODY, label="new")
 
-    # A pause stops it, and it goes on afterwards.
+    # A pause stops a sweep. It goes on afterwards.
     settings = load_settings(world.playground.config)
     await pause(settings, None)
     summary = await run(world)
@@ -145,7 +145,7 @@ async def test_a_dry_run_begins_nothing_and_says_what_would_be_looked_at(world: 
         await run(world, replace(WISH, repository="octo/other"))
 
 
-async def test_what_was_interrupted_goes_on_with_no_more_than_so_many_and_nothing_runs_twice(world: World) -> None:
+async def test_an_interrupted_sweep_goes_on_within_its_limit_and_runs_nothing_twice(world: World) -> None:
     numbers = await file(world, *[FINE] * 4)
     running = asyncio.create_task(run(world, replace(WISH, at_once=1)))
     first = await world.wait_for_job("preparing")

@@ -67,7 +67,7 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     with pytest.raises(HoldRefused, match="not a line of kind"):
         await take_over(settings, job.id, key.with_suffix(""), hours=1, by="casey")
 
-    # A key that the machine refuses is told, and helps once it is none of the account's own.
+    # The machine refuses a key that its account has already. It takes the same key once the account has it no longer.
     file = world.playground.folder / "account" / ".ssh" / "authorized_keys"
     file.parent.mkdir()
     file.write_text(key.read_text())
@@ -113,9 +113,7 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert await asyncio.to_thread(person.end) == 255
 
 
-async def test_a_hold_outlives_the_service_and_once_it_is_over_the_environment_can_be_made_anew(
-    world: World, key: Path
-) -> None:
+async def test_a_hold_outlives_the_service_and_its_environment_can_be_rebuilt_later(world: World, key: Path) -> None:
     await take(world, key)
     settings = load_settings(world.playground.config)
     await world.playground.stop_service()
@@ -135,7 +133,7 @@ async def test_a_hold_outlives_the_service_and_once_it_is_over_the_environment_c
         events = [what for _, what in await job_rows.fetch_events(connection, first.id)]
     assert "no longer reserved for casey" in events
 
-    # Its slot is free and its environment is gone: that is made anew, with the agent's edits.
+    # The slot is free and the environment is gone. It is rebuilt, with the agent's edits.
     said_before = len(world.replies())
     command = find_way_in(await take_over(settings, first.id, key, hours=1, by="casey"))
     assert f"octo/widgets~{first.id}" in await list_holds(settings)
@@ -151,9 +149,9 @@ async def test_a_hold_outlives_the_service_and_once_it_is_over_the_environment_c
     assert (second.state, second.attempt, second.follows) == ("succeeded", 2, first.id)
     assert "-    for start in range(0, len(items) - size + 1, size):" in report, "the agent's edit"
     assert "+# more" in report
-    assert "+by hand" not in report, "that was over"
+    assert "+by hand" not in report, "the edits of the first hold are gone"
 
-    # What is confidential is not made anew to be published.
+    # The environment of a confidential report is not rebuilt, because a release would publish its edits.
     async with world.playground.service.context.db.write() as connection:
         concern = {"body": "security concern\n\n## Summary\nAnyone can."}
         await connection.execute(update(reports).where(reports.c.job_id == first.id).values(**concern))

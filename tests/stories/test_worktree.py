@@ -127,7 +127,9 @@ async def test_a_worktree_begins_at_any_ref_and_can_be_dropped_while_it_waits(wo
     trunk = world.git("rev-parse", "HEAD").strip()
     await make(world, make_key(Path(key.parent, "two")), "topic", "topic")
     (base,) = Path(world.playground.folder, "machine", "workspace", "bases").glob("*/base.json")
-    assert json.loads(base.read_text())["commit"] == trunk, "no worktree is what others begin from"
+    assert json.loads(base.read_text())["commit"] == trunk, (
+        "a worktree does not change the commit that other jobs begin from"
+    )
     await make(world, key, "newest")
     # Both slots are held: this one waits for the others to be released.
     said = await make(world, make_key(Path(key.parent, "three")), "commit", old, wait_s=0.0)

@@ -127,7 +127,7 @@ _make_bounds = git.make_bounds
 
 
 def _make_bounds_unless_quick(max_file_bytes: int | None) -> Callable[[], None] | None:
-    """None for a stage here: to set bounds between fork and exec, the whole memory of the test's process is copied."""
+    """No bounds in a stage of a quick machine: to set them, Python forks the process of the test, which is slow."""
     return None if hasattr(_running, "stage") else _make_bounds(max_file_bytes)
 
 
@@ -343,7 +343,8 @@ ANSWERS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "inventory": lambda _request: {"gpus": [], "sealed": True, "free_bytes": 10**12, "total_bytes": 10**12},
     "clean": _clean,
 }
-"""The verbs that answer in another way than on a real machine."""
+"""The verbs that answer in another way than on a real machine. The inventory says that jobs have a sandbox, so that the
+service does not refuse what needs one."""
 
 
 class _Wire:

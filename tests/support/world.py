@@ -36,7 +36,6 @@ from tests.support.quick_machine import QuickMachine
 
 Value = TypeVar("Value")
 
-DATABASE_URL = "sqlite+aiosqlite:///ptq.db"
 PATIENCE_S = 100.0
 SIGNS = "signs"
 """The folder of a world in which agents leave signs for their story. Nothing else outside of a job is writable."""
@@ -57,13 +56,13 @@ output = pathlib.Path(os.environ["PTQ_OUTPUT_DIR"])
 """The start of many a scripted agent: what every good run writes."""
 
 DEED = "deed.py"
-"""The sign of a world with the source of what its agent does next, see `as_told`."""
+"""The file among the signs with what the agents do now: Python that `as_told` runs."""
 
 FIX = 'path = pathlib.Path("widgets/chunks.py"); path.write_text(path.read_text().replace(" - size + 1", ""))\n'
 
 
 def as_told(folder: Path) -> str:
-    """The part of an agent's source that does what `World.tell_agents` has said last, in the world in this folder."""
+    """Source for an agent of the world in this folder. It runs the code of the last `World.tell_agents`."""
     return f"exec(pathlib.Path({str(folder / SIGNS / DEED)!r}).read_text())\n"
 
 
@@ -78,7 +77,7 @@ class World:
         return self.number
 
     def tell_agents(self, deed: str) -> None:
-        """What an agent whose source has `as_told` does from now on: one world can have many agents."""
+        """Set the code that agents with `as_told` run from now on."""
         (self.playground.folder / SIGNS / DEED).write_text(deed)
 
     async def label(self, label: str = LABEL, by: str = MAINTAINER) -> None:
@@ -231,7 +230,6 @@ async def open_world(
     repository_agent: str = "script",
     repository_toml: str = "",
     verify_runs: int = 0,
-    database_url: str = DATABASE_URL,
     pace: Pace = PACE,
     python: str = "",
     private: bool = False,
@@ -262,7 +260,6 @@ async def open_world(
         repository_agent=repository_agent,
         repository_toml=repository_toml,
         verify_runs=verify_runs,
-        database_url=database_url,
         pace=pace,
         python=python or sys.executable,
         private=private,
@@ -271,8 +268,7 @@ async def open_world(
         writable=(str(signs), *map(str, writable)),
     )
     signs.mkdir(exist_ok=True)
-    if database_url == DATABASE_URL:
-        write_database(folder / "ptq.db")
+    write_database(folder / "ptq.db")
     async with AsyncExitStack() as stack:
         if quick:
             stack.push_async_callback(quick.close)
