@@ -91,13 +91,14 @@ class Outcome:
 
 async def run_chaos(folder: Path, database_url: str, plan: Plan) -> Outcome:
     """Run it, and judge it."""
-    draw = random.Random(plan.seed)
     began = time.monotonic()
     kills: list[float] = []
     writes: list[float] = []
-    arena = Arena(folder, database_url=database_url, draw=draw)
+    arena = Arena(folder, database_url=database_url, draw=random.Random(plan.seed))
     async with arena:
         arena.github.observers.append(lambda exchange: writes.append(time.monotonic()) if _writes(exchange) else None)
+        # The arena draws once for each connection, so it must not share this one.
+        draw = random.Random(plan.seed)
         mishaps = Mishaps(arena, draw, plan.pause_s, lambda: kills.append(time.monotonic()))
         stories: list[Story] = []
         breaking = asyncio.create_task(mishaps.run())
