@@ -80,15 +80,15 @@ def find_pauses(points: Iterable[Point]) -> list[Point]:
 
     Before a commit it holds the lock by which PostgreSQL lets one transaction write at a time, and has to lose it. But
     just before a request it has asked already whether its claim will last until the answer: that is the moment in
-    which no claim can hold anybody back.
+    which no claim can hold anybody back. Where an answer is lost, nobody stands still.
     """
-    return [point for point in points if point.when != "before" or point.name.startswith("commit ")]
+    return [point for point in points if point.when in ("sent", "after") or point.name.startswith("commit ")]
 
 
 def spread(points: Sequence[Point], seed: int) -> list[Point]:
     """The points in a random order in which every kind comes early: any beginning of it is a fair sample.
 
-    Few points more or less, as two recordings of a story differ, do not change the order of the others.
+    Two recordings of a story differ in a few points. The others keep their order.
     """
     shuffled = sorted(points, key=lambda point: hashlib.sha256(f"{seed} {point}".encode()).digest())
     turn: Counter[str] = Counter()

@@ -108,7 +108,7 @@ def writes(installation: Installation) -> list[Exchange]:
 
 
 def try_the_verdict(world: World, installation: Installation) -> dict[str, bool]:
-    """Lose something of a story, or let it happen twice: what was done, and whether it was noticed."""
+    """Put faults into the end of a story, one after the other. Returns each fault, and whether `judge` noticed it."""
     noticed: dict[str, bool] = {}
 
     def look(what: str) -> None:

@@ -1,8 +1,8 @@
 """The service is killed by another process, amid any step of a whole story: the story ends as if nothing had happened.
 
 A story without a mishap is recorded first; every commit, every request and every SSH operation in it is a point to be
-killed at. So a step that is new in the service is new here as well. `make test` takes a few, the same
-ones each time, and `make crash` all.
+killed at. So a step that is new in the service is new here as well. `make test` takes four points, the same ones each
+time. `make crash` takes all.
 """
 
 from __future__ import annotations
