@@ -189,10 +189,10 @@ async def test_who_lost_the_right_since_the_command_is_not_let_in_and_the_thread
 
 @pytest.mark.parametrize("by_comment", [True, False])
 async def test_who_loses_the_right_while_they_hold_it_is_let_out_within_minutes(
-    sqlite_url: str, by_comment: bool
+    database_url: str, by_comment: bool
 ) -> None:
     clock = Clock()
-    async with open_database(sqlite_url) as database:
+    async with open_database(database_url) as database:
         context = make_context(database, clock, "maintainer")
         job = make_job(state=JobState.CANCELLED, machine="gpu-1", started_at=NOON, ended_at=NOON)
         hold = Hold(job.id, "maintainer", KEY, NOON, NOON + timedelta(hours=8), admitted_at=NOON)

@@ -165,8 +165,8 @@ async def test_a_case_that_comes_back_to_what_stands_writes_nothing(sqlite_url: 
 
 
 @pytest.mark.slow
-async def test_where_it_is_not_wanted_nothing_is_written_and_what_we_put_there_comes_off(sqlite_url: str) -> None:
-    async with open_issue(sqlite_url) as issue:
+async def test_where_it_is_not_wanted_nothing_is_written_and_what_we_put_there_comes_off(database_url: str) -> None:
+    async with open_issue(database_url) as issue:
         await live(issue, [CaseState.ACTIVE])
         issue.shows = False
         await issue.look(passes=30)
