@@ -26,6 +26,8 @@ from tests.support import program
 from tests.support.jobs import open_database
 from tests.support.postgres import Server
 
+pytestmark = pytest.mark.slow
+
 ADDRESS = "127.0.0.1"
 WAITS = "service.waits_for_its_database"
 PATIENCE_S = 120.0
@@ -75,7 +77,6 @@ async def passed_on(port: int, to_port: int) -> AsyncIterator[None]:
     server.close()
 
 
-@pytest.mark.slow
 async def test_a_service_starts_once_its_database_can_be_reached(
     tmp_path: Path, postgres: Server, empty_postgres_url: str
 ) -> None:

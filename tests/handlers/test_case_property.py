@@ -413,7 +413,5 @@ def read_marker(body: str) -> str:
     return found[0]
 
 
-TestCases = pytest.mark.slow(
-    pytest.mark.timeout(TIMEOUT_S)(Cases.TestCase)
-)  # A failure is made small before it is shown.
+TestCases = pytest.mark.slow(pytest.mark.timeout(TIMEOUT_S)(Cases.TestCase))
 TestCases.settings = choose_examples(10, steps=20)

@@ -387,5 +387,5 @@ class Jobs(RuleBasedStateMachine):
         await self.stack.aclose()
 
 
-TestJobs = pytest.mark.timeout(TIMEOUT_S)(Jobs.TestCase)
+TestJobs = pytest.mark.slow(pytest.mark.timeout(TIMEOUT_S)(Jobs.TestCase))
 TestJobs.settings = choose_examples(8, steps=20)
