@@ -31,15 +31,7 @@ from tests.support.jobs import NOON, SPELLED, make_job
 from tests.support.meters import make_meter, make_usage
 from tests.support.site import PATCH, make_report
 
-PULL = {
-    "digest": "ab",
-    "note": "",
-    "approver": "alice",
-    "note_url": "",
-    "branch": "b",
-    "drops_edits": False,
-    "created_at": NOON,
-}
+PULL = {"digest": "ab", "note": "", "approver": "alice", "note_url": "", "branch": "b", "created_at": NOON}
 PULL |= {"next_attempt_at": NOON, "attempts": 0, "drops_edits": False}
 CONFIDENTIAL = "**Outcome:** security concern\n\nAnybody may read the words of others."
 

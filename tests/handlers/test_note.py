@@ -335,6 +335,6 @@ class Shown(HTMLParser):
 @example("<svg>- `</svg><b/>`text> ")
 @example("[x]: ---\n\t*<svg>")
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=9).map("".join))
-def test_github_shows_what_is_below_a_note_that_stands_whatever_that_ends_with(end: str) -> None:
+def test_github_shows_the_text_below_every_note_that_stands(end: str) -> None:
     note = f"{NOTE}\n\n{end}"
     assert fault(note) or "BELOW" in Shown(render_github(f'{note}\n\nBELOW\n\nit\'s <b>"below"</b>')).text

@@ -1,7 +1,7 @@
-"""SQLAlchemy compiles each statement once for each engine, which takes longer than to run it. Most tests have an engine
-of their own, so here all engines of SQLite have one cache.
+"""One cache of compiled statements for all engines of SQLite. Each test has its own engine, and SQLAlchemy takes longer
+to compile a statement than SQLite takes to run it.
 
-Statements that were compiled for one dialect are right for every other one of the same class and the same SQLite.
+`make_engine` gives all of them the same options, so a statement that was compiled for one is right for all.
 """
 
 from __future__ import annotations
