@@ -48,7 +48,7 @@ properties: setup
 hostile: setup
 	$(BIN)/python -m tests.hostile $(ARGS)
 
-# Nasty texts against GitHub's own Markdown parser, of which `make test` takes some hundred; ARGS="--seed N --texts M" repeats a run.
+# Nasty texts against GitHub's own Markdown parser; `make test` takes a few hundred; ARGS="--seed N --texts M" repeats a run.
 fuzz: setup
 	$(BIN)/python -m tests.fuzz $(ARGS)
 

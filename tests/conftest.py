@@ -27,7 +27,7 @@ def find_temporary_root() -> Path:
 
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(find_temporary_root()))
 
-# A version manager's `python` is a shell script that starts ten programs before Python, whenever a job asks for one.
+# The `python` of a version manager is a shell script that starts ten programs before Python. Jobs look for `python`.
 _FOLDERS = [folder for folder in os.environ["PATH"].split(":") if Path(folder).name != "shims"]
 os.environ["PATH"] = ":".join([str(Path(sys.executable).resolve().parent), *_FOLDERS])
 
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def find_seconds(item: pytest.Item) -> float:
-    """What a test's marker says of how long it takes; 1 if it says only that it is slow."""
+    """The seconds in a test's marker `slow`: 1 if it has no number, and 0 without the marker."""
     marker = item.get_closest_marker("slow")
     return 0.0 if marker is None else next(iter(marker.args), 1.0)
 

@@ -41,7 +41,7 @@ REFUSED = "the server responded with a status of 4"
 """What Chromium says of an answer of 4xx."""
 
 LOOKS: tuple[tuple[Scheme, int], ...] = (("light", WIDE), ("light", DESKTOP), ("dark", TABLET), ("dark", PHONE))
-"""How pages are looked at: colour scheme and width. How far a page reaches depends on its width alone."""
+"""How pages are looked at: colour scheme and width. Whether a page fits depends on its width, so each comes once."""
 
 MEASURED = (("light", DESKTOP), ("dark", PHONE))
 """Where axe-core is asked, which takes long."""

@@ -1,6 +1,6 @@
-"""How many examples the tests of models try.
+"""How many examples the tests with models try.
 
-`make test` tries a few, the same ones each time, and `make properties` many, which are drawn anew.
+`make test` tries a few, the same ones each time. `make properties` draws many new ones.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from hypothesis import settings
 
 TRIES_MANY = os.environ.get("PTQ_PROPERTIES") == "many"
 TIMES = 25
-"""How many times as many `make properties` tries."""
+"""The number of examples in `make properties` for each one in `make test`."""
 TIMEOUT_S = 7200 if TRIES_MANY else 600
 """A failure is made small before it is shown."""
 

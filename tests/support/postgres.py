@@ -77,7 +77,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Server:
-    """The server of this run; whichever test comes first starts it, on whichever worker."""
+    """The server of this run. The first test that asks for it starts it, for all workers."""
     in_worker = "PYTEST_XDIST_WORKER" in os.environ
     base = tmp_path_factory.getbasetemp()
     # A worker is a child of the process that the others share with it.
@@ -102,13 +102,13 @@ async def empty_postgres_url(postgres: Server) -> AsyncIterator[str]:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """A new database of SQLite's, for tests whose statements others send to PostgreSQL as well."""
+    """A new SQLite database, for tests whose kinds of statements other tests send to PostgreSQL as well."""
     return f"sqlite+aiosqlite:///{tmp_path / 'ptq.db'}"
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
 def database_url(request: pytest.FixtureRequest, sqlite_url: str) -> str:
-    """A database of each kind, for the tests of whatever speaks SQL. `make check` takes SQLite alone."""
+    """A new database of each kind. `make check` takes SQLite alone."""
     if request.param == "sqlite":
         return sqlite_url
     url: str = request.getfixturevalue("postgres_url")
