@@ -9,19 +9,11 @@ import pytest
 
 from bot.demo.repository import NAME
 from handlers.commands.table import parse_commands
-from tests.support import program
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
 
 SAY_MORE = "path = pathlib.Path('widgets/chunks.py'); path.write_text(path.read_text() + '# more\\n')\n"
-
-
-async def operate(world: World, *words: str, status: int = 0) -> str:
-    """What the operator's command line answers."""
-    done = await asyncio.to_thread(program.run, *words, "--config", world.playground.config)
-    assert done.returncode == status, done.stderr
-    return done.stdout or done.stderr
 
 
 async def open_their_pull(world: World, body: str, by: str = "contributor") -> int:
@@ -194,7 +186,7 @@ async def test_who_may_triage_starts_jobs_where_the_operator_says_so_and_opens_n
 
 async def test_a_removed_label_or_a_closed_issue_cancels_a_job_that_has_not_begun(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
-        await operate(world, "machines", "drain", "gpu-1")
+        await world.operate("machines", "drain", "gpu-1")
         await world.open_issue()
         await world.label("ptq:fix")
         await world.wait_for_job("queued")
@@ -238,22 +230,22 @@ async def test_a_running_job_goes_on_when_its_issue_is_closed_and_its_label_is_r
 
 async def test_the_operator_stops_everything_new_at_once(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT) as world:
-        await operate(world, "machines", "drain", "gpu-1")
+        await world.operate("machines", "drain", "gpu-1")
         await world.open_issue()
         await world.comment("/ptq diagnose")
         job = await world.wait_for_job("queued")
-        said = await operate(world, "pause", "--repository", "octo/gadgets", status=2)
+        said = await world.operate("pause", "--repository", "octo/gadgets", status=2)
         assert "there is no repository 'octo/gadgets'; configured: octo/widgets" in said
-        assert "no new job begins in octo/widgets" in await operate(world, "pause", "--repository", "Octo/Widgets")
-        await operate(world, "machines", "resume", "gpu-1")
+        assert "no new job begins in octo/widgets" in await world.operate("pause", "--repository", "Octo/Widgets")
+        await world.operate("machines", "resume", "gpu-1")
         await world.wait_for_reply("the operator of this App has paused new jobs")
         first = world.number
         await world.open_issue()
         await world.comment("/ptq diagnose")
         await world.wait_for_reply("Not started: the operator of this App has paused new jobs")
         assert await world.leases() == 0
-        assert "nothing was paused anywhere\nstill paused in octo/widgets" in await operate(world, "resume")
-        assert "may begin in octo/widgets" in await operate(world, "resume", "--repository", "octo/widgets")
+        assert "nothing was paused anywhere\nstill paused in octo/widgets" in await world.operate("resume")
+        assert "may begin in octo/widgets" in await world.operate("resume", "--repository", "octo/widgets")
         world.number = first
         await world.wait_for_report()
         assert [each.id for each in await world.jobs()] == [job.id]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,9 @@ from typer.testing import CliRunner
 from bot.cli.main import app
 from bot.demo.repository import NAME
 from runner.model.job import Job
-from tests.support import program
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
 pytestmark = pytest.mark.slow
-
-
-async def run(world: World, *words: str, status: int = 0) -> str:
-    """What the program prints; its failures, if it is to end with another status."""
-    done = await asyncio.to_thread(program.run, *words, "--config", str(world.playground.config))
-    assert done.returncode == status, done.stdout + done.stderr
-    return done.stderr if status else done.stdout
 
 
 @pytest.mark.slow(20)
@@ -32,7 +23,7 @@ async def test_an_operator_starts_retries_and_rebases_at_the_terminal_and_has_th
     async with open_world(tmp_path, agent=agent, repository_toml=caps) as world:
         await world.open_issue()
         await check_refusals(world)
-        said = await run(world, "run", "--repo", NAME, "--issue", "1", "--preset", "fix", "Look at the end.")
+        said = await world.operate("run", "--repo", NAME, "--issue", "1", "--preset", "fix", "Look at the end.")
         assert "was created with agent script: http://127.0.0.1" in said
         await world.wait_for_report()
         (first,) = await world.jobs()
@@ -40,37 +31,37 @@ async def test_an_operator_starts_retries_and_rebases_at_the_terminal_and_has_th
         assert "Look at the end." in first.prompt
         assert "`fix` attempt 1, requested by the operator." in world.reports()[-1]
         await check_results(world, first, tmp_path / "results")
-        await run(world, "jobs", "retry", first.id, "Keep it a generator.")
+        await world.operate("jobs", "retry", first.id, "Keep it a generator.")
         await world.wait_for_report(2)
         retried = (await world.jobs())[0]
         assert (retried.preset, retried.attempt, retried.follows) == ("fix", 2, first.id)
         assert "Keep it a generator." in retried.prompt
         world.commit({"more.txt": "more\n"})
-        await run(world, "jobs", "rebase", first.id)
+        await world.operate("jobs", "rebase", first.id)
         await world.wait_for_report(3)
         assert (await world.jobs())[0].preset == "rebase"
-        refused = await run(world, "run", "--repo", NAME, "--issue", "1", "--fresh", status=1)
+        refused = await world.operate("run", "--repo", NAME, "--issue", "1", "--fresh", status=1)
         assert "the cap of 3 jobs for what the operator asked for today is used up" in refused, "all operators share it"
 
 
 async def check_refusals(world: World) -> None:
     """What cannot begin is said."""
     on = ("run", "--repo", NAME, "--issue")
-    assert f"there is no issue #99 in {NAME}" in await run(world, *on, "99", status=1)
-    assert "Available presets:" in await run(world, *on, "1", "--preset", "none", status=1)
-    assert "there is no job 'none'" in await run(world, "jobs", "retry", "none", status=1)
+    assert f"there is no issue #99 in {NAME}" in await world.operate(*on, "99", status=1)
+    assert "Available presets:" in await world.operate(*on, "1", "--preset", "none", status=1)
+    assert "there is no job 'none'" in await world.operate("jobs", "retry", "none", status=1)
     assert world.replies() == []
 
 
 async def check_results(world: World, job: Job, folder: Path) -> None:
     """Results are written as files, once."""
-    said = await run(world, "jobs", "results", job.id, str(folder))
+    said = await world.operate("jobs", "results", job.id, str(folder))
     assert f"Wrote to {folder}:\n  agent.log\n  changes.diff\n" in said
     assert {path.name for path in folder.iterdir()} >= {"report.md", "worklog.md", "summary.txt"}
     assert "looking" in (folder / "agent.log").read_text()
     assert "It is mended." in (folder / "report.md").read_text()
     assert "+    for start in range(0, len(items), size):\n" in (folder / "changes.diff").read_text()
-    assert "has agent.log, changes.diff" in await run(world, "jobs", "results", job.id, str(folder), status=1)
+    assert "has agent.log, changes.diff" in await world.operate("jobs", "results", job.id, str(folder), status=1)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from runner.jobd.sandbox.processes import find_processes, kill_processes
 from runner.model.machines import FAULTS_IN_A_ROW
 from runner.rows import job_rows
 from runner.rows.machine_states import count_fault, fetch_warm_bases
-from tests.support import program
 from tests.support.machines import open_server
 from tests.support.proxy import StallingSshServer
 from tests.support.quick_machine import QuickMachine
@@ -68,14 +67,6 @@ async def wait_for_machine(world: World, *, out: bool) -> float:
         assert time.monotonic() - began < PATIENCE_S, await fetch_machine(world)
         await asyncio.sleep(0.2)
     return time.monotonic() - began
-
-
-async def order(world: World, *words: str) -> str:
-    """What the operator's command line answers about machines."""
-    config = world.playground.config
-    done = await asyncio.to_thread(program.run, "machines", *words, "--config", config)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 @pytest.mark.slow(20)
@@ -145,7 +136,7 @@ async def test_a_report_survives_a_reboot_and_the_next_start_removes_what_the_jo
         unknown.mkdir()
         await world.playground.start_service()
         await world.wait(lambda: not left.exists() or None, "the end of the folder")
-        while "does not know: 1 (00000000aa)" not in await order(world, "list"):
+        while "does not know: 1 (00000000aa)" not in await world.operate("machines", "list"):
             await asyncio.sleep(0.5)
         assert unknown.exists(), "an unknown folder stays"
 
@@ -216,7 +207,7 @@ async def test_jobs_wait_for_a_machine_that_is_away_or_drained(
         await world.wait_for_job("running")
         assert (await fetch_machine(world))["trouble"] is None
 
-        assert "gets no new jobs" in await order(world, "drain", "gpu-1")
+        assert "gets no new jobs" in await world.operate("machines", "drain", "gpu-1")
         await start(world)
         await world.wait_for_reply("its operator has drained it")
         go.touch()
@@ -225,7 +216,7 @@ async def test_jobs_wait_for_a_machine_that_is_away_or_drained(
         assert world.digest(), "a drained machine finishes its job"
         while await world.leases():
             await asyncio.sleep(0.05)
-        await order(world, "resume", "gpu-1")
+        await world.operate("machines", "resume", "gpu-1")
         world.number += 1
         await world.wait_for_report()
 
@@ -258,14 +249,16 @@ async def test_two_jobs_on_one_machine_have_gpus_of_their_own(
     agent = WRITE_REPORT + told + say + until(go) + FIX
     more_toml = f"{second_machine(tmp_path)}slots = 2\n"
     async with open_world(tmp_path, on_real_machine=True, agent=agent, more_toml=more_toml) as world:
-        await order(world, "drain", "gpu-1")
+        await world.operate("machines", "drain", "gpu-1")
         await start(world)
         first = await world.wait_for_job("running")
         await world.wait_for_log(first.id, b"mine: GPU-aa\n")
         await start(world)
         second = await world.wait_for_job("preparing")
         await world.wait_for_log(second.id, b"mine: GPU-bb\n")
-        assert "2 × NVIDIA H100, 81559 MiB, driver 550.54.15; 1 for each slot\n" in await order(world, "list")
+        assert "2 × NVIDIA H100, 81559 MiB, driver 550.54.15; 1 for each slot\n" in await world.operate(
+            "machines", "list"
+        )
         seen = (await fetch_machine(world, "gpu-2"))["has"]
         assert [gpu["name"] for gpu in seen["gpus"]] == ["NVIDIA H100"] * 2
         await world.wait_for_log(first.id, "told: - GPU: 1 × NVIDIA H100, 81559 MiB, driver 550.54.15\n".encode())
@@ -289,19 +282,18 @@ def lacking_git(folder: Path) -> Path:
 async def test_a_machine_on_which_no_job_can_be_prepared_is_out_and_the_next_one_runs_elsewhere(tmp_path: Path) -> None:
     more_toml = second_machine(tmp_path, lacking_git(tmp_path))
     async with open_world(tmp_path, on_real_machine=True, more_toml=more_toml) as world:
-        await order(world, "drain", "gpu-1")
+        await world.operate("machines", "drain", "gpu-1")
         async with world.playground.service.context.db.write() as connection:
             for _ in range(FAULTS_IN_A_ROW - 1):
                 await count_fault(connection, "gpu-2")
         assert (await fetch_machine(world, "gpu-2"))["out_since"] is None
         await start(world)
         await world.wait_for_report()
-        assert "3 jobs in a row could not be prepared there, the last because git cannot be run there" in await order(
-            world, "list"
-        )
+        why = "3 jobs in a row could not be prepared there, the last because git cannot be run there"
+        assert why in await world.operate("machines", "list")
         await start(world)
         await world.wait_for_reply("**Waiting:**")
-        await order(world, "resume", "gpu-1")
+        await world.operate("machines", "resume", "gpu-1")
         assert (await world.wait_for_job("running")).machine == "gpu-1"
         async with world.playground.service.context.db.read() as connection:
             assert [base.machine for base in await fetch_warm_bases(connection)] == ["gpu-1"]

@@ -10,7 +10,6 @@ import aiohttp
 import pytest
 
 from runner.model.job import Job
-from tests.support import program
 from tests.support.hook import Hook, open_hook
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
@@ -62,7 +61,7 @@ async def test_the_operator_alone_hears_of_a_security_concern(tmp_path: Path) ->
             assert FINDING in hook.heard[2]["text"]
             assert hook.heard[2]["command"].startswith(f"ptq-bot report {job.id} ")
 
-            shown = program.run("report", job.id, "--config", world.playground.config).stdout
+            shown = await world.operate("report", job.id)
             for part in (FINDING, "An early end.", "+    for start in range(0, len(items), size):", "looked, found"):
                 assert part in shown
 
@@ -108,7 +107,6 @@ again.touch()
     async with open_hook() as hook:
         toml = f"[notify]\nurl = {json.dumps(hook.url)}\n"
         async with open_world(tmp_path, agent=agent, more_toml=toml) as world, aiohttp.ClientSession() as session:
-            config = world.playground.config
 
             async def read_page(job: Job) -> str:
                 async with session.get(f"http://127.0.0.1:{world.playground.service_port}/jobs/{job.id}") as answer:
@@ -128,11 +126,11 @@ again.touch()
             assert "Only the operator can see this result" in await read_page(second)
             await wait_until_heard(hook, 2)
             assert "a run on this confidential issue has ended. Nobody can do it any more" in hook.heard[1]["text"]
-            assert FINDING in program.run("report", second.id, "--config", config).stdout
+            assert FINDING in await world.operate("report", second.id)
 
-            shown = program.run("jobs", "show", second.id, "--config", config).stdout
+            shown = await world.operate("jobs", "show", second.id)
             assert f"confidential. To end that: ptq-bot jobs lift {second.id}" in shown
-            assert "is not confidential" not in program.run("jobs", "lift", second.id, "--config", config).stdout
+            await world.operate("jobs", "lift", second.id)
             third = await run(world, 3)
             assert FINDING in world.reports()[2]
             assert FINDING in await read_page(third)

@@ -28,6 +28,7 @@ from runner.db.schema import deliveries, pulls, replies
 from runner.model.job import Job
 from runner.rows import job_rows
 from runner.transport.hosts import open_host
+from tests.support import program
 from tests.support.installed import install_program
 from tests.support.jobs import write_database
 from tests.support.machine_scan import find_on_machine
@@ -85,6 +86,15 @@ class World:
 
     async def comment(self, body: str, by: str = MAINTAINER) -> int:
         return await self.github.comment(NAME, self.number, body, by)
+
+    async def operate(self, *words: str, status: int = 0) -> str:
+        """Run the operator's command line. Returns its output, or its error if it is to end with another status.
+
+        The service runs on this event loop and must go on meanwhile: it may hold the lock that a command waits for.
+        """
+        done = await asyncio.to_thread(program.run, *words, "--config", self.playground.config)
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stderr if status else done.stdout
 
     def replies(self) -> list[str]:
         """Our comments on the issue, oldest first."""
