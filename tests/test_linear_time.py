@@ -189,10 +189,8 @@ def _grows_faster(function: Function, pattern: Pattern, size: int) -> bool:
     """Whether twice as much takes more than 2.5 times as long, each time it is tried."""
     while _measure(function, pattern.make(size), 1) < 0.004:
         size *= 2
-    return all(
-        _measure(function, pattern.make(2 * size), 3) > 2.5 * _measure(function, pattern.make(size), 3)
-        for _ in range(4)
-    )
+    short, long = (partial(function, pattern.make(one)) for one in (size, 2 * size))
+    return not takes_at_most(2.5, short, long)
 
 
 def find_slow(function: Function, patterns: Sequence[Pattern], size: int) -> list[Pattern]:

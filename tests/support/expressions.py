@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -53,7 +53,7 @@ class Expression:
         return time.thread_time() - start
 
 
-def find_expressions(packages: Iterable[ModuleType]) -> list[Expression]:
+def find_expressions(*packages: ModuleType) -> list[Expression]:
     """Those that modules hold in a name, or write where they use them."""
     modules = [module for package in packages for module in _import_all(package)]
     sources = {module.__name__: _read(module) for module in modules}
@@ -172,7 +172,7 @@ def _spell(tree: Any, turn: int) -> str:
         if code is codes.LITERAL:
             words += chr(value)
         elif code in (codes.NOT_LITERAL, codes.IN, codes.ANY):
-            choices = [letter for letter in LETTERS if _accepts(code, value, letter)] or _first_of(code, value)
+            choices = _list_choices(code, tuple(value) if code is codes.IN else value)
             words += choices[turn % len(choices)] if choices else ""
         elif code in REPEATS:
             least, _, body = value
@@ -182,6 +182,11 @@ def _spell(tree: Any, turn: int) -> str:
         elif code in (codes.SUBPATTERN, codes.ATOMIC_GROUP):
             words += "".join(_spell(part, turn) for part in _list_parts(code, value))
     return words
+
+
+@cache
+def _list_choices(code: Any, value: Any) -> Sequence[str]:
+    return [letter for letter in LETTERS if _accepts(code, value, letter)] or _first_of(code, value)
 
 
 def _accepts(code: Any, value: Any, letter: str) -> bool:
