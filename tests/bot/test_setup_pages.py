@@ -24,7 +24,7 @@ from bot.setup.documents import link_documents
 from bot.setup.steps import InvalidInput
 from tests.support.doctor_models import make_models
 from tests.support.gate import Gate
-from tests.support.installer import Operator, Seen, open_setup
+from tests.support.installer import QUICK_VENV, Operator, Seen, open_setup
 from tests.support.openapi import load_openapi
 
 
@@ -37,7 +37,8 @@ async def tryout(tmp_path: Path) -> AsyncIterator[Tryout]:
 
 
 @pytest.fixture
-async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
+async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
+    monkeypatch.setattr("bot.setup.trial.CREATE_VENV", QUICK_VENV)
     async with open_setup(tmp_path / "here") as operator:
         yield operator
 
