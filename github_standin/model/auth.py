@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import string
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -19,7 +18,6 @@ LEVELS = ("none", "read", "write", "admin")
 JWT_LIFE_S = 600
 TOKEN_LIFE = timedelta(hours=1)
 USER_TOKEN_LIFE = timedelta(hours=8)
-_LETTERS = string.ascii_letters + string.digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,4 +154,4 @@ def _number(claim: object) -> float | None:
 
 def _make_secret() -> str:
     """A token in GitHub's format since 2026: long, with dots."""
-    return "ghs_" + ".".join("".join(secrets.choice(_LETTERS) for _ in range(length)) for length in (40, 260, 86))
+    return "ghs_" + ".".join(secrets.token_hex(length // 2) for length in (40, 260, 86))

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from bot.setup.documents import link_documents
 from bot.setup.steps import InvalidInput
 from tests.support.doctor_models import make_models
 from tests.support.gate import Gate
-from tests.support.installer import QUICK_VENV, Operator, Seen, open_setup
+from tests.support.installer import Operator, Seen, open_setup
 from tests.support.openapi import load_openapi
 
 
@@ -37,8 +38,7 @@ async def tryout(tmp_path: Path) -> AsyncIterator[Tryout]:
 
 
 @pytest.fixture
-async def operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Operator]:
-    monkeypatch.setattr("bot.setup.trial.CREATE_VENV", QUICK_VENV)
+async def operator(tmp_path: Path) -> AsyncIterator[Operator]:
     async with open_setup(tmp_path / "here") as operator:
         yield operator
 
@@ -296,8 +296,18 @@ async def test_a_change_that_is_discarded_leaves_the_machine_as_it_was(tryout: T
     assert ("machine-1 ready" in seen.text, state.answers.looked_at) == (True, None)
 
 
+MAKES_NO_PIP = f"""#!/bin/sh
+[ "$1 $2" != "-m venv" ] || set -- "$@" --without-pip
+exec {sys.executable} "$@"
+"""
+"""A machine's `python3`. To install pip takes seconds for each virtual environment, and no test needs it here."""
+
+
 @pytest.mark.slow
-async def test_this_host_can_be_a_machine(operator: Operator, tmp_path: Path) -> None:
+async def test_this_host_can_be_a_machine(operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "python3").write_text(MAKES_NO_PIP)
+    (tmp_path / "python3").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     form = {"kind": "local", "name": "here", "workspace": str(tmp_path / "ptq"), "slots": "1"}
     assert "here ready" in (await operator.post("/machines/look", form)).text
     await operator.post("/machines/drop", {"name": "here"})

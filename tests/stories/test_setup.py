@@ -18,7 +18,7 @@ from bot.demo.tryout import Tryout
 from bot.setup.answers import Answers
 from tests.support.browser import PATIENCE_S, find_faults, open_page
 from tests.support.gate import Gate
-from tests.support.installer import QUICK_VENV, Operator, open_setup, serve_setup
+from tests.support.installer import Operator, open_setup, serve_setup
 from tests.support.openapi import load_openapi
 
 pytestmark = pytest.mark.slow
@@ -92,10 +92,7 @@ async def finish_set_up(operator: Operator, tryout: Tryout, folder: Path) -> Non
 
 
 @pytest.mark.slow(20)
-async def test_an_interrupted_set_up_goes_on_to_a_configuration_that_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("bot.setup.trial.CREATE_VENV", QUICK_VENV)
+async def test_an_interrupted_set_up_goes_on_to_a_configuration_that_works(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     async with Tryout(tmp_path / "tryout") as tryout:
         tryout.github.observers.append(load_openapi().check)

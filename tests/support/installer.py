@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import html
 import re
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,8 +19,6 @@ from bot.listener import HttpListener
 from bot.setup.server import Setup
 
 SILENCE_S = 5.0
-QUICK_VENV = (sys.executable, "-m", "venv", "--without-pip")
-"""In place of the default: to install pip takes seconds, and no job of these tests needs it."""
 
 
 @dataclass(frozen=True)
