@@ -42,7 +42,7 @@ structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _CON
 share_compiled_statements()
 share_compiled_templates()
 
-pytest.register_assert_rewrite("tests.crash.tale")
+pytest.register_assert_rewrite("tests.crash.whole_story")
 
 pytest_plugins = ["tests.support.machines", "tests.support.postgres", "tests.crash.matrix", "tests.support.browser"]
 

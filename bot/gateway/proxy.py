@@ -453,7 +453,7 @@ class _Answer:
     def find_count(self, most: Count) -> Count | None:
         """The tokens of the call: if they are not known, at most `most`. None if no model has answered it."""
         if not self.is_certain:
-            return self.reader.reckon(most)
+            return self.reader.estimate(most)
         return self.reader.count if self.reader.is_final else None
 
     def finish(self) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from runner.agents.lines import count_of, parse_line, part
-from runner.agents.prices import WRITTEN_HOUR_SURCHARGE, Price, reckon_cost
+from runner.agents.prices import WRITTEN_HOUR_SURCHARGE, Price, compute_cost
 from runner.model.usage import Usage
 
 MAX_LINE = 8 * 1024 * 1024
@@ -58,7 +58,7 @@ class Count:
         price = price.for_prompt(self.input_tokens)
         surcharges = price.written_surcharge * self.written_tokens
         surcharges += WRITTEN_HOUR_SURCHARGE * price.input * self.written_hour_tokens
-        return usage.with_cost(reckon_cost(usage, price) + surcharges / 1e6)
+        return usage.with_cost(compute_cost(usage, price) + surcharges / 1e6)
 
 
 def bound_tokens(text: bytes) -> int:
@@ -134,7 +134,7 @@ class AnswerReader:
         if not self._streams and (value := parse_line(self._rest.decode(errors="replace"))) is not None:
             self._note(value, is_final=True)
 
-    def reckon(self, asked: Count) -> Count:
+    def estimate(self, asked: Count) -> Count:
         """The count to assume for an answer whose end did not arrive. `asked` is the reserved maximum.
 
         Input tokens are those reported so far; if there are none, the maximum. Output tokens are at least the maximum,

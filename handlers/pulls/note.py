@@ -131,7 +131,7 @@ def matches_digest(shown: str, digest: str) -> bool:
 
 
 def find_digest_fault(shown: str) -> str | None:
-    """Why `shown` names no digest at all, whichever stands, as a reply; None when it may name one."""
+    """Why `shown` cannot name a digest, as a reply; None if it can."""
     if len(shown) >= DIGEST_SHOWN:
         return None
     return f"`{shown}` is too short. Give at least {DIGEST_SHOWN} digits of the digest, as the report shows them."

@@ -148,7 +148,7 @@ class Editor:
         """How many of them were opened in blocks before this one."""
 
     def begin_block(self) -> None:
-        """Another paragraph, quote or item begins. The page may not heed an end tag in it for what is open by now."""
+        """Another paragraph, quote or item begins. The page may ignore an end tag in it for what is open by now."""
         self._open_before = len(self._open)
 
     def edit(self, line: str, *, certain: bool, html: bool) -> tuple[str, Trust]:
@@ -247,7 +247,7 @@ class Editor:
 
     def _follow_size(self, tag: re.Match[str], *, certain: bool) -> bool:
         """Whether letters behind this tag are too small to read. An end tag counts only for the element that was opened
-        last: browsers do not heed each of the others."""
+        last: browsers do not obey each of the others."""
         name = tag[2].lower()
         if tag[1]:
             if certain and len(self._open) > self._open_before and self._open[-1][0] == name:

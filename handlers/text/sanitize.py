@@ -19,7 +19,7 @@ from runner.model.jobd_answers import SAYS
 REDACTED = "[redacted]"
 
 _GAP = "&#8203;"
-"""A zero-width space, spelt so that whoever reads the source sees it. It separates and has no meaning in Markdown, so
+"""A zero-width space, spelled so that whoever reads the source sees it. It separates and has no meaning in Markdown, so
 inserting it anywhere changes no other mark."""
 
 
@@ -400,7 +400,7 @@ def defuse(text: str, rules: Sequence[Rule] = RULES) -> str:
     """Markdown that notifies nobody, closes no issue, and has no command, picture or hidden text. Code stays code.
 
     The text is not searched for code, but rewritten: its fences at the margin, its spans each in a line, and every
-    other mark of code spelt out. So nothing depends on where a parser would have seen code.
+    other mark of code spelled out. So nothing depends on where a parser would have seen code.
     """
     text = _normalise_newlines(text)
     for rule in rules:

@@ -39,8 +39,8 @@ def spell_out(secrets: Collection[str]) -> frozenset[str]:
 
 def _encode(secret: str) -> Iterator[str]:
     """How addresses, HTML, shells, JSON, hexadecimal and base64 spell a secret. At most some 20 forms, most equal."""
-    for spelt in (*(quote(secret, safe, errors="replace") for safe in ("", "/", "!'()*")), _quote_plus(secret)):
-        yield from (spelt, _PERCENT.sub(lambda found: found[0].lower(), spelt))
+    for spelled in (*(quote(secret, safe, errors="replace") for safe in ("", "/", "!'()*")), _quote_plus(secret)):
+        yield from (spelled, _PERCENT.sub(lambda found: found[0].lower(), spelled))
     escaped = html.escape(secret, quote=False)
     for double, single in (('"', "'"), ("&quot;", "'"), ("&quot;", "&#x27;"), ("&#34;", "&#39;"), ("&quot;", "&#39;")):
         yield escaped.replace('"', double).replace("'", single)

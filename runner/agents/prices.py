@@ -152,7 +152,7 @@ def strip_edition(model: str) -> str:
     return _EDITION.sub("", model)
 
 
-def reckon_cost(usage: Usage, price: Price) -> float:
+def compute_cost(usage: Usage, price: Price) -> float:
     """USD."""
     cached = min(usage.cached_tokens, usage.input_tokens)
     fresh = usage.input_tokens - cached

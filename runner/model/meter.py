@@ -23,7 +23,7 @@ class Meter:
     retries: int = 0
     unknown_events: int = 0
     cost_is_estimate: bool = False
-    """Whether the money was reckoned from tokens and the price table: nobody has said it."""
+    """Whether the money was computed from tokens and the price table, because nobody reported it."""
     is_self_reported: bool = False
     """Whether turns, tokens and money are the agent's own words: nobody else has counted them."""
     last_tool: str = ""

@@ -1,7 +1,7 @@
-"""The gateway as the runner sees it: a job's account with it, and the way there. What it asks is a floor above.
+"""The gateway as the runner sees it: a job's account with it, and the way there. The gateway itself is in `bot`.
 
-Whoever drives a job opens its account at each step, which is level-triggered: after a restart, or on another replica,
-what was counted so far is read again, and the way from the machine is made anew.
+Each step of a job opens its account again (the steps are level-triggered). After a restart, or on another replica,
+what was counted so far is read again, and the way from the machine is opened again.
 """
 
 from __future__ import annotations

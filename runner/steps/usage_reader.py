@@ -14,7 +14,7 @@ from functools import partial
 
 from runner.agents import Agent
 from runner.agents.events import GOES_ON, Tally
-from runner.agents.prices import Price, find_price, reckon_cost
+from runner.agents.prices import Price, compute_cost, find_price
 from runner.model.job import Job
 from runner.model.meter import Meter
 from runner.model.usage import Usage
@@ -118,17 +118,17 @@ class UsageReader:
         # The agent may report another name for the requested model.
         models = (tally.model, job.model or agent.spec.model) if said is None else ()
         price = next((price for model in models if (price := find_price(model, self._prices))), None)
-        reckoned = reckon_cost(usage, price) if price and usage.tokens else None
+        computed = compute_cost(usage, price) if price and usage.tokens else None
         run_s = (now - job.started_at).total_seconds() if job.started_at else 0.0
         run = Usage(jobs=1, turns=tally.turns, run_s=run_s, output_bytes=place.offset)
         return Meter(
             job_id=job.id,
-            usage=(run + usage).with_cost(reckoned if said is None else said),
+            usage=(run + usage).with_cost(computed if said is None else said),
             model=tally.model or None,
             tool_calls=tally.tool_calls,
             retries=tally.retries,
             unknown_events=tally.unknown,
-            cost_is_estimate=said is None and reckoned is not None,
+            cost_is_estimate=said is None and computed is not None,
             is_self_reported=True,
             last_tool=" ".join(tally.last_tool.split())[:MAX_TOOL],
             ending=None,

@@ -74,7 +74,7 @@ class MachineConnection(asyncssh.SSHClientConnection):
         self._end_stall("key exchange")
 
     def _send_kexinit(self) -> None:
-        """Extended: each key exchange begins here, whichever side began it."""
+        """Extended: each key exchange begins here, from either side."""
         super()._send_kexinit()
         self._begin_stall("key exchange")
         self.reading.charge(EXCHANGE_WORK_S)

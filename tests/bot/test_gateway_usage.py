@@ -54,14 +54,14 @@ def test_of_a_stream_that_was_cut_all_is_assumed_that_it_could_have_said(api: st
     for end in range(0, stream.rindex(b"usage"), 50):
         reader = read(stream[:end], whole=False)
         assert not reader.is_final
-        reckoned = reader.reckon(asked)
-        assert reckoned.input_tokens in (1000, 5000)
-        assert reckoned.output_tokens == 32_000
+        computed = reader.estimate(asked)
+        assert computed.input_tokens in (1000, 5000)
+        assert computed.output_tokens == 32_000
 
 
 def test_an_answer_that_never_began_is_assumed_to_have_taken_all_that_was_asked_for() -> None:
     asked = Count(5000, output_tokens=32_000)
-    assert AnswerReader(streams=True).reckon(asked) == asked
+    assert AnswerReader(streams=True).estimate(asked) == asked
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_long_prompt_and_a_written_cache_cost_what_openai_adds_for_them() -> N
     assert read_count(chat) == Count(9, 0, 5, output_tokens=2)
 
 
-def test_money_is_reckoned_with_what_a_cache_saves_and_what_it_costs_to_fill() -> None:
+def test_money_is_computed_with_what_a_cache_saves_and_what_it_costs_to_fill() -> None:
     price = Price(input=10.0, cached=1.0, output=50.0)
     count = Count(input_tokens=1_000, cached_tokens=300, written_tokens=100, written_hour_tokens=50, output_tokens=20)
     dollars = (550 * 10 + 300 * 1 + 100 * 12.5 + 50 * 20 + 20 * 50) / 1e6

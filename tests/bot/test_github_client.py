@@ -202,7 +202,7 @@ async def test_a_change_becomes_a_branch_and_a_draft_pull_request(place: Place) 
         TreeEntry("README.md", "100644"),
     ]
     tree = await place.client.create_tree(NAME, place.base, entries)
-    commit = await place.client.create_commit(NAME, "Mend it\n\nFixes #1", tree, [place.base])
+    commit = await place.client.create_commit(NAME, "Fix it\n\nFixes #1", tree, [place.base])
     assert await place.client.fetch_branch_sha(NAME, BRANCH) is None
     assert await place.client.create_branch(NAME, BRANCH, commit)
     assert await place.client.fetch_branch_sha(NAME, BRANCH) == commit
@@ -214,7 +214,7 @@ async def test_a_change_becomes_a_branch_and_a_draft_pull_request(place: Place) 
     assert place.git("log", "-1", "--format=%an|%P", commit) == f"ptq-bot[bot]|{place.base}"
     assert await place.client.list_pull_requests(NAME, BRANCH) == []
     opened = await place.client.create_draft_pull_request(
-        NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
+        NAME, title="Fix it", body="A note.", branch=BRANCH, base_branch="main"
     )
     assert await place.client.list_pull_requests(NAME, BRANCH) == [opened]
     assert (opened.state, opened.head_sha, opened.author) == ("open", commit, "ptq-bot[bot]")
@@ -243,7 +243,7 @@ async def test_what_a_commit_holds_is_found_without_following_links(place: Place
 async def test_a_closed_pull_request_is_found_too(place: Place) -> None:
     await place.publish()
     opened = await place.client.create_draft_pull_request(
-        NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
+        NAME, title="Fix it", body="A note.", branch=BRANCH, base_branch="main"
     )
     await place.github.close_issue(NAME, opened.number, by="alice")
     (found,) = await place.client.list_pull_requests(NAME, BRANCH)
@@ -254,7 +254,7 @@ async def test_who_cannot_be_assigned_is_left_out(place: Place) -> None:
     place.github.set_permission(NAME, "boss", "write")
     await place.publish()
     opened = await place.client.create_draft_pull_request(
-        NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
+        NAME, title="Fix it", body="A note.", branch=BRANCH, base_branch="main"
     )
     for login in ("boss", "boss", "passer-by", "nobody-at-all"):
         await place.client.assign(NAME, opened.number, login)
@@ -284,7 +284,7 @@ async def test_the_public_keys_of_an_account_come_newest_first(place: Place) -> 
 async def test_only_our_own_open_pull_requests_count_as_ours(place: Place) -> None:
     assert await place.client.list_own_open_pulls(NAME) == []
     await place.publish()
-    pull = {"title": "Mend it", "body": "A note.", "branch": BRANCH, "base_branch": "main"}
+    pull = {"title": "Fix it", "body": "A note.", "branch": BRANCH, "base_branch": "main"}
     opened = await place.client.create_draft_pull_request(NAME, **pull)
     assert await place.client.list_own_open_pulls(NAME) == [opened.number]
     await place.github.close_issue(NAME, opened.number, by="alice")
@@ -314,18 +314,18 @@ async def test_a_branch_moves_forward_only(place: Place) -> None:
 async def test_a_new_body_leaves_the_title_alone(place: Place) -> None:
     await place.publish()
     opened = await place.client.create_draft_pull_request(
-        NAME, title="Mend it", body="A note.", branch=BRANCH, base_branch="main"
+        NAME, title="Fix it", body="A note.", branch=BRANCH, base_branch="main"
     )
     await place.client.update_pull_request(NAME, opened.number, body="Another.")
     assert (await place.client.fetch_pull_request(NAME, opened.number)).body == "Another."
-    assert place.github.pulls(NAME)[0].title == "Mend it"
+    assert place.github.pulls(NAME)[0].title == "Fix it"
     await place.client.update_pull_request(NAME, opened.number, body="Another.", title="Better")
     assert place.github.pulls(NAME)[0].title == "Better"
 
 
 async def test_a_second_pull_request_is_refused_in_githubs_words(place: Place) -> None:
     await place.publish()
-    pull = {"title": "Mend it", "body": "A note.", "branch": BRANCH, "base_branch": "main"}
+    pull = {"title": "Fix it", "body": "A note.", "branch": BRANCH, "base_branch": "main"}
     await place.client.create_draft_pull_request(NAME, **pull)
     with pytest.raises(GitHubError, match="already exists") as caught:
         await place.client.create_draft_pull_request(NAME, **pull)

@@ -95,7 +95,7 @@ async def test_a_report_shows_what_belongs_to_it_and_leaves_the_log_where_it_is(
     async with open_dashboard(tmp_path) as dashboard, dashboard.browser() as browser:
         job = await dashboard.add(make_report(worklog="what was tried"), state=JobState.SUCCEEDED)
         page = await browser.visit(f"/jobs/{job.id}")
-        for part in ("It is mended.", "what was tried", "chunks.py", SIGN_IN):
+        for part in ("It is fixed.", "what was tried", "chunks.py", SIGN_IN):
             assert part in page.text
         assert (await browser.visit(f"/jobs/{job.id}/log/agent")).status == 403
 

@@ -137,7 +137,7 @@ async def test_the_page_of_a_finished_job_has_report_diff_and_logs_with_links_to
     await site.keep_log(job, "agent", b"Ran the tests.\n")
     page = await site.get(f"/jobs/{job.id}")
     for part in (
-        "It is mended.",
+        "It is fixed.",
         "looked",
         "chunked()",
         "Too big.",
@@ -343,7 +343,7 @@ async def test_the_status_tells_what_machines_have_without_the_names_of_single_g
 
 
 async def add_report(site: Site, job: Job, **changes: Any) -> None:
-    report = casebook.draft_reply(f"report of {job.id}", "report", job, "Mended.", NOON)
+    report = casebook.draft_reply(f"report of {job.id}", "report", job, "Fixed.", NOON)
     async with site.database.write() as connection:
         await casebook.insert_reply(connection, replace(report, **changes))
 
@@ -351,7 +351,7 @@ async def add_report(site: Site, job: Job, **changes: Any) -> None:
 async def test_what_did_not_reach_github_stands_on_the_page_of_its_job_with_the_reason(site: Site) -> None:
     await add_report(site, await site.add(id="waits"), trouble="the issue is locked")
     await add_report(site, await site.add(id="lost", thread=8), abandoned="the issue was deleted")
-    await add_report(site, await site.add(id="posted", thread=9), comment_id=1, posted_body="Mended.")
+    await add_report(site, await site.add(id="posted", thread=9), comment_id=1, posted_body="Fixed.")
     assert "Its report waits: the issue is locked." in (await site.get("/jobs/waits")).text
     assert "Its report was given up: the issue was deleted." in (await site.get("/jobs/lost")).text
     assert "Its report" not in (await site.get("/jobs/posted")).text
@@ -365,7 +365,7 @@ async def test_the_status_counts_what_did_not_reach_github_by_account_and_names_
     await add_report(
         site, await site.add(id="lost", repository="acme/x"), abandoned="the issue was deleted", final=True
     )
-    await add_report(site, await site.add(id="posted", thread=9), comment_id=1, posted_body="Mended.")
+    await add_report(site, await site.add(id="posted", thread=9), comment_id=1, posted_body="Fixed.")
     status = await site.status()
     reasons = {"octo": {"the issue is locked": 2}, "acme": {"the issue was deleted": 1}}
     assert status["replies"] == {"waiting": 3, "abandoned": 1, "reasons": reasons}

@@ -77,8 +77,8 @@ for number in range(random.randrange(2, 8)):
     time.sleep(0.25)
 path = pathlib.Path("widgets/chunks.py")
 path.write_text(path.read_text().replace(" - size + 1", ""))
-(output / "report.md").write_text("fix staged\\n\\n## Summary\\nIt is mended.\\n\\n## Root cause\\nAn early end.\\n")
-(output / "worklog.md").write_text("looked, found, mended\\n")
+(output / "report.md").write_text("fix staged\\n\\n## Summary\\nIt is fixed.\\n\\n## Root cause\\nAn early end.\\n")
+(output / "worklog.md").write_text("looked, found, fixed\\n")
 note("end")
 """
 

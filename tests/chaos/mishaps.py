@@ -16,7 +16,7 @@ ERRORS = (500, 502, 503, "lose_answer", "reset")
 
 
 class Mishaps:
-    """Breaks an arena, and mends what it broke."""
+    """Breaks an arena, and repairs what it broke."""
 
     def __init__(
         self, arena: Arena, draw: random.Random, pause_s: tuple[float, float], note_kill: Callable[[], None]
@@ -30,7 +30,7 @@ class Mishaps:
         self._broken: set[object] = set()
 
     async def run(self) -> None:
-        """Break one thing after the other, until cancelled; then everything is mended."""
+        """Break one thing after the other, until cancelled; then everything is fixed."""
         kinds: Mapping[str, Callable[[], Awaitable[None] | None]] = {
             "replica killed": lambda: self._kill(with_its_disk=False),
             "replica killed, its disk deleted": lambda: self._kill(with_its_disk=True),
@@ -80,7 +80,7 @@ class Mishaps:
         replica.kill(with_its_disk=with_its_disk)
         self._note_kill()
 
-        async def mend() -> None:
+        async def repair() -> None:
             self._broken.add(replica)
             await asyncio.sleep(self._draw.uniform(0.2, 3.0) * self._arena.slowness)
             replica.start(self._arena.slowness)
@@ -88,7 +88,7 @@ class Mishaps:
             await replica.wait_until_up()
             self._broken.discard(replica)
 
-        return mend()
+        return repair()
 
     def _stop(self) -> Awaitable[None] | None:
         replica = self._choose_replica()
@@ -96,11 +96,11 @@ class Mishaps:
             return None
         replica.signal(signal.SIGSTOP)
 
-        async def mend() -> None:
+        async def repair() -> None:
             await self._while_broken(replica, CLAIM_S * self._draw.uniform(1.2, 2.0))
             replica.signal(signal.SIGCONT)
 
-        return mend()
+        return repair()
 
     def _cut(self) -> Awaitable[None] | None:
         machine = self._choose_machine()
@@ -115,11 +115,11 @@ class Mishaps:
             return None
         machine.wire.stall()
 
-        async def mend() -> None:
+        async def repair() -> None:
             await self._while_broken(machine, CLAIM_S * self._draw.uniform(1.2, 2.0))
-            machine.wire.mend()
+            machine.wire.repair()
 
-        return mend()
+        return repair()
 
     def _restart_sshd(self) -> Awaitable[None] | None:
         machine = self._choose_machine()

@@ -1,4 +1,4 @@
-"""One chaos run: issues are labelled while everything breaks; then all is mended, and the rest comes to its end."""
+"""One chaos run: issues are labelled while everything breaks; then all is fixed, and the rest comes to its end."""
 
 from __future__ import annotations
 
@@ -115,12 +115,12 @@ async def run_chaos(folder: Path, database_url: str, plan: Plan) -> Outcome:
         breaking.cancel()
         with suppress(asyncio.CancelledError):
             await breaking
-        mended = time.monotonic()
+        fixed = time.monotonic()
         telling_all = asyncio.gather(*telling)
         if await _wait_while_it_moves(still_s, lambda: count_done(arena, stories), telling_all.done):
             telling_all.result()
             await _wait_while_it_moves(still_s, lambda: -len(list_folders(arena)), lambda: not list_folders(arena))
-        settled_s = time.monotonic() - mended
+        settled_s = time.monotonic() - fixed
         telling_all.cancel()
         verdict = judge(arena, stories)
         verdict.fallen_replicas = sum(replica.fell for replica in arena.replicas)

@@ -41,7 +41,7 @@ class Wire:
         """Let nothing through, and say nothing about it."""
         self._flows.clear()
 
-    def mend(self) -> None:
+    def repair(self) -> None:
         self._flows.set()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -65,6 +65,6 @@ async def test_a_run_is_ended_at_every_cap_and_reports_what_there_is(
         (why,) = (unescape(line) for line in report.splitlines() if line.startswith("**Why:**"))
         own = kind == "claude" and "its own cap" in why
         assert own or row.says in why, why
-        assert "It is mended" in report
+        assert "It is fixed" in report
         (job,) = await story.world.jobs()
         assert (await story.read_meter(job)).ending == row.ending

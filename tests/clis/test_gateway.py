@@ -89,7 +89,7 @@ async def test_an_agent_without_a_key_and_without_a_network_does_its_work_and_ev
     toml = f'network = "{network}"\n'
     async with open_behind(tmp_path, kind, [WORK, Say("Done.")], repository_toml=toml) as story:
         found = story.watch_machine()
-        assert "It is mended" in await story.world.wait_for_report()
+        assert "It is fixed" in await story.world.wait_for_report()
         (job,) = await story.world.jobs()
         await story.check_account(job)
         meter, count = await story.read_meter(job), len(story.endpoint.requests)
@@ -104,7 +104,7 @@ async def test_an_agent_whose_machine_was_cut_off_in_mid_answer_finishes(tmp_pat
         await story.ssh.cut_connections()
         report = await story.world.wait_for_report()
         (job,) = await story.world.jobs()
-        assert "It is mended" in report, await story.read_log(job)
+        assert "It is fixed" in report, await story.read_log(job)
         assert "Not finished" not in report, await story.read_log(job)
         await story.check_account(job, assumed=1)
 
@@ -149,7 +149,7 @@ async def test_at_its_cap_an_agent_is_ended_at_once_and_no_answer_was_too_many(t
         report = await story.world.wait_for_report()
         (job,) = await story.world.jobs()
         assert f"its cap of ${cap:,.2f}" in html.unescape(report), await story.read_log(job)
-        assert "It is mended" in report
+        assert "It is fixed" in report
         meter = await story.read_meter(job)
         assert meter.ending == "capped"
         assert 0.3 <= meter.usage.cost_usd <= 0.6
@@ -211,7 +211,7 @@ async def test_an_agent_whose_token_is_revoked_in_mid_answer_ends_at_once_by_wha
         said = await story.read_log(job)
         assert "the run is over: its access has ended" in said
         assert "Cancelled" in report, said
-        assert "It is mended" in report, said
+        assert "It is fixed" in report, said
         assert len(story.endpoint.requests) == 2
         assert (job.state, job.failure) == (JobState.CANCELLED, "cancelled by @maintainer")
         await story.check_account(job, assumed=1)

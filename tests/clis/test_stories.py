@@ -24,7 +24,7 @@ async def test_a_real_agent_goes_from_label_to_draft_pull_request(tmp_path: Path
     async with open_story(tmp_path, kind, WORK, look, Say("Done.")) as story:
         world = story.world
         report = await world.wait_for_report()
-        assert "It is mended" in report
+        assert "It is fixed" in report
         assert "3 turns" in report
         (job,) = await world.jobs()
         log = await story.read_log(job)
@@ -45,7 +45,7 @@ async def test_a_model_that_fails_is_told_as_that_whatever_the_exit_status(tmp_p
     async with open_story(tmp_path, kind, WORK, Refuse(400)) as story:
         report = await story.world.wait_for_report()
         assert "the agent's model failed" in report
-        assert "It is mended" in report, "what it had found by then is there all the same"
+        assert "It is fixed" in report, "what it had found by then is there all the same"
 
 
 async def test_what_all_runs_of_an_issue_have_taken_ends_the_one_at_work(tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ async def test_the_operators_path_reaches_the_commands_of_an_agent_and_codex_wit
     path = f"/opt/node-of-the-operators/bin:{os.environ['PATH']}"
     env = f'PATH = {json.dumps(path)}\nBILLING = "Zx9kQ2mW7pL4tR8vN1cB"\n'
     async with open_story(tmp_path, kind, WORK, Run("ls; env"), Say("Done."), more_toml=env) as story:
-        assert "It is mended" in await story.world.wait_for_report()
+        assert "It is fixed" in await story.world.wait_for_report()
         (job,) = await story.world.jobs()
         log = await story.read_log(job)
         assert "widgets" in log, "`ls` is found"

@@ -30,7 +30,7 @@ async def test_a_real_agent_hears_a_maintainer_and_goes_on_with_all_that_it_know
         await world.comment(f"/ptq tell {WORDS}")
         report = await world.wait_for_report()
         (job,) = await world.jobs()
-        assert "It is mended" in report, await story.read_log(job)
+        assert "It is fixed" in report, await story.read_log(job)
         assert "not delivered" not in report
         asked = [json.dumps(request) for request in story.endpoint.requests]
         assert [text.count(WORDS) for text in asked] == [0] * (len(asked) - 1) + [1]

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests.crash.points import Point, find_lost_answers, spread
-from tests.crash.tale import live_through, try_the_verdict
+from tests.crash.whole_story import live_through, try_the_verdict
 from tests.support.postgres import Server
 from tests.support.world import World
 

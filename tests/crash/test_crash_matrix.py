@@ -1,4 +1,4 @@
-"""The service is killed by another process, amid any step of a whole story: the story ends as if nothing had happened.
+"""The service is killed by another process at any step of a whole story: the story ends as if nothing had happened.
 
 A story without a mishap is recorded first; every commit, every request and every SSH operation in it is a point to be
 killed at. So a step that is new in the service is new here as well. `make test` takes four points, the same ones each
@@ -16,7 +16,7 @@ import pytest
 from tests.crash.installation import Installation, Pair
 from tests.crash.matrix import LEAST_POINTS, PAIRS, SHARES, TAKEN, TAKES_ALL, Matrix, note_outcome, open_database
 from tests.crash.points import Point, find_pauses
-from tests.crash.tale import live_through
+from tests.crash.whole_story import live_through
 
 TIMEOUT_S = 7200 if TAKES_ALL else 600
 

@@ -31,7 +31,7 @@ async def make_tree(visitor: Visitor, *entries: dict[str, object]) -> Reply:
 
 async def make_commit(visitor: Visitor, *entries: dict[str, object], parent: str = "", **more: object) -> Reply:
     tree = (await make_tree(visitor, *(entries or (text("new.py"),)))).body["sha"]
-    facts = {"message": "Mend it", "tree": tree, "parents": [parent or visitor.base], **more}
+    facts = {"message": "Fix it", "tree": tree, "parents": [parent or visitor.base], **more}
     return await visitor.ask("POST", f"{GIT}/commits", facts)
 
 
@@ -42,7 +42,7 @@ async def make_branch(visitor: Visitor, name: str = BRANCH, **more: object) -> s
 
 
 async def open_pull(visitor: Visitor, **more: object) -> Reply:
-    pull = {"title": "Mend it", "head": BRANCH, "base": "main", "body": "A note.", "draft": True, **more}
+    pull = {"title": "Fix it", "head": BRANCH, "base": "main", "body": "A note.", "draft": True, **more}
     return await visitor.ask("POST", f"{REPO}/pulls", pull)
 
 
@@ -136,7 +136,7 @@ async def test_a_commit_without_an_author_is_the_apps_and_verified(visitor: Visi
     commit = (await make_commit(visitor)).body
     assert (commit["author"]["name"], commit["committer"]["name"]) == ("ptq-bot[bot]", "GitHub")
     assert commit["verification"]["verified"]
-    assert commit["message"] == "Mend it"
+    assert commit["message"] == "Fix it"
     found = await visitor.ask("GET", f"{GIT}/commits/{commit['sha']}")
     assert found.body == commit
 

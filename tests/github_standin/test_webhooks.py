@@ -110,7 +110,7 @@ async def test_only_what_the_app_asked_for_is_sent(visitor: Visitor, receiver: R
     visitor.git("branch", "topic", "main")
     commit = visitor.git(*IDENTITY, "commit-tree", "main^{tree}", "-p", "main", "-m", "more")
     visitor.git("update-ref", "refs/heads/topic", commit)
-    pull = {"title": "Mend", "head": "topic", "base": "main"}
+    pull = {"title": "Fix", "head": "topic", "base": "main"}
     assert (await visitor.ask("POST", f"{REPO}/pulls", pull)).status == 201
     await visitor.github.ping()
     assert receiver.names() == ["ping.None"]

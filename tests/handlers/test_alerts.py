@@ -76,7 +76,7 @@ class Watch:
         async with self.db.write() as connection:
             await save_outage(connection, "gpu-1", Outage("no route", permanent, now, now, now))
 
-    async def mend(self) -> None:
+    async def repair(self) -> None:
         async with self.db.write() as connection:
             await forget_outage(connection, "gpu-1")
 
@@ -111,7 +111,7 @@ async def test_a_machine_that_is_out_and_back_is_told_of_once_each_also_by_the_n
         assert await watch.hear() == DOWN
         watch.start_again()
         assert await watch.hear(60) == []
-        await watch.mend()
+        await watch.repair()
         assert await watch.hear() == BACK
         watch.start_again()
         assert await watch.hear(60) == []
@@ -126,7 +126,7 @@ async def test_a_machine_that_flaps_is_told_of_once_in_ten_minutes_and_as_it_is_
         for _ in range(14):
             await watch.break_down(permanent=True)
             heard += await watch.hear()
-            await watch.mend()
+            await watch.repair()
             heard += await watch.hear()
         assert len(heard) == 3, "28 minutes"
         assert (await watch.hear(20), await watch.hear(20)) in (([], []), (BACK, []))
@@ -136,7 +136,7 @@ async def test_what_nobody_could_be_told_and_is_so_no_more_is_not_told(sqlite_ur
     async with open_watch(sqlite_url) as watch:
         await watch.break_down(permanent=True)
         assert len(await watch.hear(delivered=False)) == 1
-        await watch.mend()
+        await watch.repair()
         assert await watch.hear() == []
         assert await watch.hear(60) == []
 

@@ -66,7 +66,7 @@ class Issue:
             await casebook.save_case(connection, Case(KEY, NAME, ISSUE, "It breaks", state, now, now, active))
 
     async def look(self, passes: int = 1, every_s: float = 5) -> None:
-        """Passes of the loop, so many seconds one after the other. One may be our last, and another begins anew."""
+        """Passes of the loop, so many seconds one after the other. One may be our last, and another process begins."""
         rules = {NAME: RepositoryRules(NAME, "mine", case_labels=self.shows)}
         github = cast(GitHub, self.github)
         context = Context(github, self.db, rules, {}, "https://ptq", (), self.clock, lambda: None)

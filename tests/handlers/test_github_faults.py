@@ -171,7 +171,7 @@ async def test_a_pull_request_of_somebody_else_from_our_branch_is_not_taken_for_
     await counter.add_pull(job)
     where, branch = counter.github._world.repository(NAME), name_branch(job)
     await where.git.run("update-ref", f"refs/heads/{branch}", counter.base)
-    number = await counter.github.open_pull(NAME, "Mend it", f"<!-- ptq:pull={job.id} -->", "alice", branch)
+    number = await counter.github.open_pull(NAME, "Fix it", f"<!-- ptq:pull={job.id} -->", "alice", branch)
     await counter.open()
     assert len(counter.github.pulls(NAME)) == 1
     assert f"`alice` has opened pull request #{number}" in ((await counter.pull(job)).abandoned or "")
@@ -235,9 +235,9 @@ async def test_a_comment_that_a_human_deleted_is_not_posted_again_and_the_report
     assert comment_id
     await counter.github.delete_comment(NAME, comment_id, by="alice")
     await counter.edit_reply(status, "Still at work.")
-    await counter.add_reply(job, "report", "Mended.")
+    await counter.add_reply(job, "report", "Fixed.")
     await counter.post()
-    assert counter.comments() == ["Mended."]
+    assert counter.comments() == ["Fixed."]
     assert ((await counter.reply(status)).abandoned or "").startswith("our comment or its issue")
 
 
@@ -257,7 +257,7 @@ async def test_a_renamed_repository_is_written_to_by_its_former_name(counter: Co
     counter.github.rename_repository(NAME, "gadgets")
     counter.name = "octo/gadgets"
     await counter.edit_reply(status, "Still at work.")
-    await counter.add_reply(job, "report", "Mended.")
+    await counter.add_reply(job, "report", "Fixed.")
     await counter.add_pull(job)
     await counter.post()
     await counter.open()
@@ -265,7 +265,7 @@ async def test_a_renamed_repository_is_written_to_by_its_former_name(counter: Co
     counter.clock.forward(2 * 3600)
     await counter.edit_reply(status, "Done.")
     await counter.post()
-    assert counter.comments()[:2] == ["Done.", "Mended."]
+    assert counter.comments()[:2] == ["Done.", "Fixed."]
     assert [pull.draft for pull in counter.github.pulls("octo/gadgets")] == [True]
     assert await counter.admit() == "done"
     assert counter.admitted == [True]

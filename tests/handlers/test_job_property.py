@@ -360,7 +360,7 @@ class Jobs(RuleBasedStateMachine):
                 self.runner.close()
 
     async def come_to_the_end(self) -> None:
-        """Everything is mended, and every agent does its work."""
+        """Everything is fixed, and every agent does its work."""
         for machine in self.machines.values():
             machine.mood = "well"
             await self.befall(machine.name, "resumed")

@@ -44,7 +44,7 @@ class Issue:
         runs: Runs = SEEN,
         *,
         script: str = REPRO,
-        body: str = "fix staged\n\n## Summary\nIt is mended.\n",
+        body: str = "fix staged\n\n## Summary\nIt is fixed.\n",
         kind: CheckKind = CheckKind.AGENT,
         has_change: bool = True,
         private: bool = False,
@@ -79,7 +79,7 @@ class Issue:
         ({}, True, False),
     ],
     ids=[
-        *("mended", "diagnosed", "mended in vain", "not tried on the text"),
+        *("fixed", "diagnosed", "fixed in vain", "not tried on the text"),
         *("shows nothing", "not always", "could not run", "looks for its patch", "not run"),
     ],
 )

@@ -38,7 +38,7 @@ NAMES = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
 
 
 def fault(note: str) -> str:
-    found = find_note_fault(note, [REPORT, "looked, found, mended"], DIGEST[:12])
+    found = find_note_fault(note, [REPORT, "looked, found, fixed"], DIGEST[:12])
     return found.reply if found else ""
 
 
@@ -114,9 +114,9 @@ def test_a_digest_that_is_named_later_counts_as_one() -> None:
 @pytest.mark.parametrize(
     ("argument", "body"),
     [
-        (DIGEST, f"It mends what ab0f9c21d07a broke. {NOTE}"),
-        ("", f"It mends https://github.com/o/r/commit/ab0f9c21d07a . {NOTE}"),
-        ("", f"{NOTE}\n\nIt mends what ab0f9c21d07a broke."),
+        (DIGEST, f"It repairs what ab0f9c21d07a broke. {NOTE}"),
+        ("", f"It repairs https://github.com/o/r/commit/ab0f9c21d07a . {NOTE}"),
+        ("", f"{NOTE}\n\nIt repairs what ab0f9c21d07a broke."),
     ],
 )
 def test_a_commit_that_a_note_mentions_is_no_digest(argument: str, body: str) -> None:
@@ -231,7 +231,7 @@ def test_a_note_in_somebody_s_own_words_stands_and_github_shows_what_is_below_it
             "This note is too short to tell a reviewer anything: it has 4 letters of your own, and needs 30.",
             "our template",
         ),
-        ("An early end. looked, found, mended. An early end.", "“An early end."),
+        ("An early end. looked, found, fixed. An early end.", "“An early end."),
     ],
 )
 def test_what_is_no_note_is_refused_with_the_reason_and_an_example(note: str, words: str) -> None:

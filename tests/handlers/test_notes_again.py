@@ -58,7 +58,7 @@ class Thread:
         job_id: str,
         attempt: int,
         state: CaseState = CaseState.ACTIVE,
-        title: str = "Mend it",
+        title: str = "Fix it",
         **changes: Any,
     ) -> None:
         """An attempt has ended with the diff. While its case is active, it has no report yet."""
@@ -211,7 +211,7 @@ async def test_an_old_delivery_does_not_say_that_a_repository_is_still_private(
         async with thread.db.write() as connection:
             job = await job_rows.fetch_job(connection, "0000000001")
             assert job
-            told = casebook.draft_reply("report", "report", job, "Mended.", NOON)
+            told = casebook.draft_reply("report", "report", job, "Fixed.", NOON)
             await casebook.insert_reply(connection, told)
         await drain(Comments(thread.context))
         payload = render_commented(ISSUE, thread.github.say(ISSUE, "boss", "/ptq results"))

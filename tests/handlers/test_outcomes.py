@@ -176,7 +176,7 @@ async def test_a_report_that_cannot_be_written_holds_up_no_other(database_url: s
             await job_rows.insert_job(connection, garbled)
             await casebook.save_case(connection, replace(case, active_job_id=garbled.id))
         await desk.add(ended(), found("fix staged\n\n## Summary\nMended.\n"))
-        assert "Mended." in (await desk.reply("report")).body
+        assert "Fixed." in (await desk.reply("report")).body
         async with desk.db.write() as connection:
             assert await casebook.fetch_unreported_job_ids(connection) == [garbled.id]
             await casebook.save_case(connection, replace(case, state=CaseState.ACTIVE, active_job_id=garbled.id))
@@ -286,7 +286,7 @@ async def test_a_failed_run_quotes_the_end_of_its_log_where_everybody_may_read_i
 
 async def test_an_ordinary_report_notifies_nobody(sqlite_url: str) -> None:
     async with open_desk(sqlite_url) as desk:
-        await desk.add(ended(), found("fix staged\n\n## Summary\nIt is mended.\n"))
+        await desk.add(ended(), found("fix staged\n\n## Summary\nIt is fixed.\n"))
         assert await desk.notifications() == []
         assert (await desk.reply("report")).body.startswith("### Fix staged")
         assert (await desk.case()).state is CaseState.AWAITING_NOTE

@@ -446,7 +446,7 @@ def test_a_title_is_one_harmless_line(proposed: str, title: str) -> None:
         ("Old note.\r\n\r\nPlease wait.", "Please wait."),
         ("New note.\n\nPlease wait.", "Please wait."),
         ("New note.\n\nOld note. And more.", "Old note. And more."),
-        ("Old note, mended.", "Old note, mended."),
+        ("Old note, fixed.", "Old note, fixed."),
         ("Please wait.\n\nOld note.", "Please wait.\n\nOld note."),
         ("", ""),
     ],

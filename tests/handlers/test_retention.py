@@ -117,7 +117,7 @@ async def add_job(database: Database, attempt: int, thread: int = 7, **changes: 
         assert await job_rows.insert_job(connection, job)
         await job_rows.save_log(connection, job_id, "agent", job_rows.compress_log(b"what it said"))
         await store_report(
-            connection, Report(job_id, "It is mended.", "", "", "", "the diff", digest="ab" * 32, changes=(change,))
+            connection, Report(job_id, "It is fixed.", "", "", "", "the diff", digest="ab" * 32, changes=(change,))
         )
     return job_id
 

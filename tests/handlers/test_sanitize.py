@@ -126,15 +126,15 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 
 
 def _spell_signs(secret: str, signs: str, form: str) -> str:
-    spelt = json.dumps(secret)[1:-1]
-    return "".join(f"\\u{ord(char):{form}}" if char in signs else char for char in spelt)
+    spelled = json.dumps(secret)[1:-1]
+    return "".join(f"\\u{ord(char):{form}}" if char in signs else char for char in spelled)
 
 
 @pytest.mark.parametrize("secret", [ODD, PLAIN])
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_live_secrets_are_redacted_in_other_spellings(spelling: str, secret: str) -> None:
-    spelt = SPELLINGS[spelling](secret)
-    shown = redact(f"x {spelt} y", [secret])
+    spelled = SPELLINGS[spelling](secret)
+    shown = redact(f"x {spelled} y", [secret])
     assert shown.startswith("x ")
     assert shown.endswith(" y")
     # The first and last signs of base64 also encode the bytes beside the secret.

@@ -47,7 +47,7 @@ OFFERS = {"claude": Offer(("opus", "sonnet"), ("low", "high")), "mine": Offer()}
 PAUSE = Pause(REPOSITORY, 12, "maintainer", datetime(2026, 1, 2, tzinfo=UTC))
 DIGEST = "0123456789ab"
 HOLD = Hold(RUNNING.id, "maintainer", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8))
-ANEW = make_job(kind=JobKind.WORKTREE, series=1, name=DONE.id)
+REBUILT = make_job(kind=JobKind.WORKTREE, series=1, name=DONE.id)
 
 
 def report(**changes: Any) -> str:
@@ -165,9 +165,9 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
     tellings.say_no_agent: [tellings.say_no_agent()],
     hold_replies.render_taken_over: [
         hold_replies.render_taken_over(RUNNING, RUNNING, HOLD, 1, None, URL),
-        hold_replies.render_taken_over(DONE, ANEW, HOLD, 2, None, URL),
+        hold_replies.render_taken_over(DONE, REBUILT, HOLD, 2, None, URL),
         hold_replies.render_taken_over(DONE, DONE, HOLD, 1, "colleague", URL),
-        hold_replies.render_taken_over(DONE, ANEW, HOLD, 1, None, URL, signs_in=True),
+        hold_replies.render_taken_over(DONE, REBUILT, HOLD, 1, None, URL, signs_in=True),
     ],
     hold_replies.render_only_dropped: [hold_replies.render_only_dropped()],
     hold_replies.render_no_longer_allowed: [
@@ -182,7 +182,7 @@ SAYINGS: dict[Callable[..., object], list[str]] = {
         ),
     ],
     hold_replies.render_not_made: [
-        hold_replies.render_not_made(replace(ANEW, failure="setup failed with exit status 1: false"), ())
+        hold_replies.render_not_made(replace(REBUILT, failure="setup failed with exit status 1: false"), ())
     ],
     hold_replies.render_too_late: [hold_replies.render_too_late()],
     hold_replies.render_nothing_to_take_over: [hold_replies.render_nothing_to_take_over()],

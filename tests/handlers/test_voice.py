@@ -194,7 +194,7 @@ def test_whatever_an_agent_writes_what_stands_outside_of_quotes_stays_the_same()
     usual = read_outside(render(report=result(body=body, worklog="x")))
     random = Random(7)
     for _ in range(200):
-        text = make_text(random)[:350]  # So that nothing is cut, even if all of it is spelt out.
+        text = make_text(random)[:350]  # So that nothing is cut, even if all of it is spelled out.
         report = result(body=f"{body}\n\n{text}", worklog=f"x\n\n{text}")
         assert read_outside(render(report=report)) == usual, repr(text)
 
@@ -204,7 +204,7 @@ def test_a_pull_request_begins_with_the_note_and_ends_with_the_approval_whatever
     usual = read_outside(body_of(body="x", worklog="x"))
     random = Random(8)
     for _ in range(100):
-        text = make_text(random)[:350]  # So that nothing is cut, even if all of it is spelt out.
+        text = make_text(random)[:350]  # So that nothing is cut, even if all of it is spelled out.
         assert read_outside(body_of(body=f"x\n\n{text}", worklog=f"x\n\n{text}")) == usual, repr(text)
 
 

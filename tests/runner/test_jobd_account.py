@@ -73,9 +73,9 @@ def test_its_job_writes_only_to_its_own_folders_and_to_those_that_the_operator_s
         closed.chmod(0o555)  # Its owner could open it again.
         folder.chmod(0o1777)
         assert account.prepare(network="none", writable=[str(shared)])["state"] == "done"
-        deeds = [f"touch {folder}/x", f"mkdir {folder}/y", f"chmod u+w {closed}", f"touch {shared}/x", "touch mine"]
-        deeds.append(f"ln -s {repos} {shared}/cache")
-        log = account.agent("; ".join(f"{deed} || echo refused" for deed in deeds) + "; echo done")["log"].decode()
+        tried = [f"touch {folder}/x", f"mkdir {folder}/y", f"chmod u+w {closed}", f"touch {shared}/x", "touch mine"]
+        tried.append(f"ln -s {repos} {shared}/cache")
+        log = account.agent("; ".join(f"{one} || echo refused" for one in tried) + "; echo done")["log"].decode()
         assert log.count("Read-only file system") == log.count("refused") == 3
         assert log.endswith("done\n")
         assert (shared / "x").exists()

@@ -44,7 +44,7 @@ def made_base(tmp_path_factory: pytest.TempPathFactory, template: Repository) ->
     return MadeBase(machine, ["overlay", "slot"], setup=[SETUP])
 
 
-class Deed(NamedTuple):
+class Attack(NamedTuple):
     """What a job does, and what becomes of it."""
 
     script: str
@@ -68,15 +68,15 @@ git config core.hooksPath "$PWD/.git/hooks"; git config core.worktree /etc
 SOCKET = f"{sys.executable} -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"socket\")'"
 
 EVERYWHERE = {
-    "closes everything": Deed(
+    "closes everything": Attack(
         'echo x > x; cd /; find "$TMPDIR" "$PTQ_OUTPUT_DIR" "${PTQ_WORKTREE%/*}" -depth -exec chmod 000 {} +',
         contents={"x": b"x\n"},
     ),
-    "deletes everything": Deed(
+    "deletes everything": Attack(
         'rm -rf "$PTQ_WORKTREE" "$HOME" "$VIRTUAL_ENV" "$TMPDIR" "$PTQ_OUTPUT_DIR"',
         error="worktree_gone",
     ),
-    "links to what is secret": Deed(
+    "links to what is secret": Attack(
         'ln -s /etc/shadow "$PTQ_OUTPUT_DIR/report.md"; rm -r a.txt built dir; ln -s /etc/shadow a.txt; '
         "ln -s /etc built; ln -s /etc dir; "
         "echo /etc > .git/objects/info/alternates; echo x > x; echo 'ref: /etc/shadow' > .git/HEAD",
@@ -85,17 +85,17 @@ EVERYWHERE = {
     ),
 }
 IN_A_WORKTREE = {
-    "deletes git's folder, and leaves mounts and processes": Deed(
+    "deletes git's folder, and leaves mounts and processes": Attack(
         "rm -rf .git; echo x > x; for n in $(seq 200); do sleep 61 & done; "
         "unshare -Urm sh -c 'mount -t tmpfs none built; mount -t tmpfs none /mnt; touch built/x; sleep 60' & sleep 0.3",
         contents={"x": b"x\n"},
     ),
-    "plants commands in git, and makes sockets and pipes": Deed(
+    "plants commands in git, and makes sockets and pipes": Attack(
         f"{PLANT} rm b.txt; mkfifo b.txt pipe; {SOCKET}; echo x > x",
         contents={"b.txt": None, "x": b"x\n"},
         says="`b.txt` counts as deleted",
     ),
-    "makes repositories in the repository": Deed(
+    "makes repositories in the repository": Attack(
         "for n in 1 2 3; do git init -q nest/$n; git init -q --bare bare/$n; done; cp -r .git/. built; git init -q dir",
         error="change_too_large",
     ),
@@ -122,39 +122,39 @@ def expect_all_well(jobd: Jobd, **changes: Any) -> None:
     assert later.agent(LOOK)["log"].decode() == LOOKED
 
 
-@pytest.mark.parametrize(("way", "deeds"), [("overlay", EVERYWHERE | IN_A_WORKTREE), ("slot", EVERYWHERE)])
-def test_a_job_that_does_its_worst_ends_alone(jobd: Jobd, way: str, deeds: Mapping[str, Deed]) -> None:
-    for name, deed in deeds.items():
-        expect_to_end_alone(jobd.beside(), way, name, deed)
+@pytest.mark.parametrize(("way", "attacks"), [("overlay", EVERYWHERE | IN_A_WORKTREE), ("slot", EVERYWHERE)])
+def test_a_job_that_does_its_worst_ends_alone(jobd: Jobd, way: str, attacks: Mapping[str, Attack]) -> None:
+    for name, attack in attacks.items():
+        expect_to_end_alone(jobd.beside(), way, name, attack)
     expect_all_well(jobd, ways=[way])
 
 
-def expect_to_end_alone(job: Jobd, way: str, name: str, deed: Deed) -> None:
+def expect_to_end_alone(job: Jobd, way: str, name: str, attack: Attack) -> None:
     """Run a job that looks for what the one before it left, and then does its own worst."""
     prepare(job, ways=[way])
     before = read_shared(job, "bases", "repos")
-    ended = job.agent(f"{LOOK}; {deed.script}")
+    ended = job.agent(f"{LOOK}; {attack.script}")
     log = ended["log"].decode()
     assert log.startswith(LOOKED), f"before it {name}, something of another job was there: {log}"
     assert (ended["state"], ended["result"]["exit_status"]) == ("done", 0), log
     wait_until(lambda: find_processes(job.job_id) == [])
     assert find_differences(before, read_shared(job, "bases", "repos")) == []
-    expect_collected(job, deed)
+    expect_collected(job, attack)
     assert job.call("clean") == {"ok": True}
     assert not job.root.exists()
     # To compute a change, git touches objects of the clone that it would otherwise write again.
     assert [path for path in find_differences(before, read_shared(job, "bases")) if "/bases/" in path] == []
 
 
-def expect_collected(job: Jobd, deed: Deed) -> None:
+def expect_collected(job: Jobd, attack: Attack) -> None:
     collected = job.collect()
-    assert (collected["error"], collected["state"]) == (deed.error, "failed" if deed.error else "done")
+    assert (collected["error"], collected["state"]) == (attack.error, "failed" if attack.error else "done")
     result = job.result()
     said = f"{json.dumps(result)} {collected['message']}"
     assert len(said) < MAX_RESULT_BYTES
-    assert deed.says in said
+    assert attack.says in said
     assert "root:" not in said
-    assert Change(result).contents == deed.contents
+    assert Change(result).contents == attack.contents
     assert not (job.root / "tmp" / "trap-ran").exists()
 
 

@@ -180,7 +180,7 @@ EDITED_ANEW = "an earlier edit of `{}` was left out: the run edited it again"
 
 
 @pytest.mark.parametrize(
-    ("deed", "path", "now"),
+    ("script", "path", "now"),
     [
         ("echo newer > .claude/settings.json", ".claude/settings.json", b"newer\n"),
         ("chmod +x .claude/settings.json", ".claude/settings.json", b"old\n"),
@@ -193,9 +193,9 @@ EDITED_ANEW = "an earlier edit of `{}` was left out: the run edited it again"
     ],
 )
 def test_a_newer_edit_wins_and_the_other_ones_are_put_back(
-    configured: PlainWorktree, deed: str, path: str, now: bytes | None
+    configured: PlainWorktree, script: str, path: str, now: bytes | None
 ) -> None:
-    configured.run(deed)
+    configured.run(script)
     change = configured.collect(HELD)
     assert change.contents[path] == now
     assert {".claude/settings.json", "AGENTS.md", "gone.txt"} <= set(change.modes)
@@ -210,7 +210,7 @@ def test_the_same_edit_made_anew_is_no_problem(configured: PlainWorktree) -> Non
 
 
 @pytest.mark.parametrize(
-    "deed",
+    "script",
     [
         "rm -r .claude; mkdir ../out; ln -s ../out .claude",
         "mv .claude ../out; ln -s ../out .claude",
@@ -218,17 +218,17 @@ def test_the_same_edit_made_anew_is_no_problem(configured: PlainWorktree) -> Non
         "mkdir ../out; rm -rf .git; ln -s ../out .git; echo y > .claude/settings.json",
     ],
 )
-def test_what_is_put_back_is_never_written_through_a_link(configured: PlainWorktree, deed: str) -> None:
-    configured.run(deed)
+def test_what_is_put_back_is_never_written_through_a_link(configured: PlainWorktree, script: str) -> None:
+    configured.run(script)
     change = configured.collect(HELD)
     assert [path.read_text() for path in configured.path.with_name("out").iterdir()] in ([], ["old\n"])
     assert EDITED_ANEW.format(".claude/settings.json") in change.problems
     assert change.contents["AGENTS.md"] == b"do\n"
 
 
-@pytest.mark.parametrize("deed", ["mkfifo AGENTS.md", "mkdir AGENTS.md; echo x > AGENTS.md/x"])
-def test_what_is_no_plain_file_is_not_replaced(configured: PlainWorktree, deed: str) -> None:
-    configured.run(deed)
+@pytest.mark.parametrize("script", ["mkfifo AGENTS.md", "mkdir AGENTS.md; echo x > AGENTS.md/x"])
+def test_what_is_no_plain_file_is_not_replaced(configured: PlainWorktree, script: str) -> None:
+    configured.run(script)
     change = configured.collect(HELD)
     assert change.contents.get("AGENTS.md") is None
     assert change.problems == [EDITED_ANEW.format("AGENTS.md")]

@@ -19,7 +19,7 @@ from tests.support.jobd import LIMITS, Jobd, make_repository
 
 pytestmark = pytest.mark.slow
 
-BUG, FIX = "def double(x):\n    return x + 1\n", "def double(x):\n    return 2 * x  # mended\n"
+BUG, FIX = "def double(x):\n    return x + 1\n", "def double(x):\n    return 2 * x  # fixed\n"
 PYTHON = ["/bin/sh", "-ec", f'PYTHONPATH=. {sys.executable} "$@"', "sh"]
 SHELL = ["/bin/sh", "-e"]
 REPRO = "from sums import double\n\nassert double(3) == 6, double(3)\n"
@@ -122,14 +122,14 @@ IS_BUILT = "import pathlib\nassert pathlib.Path('built').read_text() == 'once\\n
 
 
 def test_a_script_fails_on_base_and_passes_with_the_change_and_no_run_notices_another(by_each_way: Jobd) -> None:
-    jobd, mended = by_each_way, change("sums.py", FIX)
+    jobd, fixed = by_each_way, change("sums.py", FIX)
     leaves = LEAVES.replace("JOB", jobd.job_id).replace("SEALED", str(is_sandboxed(jobd.job)))
-    text = run("text", REPRO, edits=[mended], frozen=["sums.py"])
+    text = run("text", REPRO, edits=[fixed], frozen=["sums.py"])
     on_base, leaving = [run("base", REPRO), text], FORGES + leaves + "assert not os.path.exists('built')\n"
     changed = [run("changed", REPRO, changed=True), run("two", leaves + IS_BUILT, changed=True)]
     # The change is built right after a run that has left something.
     rebuild = ['test ! -e "$TMPDIR/left"', 'test ! -e "$HOME/left"', "echo once >> built"]
-    result = check(jobd, runs=[on_base, [run("one", leaving)], changed], changes=[mended], rebuild=rebuild)
+    result = check(jobd, runs=[on_base, [run("one", leaving)], changed], changes=[fixed], rebuild=rebuild)
     assert result["troubles"] == {}
     assert statuses(result) == {"base": [1, 1], "text": [1, 1], "one": [0, 0], "changed": [0, 0], "two": [0, 0]}, result
     assert result["runs"]["base"][0]["words"].splitlines()[-1] == "AssertionError: 4"
@@ -170,7 +170,7 @@ def test_a_script_or_a_build_that_fills_the_disk_is_ended_and_told_of(by_each_wa
 # By the best way
 
 
-LOOKS = "assert 'mended' in open('sums.py').read()\n"
+LOOKS = "assert 'fixed' in open('sums.py').read()\n"
 
 TRACES = """
 import os, re
@@ -197,7 +197,7 @@ for statement in {IMPORTS}:
 print(all(map(os.path.exists, {NEW})))
 """
 
-MENDED = change("sums.py", FIX)
+FIXED = change("sums.py", FIX)
 TESTS = change("tests/test_sums.py", "from sums import double\nassert double(3) == 6\n")
 MORE = [change(path, "x = 1\n", None) for path in NEW]
 GONE = {"path": "sums.py", "mode": None, "content": None, "old_mode": "100644"}
@@ -226,8 +226,8 @@ class Checked(NamedTuple):
 def checked(machine: Jobd) -> Checked:
     jobd = prepare(machine, *WAYS)
     runs = [
-        on_each_side("looks", LOOKS, MENDED),
-        on_each_side("traces", TRACES, MENDED),
+        on_each_side("looks", LOOKS, FIXED),
+        on_each_side("traces", TRACES, FIXED),
         on_each_side("new", TRY_ALL, *MORE),
         [
             run("tests: base", words=RUN_TESTS, edits=[TESTS]),
@@ -237,7 +237,7 @@ def checked(machine: Jobd) -> Checked:
             run("package: text", "import parts.one", edits=[PACKAGE], frozen=["parts/__init__.py"]),
         ],
     ]
-    result = check(jobd, runs=runs, changes=[MENDED, TESTS, *MORE], times=1, timeout_s=60)
+    result = check(jobd, runs=runs, changes=[FIXED, TESTS, *MORE], times=1, timeout_s=60)
     way = jobd.poll("prepare")["result"]["way"]
     jobd.call("clean")
     assert result["troubles"] == {}
@@ -280,7 +280,7 @@ def test_a_change_that_cannot_be_built_or_a_script_that_hangs_costs_only_what_ne
     runs = [run("base", REPRO), run("changed", REPRO, changed=True), run("also", REPRO, changed=True)]
     runs.append(run("hangs", "import time; time.sleep(60)"))
     rebuild = ["echo no compiler here; exit 3"]
-    result = check(jobd, *runs, changes=[MENDED], rebuild=rebuild, run_timeout_s=3, times=1)
+    result = check(jobd, *runs, changes=[FIXED], rebuild=rebuild, run_timeout_s=3, times=1)
     assert statuses(result)["base"] == [1]
     (hung,) = result["runs"]["hangs"]
     assert hung["timed_out"] is True

@@ -28,14 +28,14 @@ JOB_ROOT = '"${PTQ_OUTPUT_DIR%/*}"'
 PLACE = '"${PTQ_WORKTREE%/*}"'
 
 
-def prepare_and_do(jobd: Jobd, deed: str) -> None:
+def prepare_and_do(jobd: Jobd, script: str) -> None:
     assert jobd.prepare(ways=["slot"])["state"] == "done"
-    run_script(jobd.worktree, deed, jobd.job.environment())
+    run_script(jobd.worktree, script, jobd.job.environment())
 
 
-def collect_after(jobd: Jobd, deed: str, **limits: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def collect_after(jobd: Jobd, script: str, **limits: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """How collecting ended, and the result, after an agent that did this."""
-    prepare_and_do(jobd, deed)
+    prepare_and_do(jobd, script)
     return jobd.collect(**limits), jobd.result()
 
 
@@ -62,18 +62,18 @@ def worktree(tmp_path: Path, original: PlainWorktree) -> PlainWorktree:
 
 
 def test_a_worktree_that_is_gone_is_told_and_the_texts_are_there(jobd: Jobd) -> None:
-    deed = f"{REPORT} cd {PLACE}; mv worktree elsewhere; ln -s elsewhere worktree"
-    collected, result = collect_after(jobd, deed, lint=["touch lint-ran"])
+    script = f"{REPORT} cd {PLACE}; mv worktree elsewhere; ln -s elsewhere worktree"
+    collected, result = collect_after(jobd, script, lint=["touch lint-ran"])
     assert (collected["state"], collected["error"]) == ("failed", "worktree_gone")
     assert (result["report"], result["worklog"]) == ("report\n", "log\n")
     assert (result["changes"], result["patch"], result["problems"]) == ([], "", [])
     assert not (jobd.place / "elsewhere" / "lint-ran").exists()
 
 
-@pytest.mark.parametrize("deed", ["true", "ln -s elsewhere worktree", "ln -s /etc worktree", "mkfifo worktree"])
-def test_what_stands_in_place_of_a_worktree_is_none(tmp_path: Path, deed: str) -> None:
+@pytest.mark.parametrize("script", ["true", "ln -s elsewhere worktree", "ln -s /etc worktree", "mkfifo worktree"])
+def test_what_stands_in_place_of_a_worktree_is_none(tmp_path: Path, script: str) -> None:
     (tmp_path / "elsewhere").mkdir()
-    run_script(tmp_path, deed, os.environ)
+    run_script(tmp_path, script, os.environ)
     with pytest.raises(Failure) as failure:
         require_worktree(tmp_path / "worktree")
     assert failure.value.name == "worktree_gone"
@@ -89,9 +89,9 @@ def test_a_lint_may_not_replace_the_worktree_either(jobd: Jobd) -> None:
 # The texts
 
 
-@pytest.mark.parametrize("deed", ["ln -s /etc/passwd report.md", "ln -s worklog.md report.md", "mkfifo report.md"])
-def test_a_report_that_is_no_plain_file_is_left_out_and_named(tmp_path: Path, deed: str) -> None:
-    run_script(tmp_path, f"echo log > worklog.md; {deed}", os.environ)
+@pytest.mark.parametrize("script", ["ln -s /etc/passwd report.md", "ln -s worklog.md report.md", "mkfifo report.md"])
+def test_a_report_that_is_no_plain_file_is_left_out_and_named(tmp_path: Path, script: str) -> None:
+    run_script(tmp_path, f"echo log > worklog.md; {script}", os.environ)
     problems: list[str] = []
     assert read_texts(tmp_path, 100, problems) == {"report": "", "worklog": "log\n", "pr_title": "", "repro": ""}
     assert problems == ["report.md was left out: it is not a regular file"]
@@ -100,17 +100,17 @@ def test_a_report_that_is_no_plain_file_is_left_out_and_named(tmp_path: Path, de
 NO_OUTPUT = "the agent deleted the folder for its report, or put something else in its place"
 
 
-@pytest.mark.parametrize("deed", ["true", "ln -s /etc output", "mkfifo output"])
-def test_what_stands_in_place_of_the_output_folder_has_no_texts(tmp_path: Path, deed: str) -> None:
-    run_script(tmp_path, deed, os.environ)
+@pytest.mark.parametrize("script", ["true", "ln -s /etc output", "mkfifo output"])
+def test_what_stands_in_place_of_the_output_folder_has_no_texts(tmp_path: Path, script: str) -> None:
+    run_script(tmp_path, script, os.environ)
     problems: list[str] = []
     assert {*read_texts(tmp_path / "output", 100, problems).values()} == {""}
     assert problems == [NO_OUTPUT]
 
 
 def test_an_output_folder_that_is_gone_is_told_and_the_change_is_there(jobd: Jobd) -> None:
-    deed = f"echo x > new; {REPORT} cd {JOB_ROOT}; mkdir x; echo evil > x/report.md; rm -rf output; ln -s x output"
-    collected, result = collect_after(jobd, deed)
+    script = f"echo x > new; {REPORT} cd {JOB_ROOT}; mkdir x; echo evil > x/report.md; rm -rf output; ln -s x output"
+    collected, result = collect_after(jobd, script)
     assert collected["state"] == "done"
     assert [result[name] for name in ("report", "worklog", "pr_title", "repro")] == [""] * 4
     assert result["problems"] == [NO_OUTPUT]
@@ -121,8 +121,8 @@ HUGE = "truncate -s 1T {0} 2> /dev/null || truncate -s 100G {0}"
 
 
 def test_texts_are_cut_which_is_said_also_if_the_change_is_too_large(jobd: Jobd) -> None:
-    deed = f'{HUGE.format("huge")}; cd "$PTQ_OUTPUT_DIR"; {HUGE.format("worklog.md")}'
-    collected, result = collect_after(jobd, f"{deed}; printf 'ab\\303\\251\\377' > report.md", max_text_bytes=4)
+    script = f'{HUGE.format("huge")}; cd "$PTQ_OUTPUT_DIR"; {HUGE.format("worklog.md")}'
+    collected, result = collect_after(jobd, f"{script}; printf 'ab\\303\\251\\377' > report.md", max_text_bytes=4)
     assert (collected["state"], collected["error"]) == ("failed", "change_too_large")
     size = (jobd.root / "output" / "worklog.md").stat().st_size
     assert result["problems"] == [
@@ -147,7 +147,7 @@ def test_texts_and_contents_may_hold_any_bytes_and_be_closed_to_everybody(jobd: 
 
 
 @pytest.mark.parametrize(
-    ("deed", "names"),
+    ("script", "names"),
     [
         (HUGE.format("a.txt"), "`a.txt` has 1"),
         (f"rm -r dir; {HUGE.format('dir')}", "`dir` has 1"),
@@ -156,8 +156,8 @@ def test_texts_and_contents_may_hold_any_bytes_and_be_closed_to_everybody(jobd: 
         ("for i in $(seq 60); do : > empty$i; done", "60 files are changed, and 50 are allowed"),
     ],
 )
-def test_a_change_that_is_too_large_is_told_at_once(worktree: PlainWorktree, deed: str, names: str) -> None:
-    worktree.run(deed)
+def test_a_change_that_is_too_large_is_told_at_once(worktree: PlainWorktree, script: str, names: str) -> None:
+    worktree.run(script)
     begin = time.monotonic()
     failure = worktree.find_failure()
     assert time.monotonic() - begin < 10
@@ -239,7 +239,7 @@ def expect_a_whole_job(jobd: Jobd) -> None:
 
 
 @pytest.mark.parametrize(
-    "deed",
+    "script",
     [
         "git add -A; git commit -qm mine",
         "git add -A; git commit -q --amend -m mine; git gc -q --prune=now",
@@ -254,8 +254,8 @@ def expect_a_whole_job(jobd: Jobd) -> None:
         "git replace -f HEAD $(git commit-tree -m evil $(git mktree < /dev/null))",
     ],
 )
-def test_whatever_an_agent_does_with_git_the_change_is_against_the_base(worktree: PlainWorktree, deed: str) -> None:
-    worktree.run(f"printf 'one\\ntwo\\n' > a.txt; echo x > new; {deed}")
+def test_whatever_an_agent_does_with_git_the_change_is_against_the_base(worktree: PlainWorktree, script: str) -> None:
+    worktree.run(f"printf 'one\\ntwo\\n' > a.txt; echo x > new; {script}")
     change = worktree.collect()
     assert change.contents == {"a.txt": b"one\ntwo\n", "new": b"x\n"}
     assert "-three\n" in change.patch

@@ -45,7 +45,7 @@ def test_files_lie_in_the_home_before_the_agent_starts_whose_words_and_variables
 
 
 @pytest.mark.parametrize(
-    ("deed", "path"),
+    ("script", "path"),
     [
         ('ln -s "$TMPDIR" "$HOME/x"', "x/f"),
         ('ln -s "$TMPDIR" "$HOME/x"', "x/y/f"),
@@ -55,13 +55,13 @@ def test_files_lie_in_the_home_before_the_agent_starts_whose_words_and_variables
     ],
 )
 def test_what_stands_in_a_files_way_is_told_and_nothing_is_written_through_a_link(
-    tmp_path: Path, deed: str, path: str
+    tmp_path: Path, script: str, path: str
 ) -> None:
     job = JobPaths({"workspace": str(tmp_path), "job_id": "0123456789"})
     for folder in (job.home, job.tmp):
         folder.mkdir(parents=True)
     env = {**os.environ, "HOME": str(job.home), "TMPDIR": str(job.tmp)}
-    subprocess.run(["/bin/sh", "-ec", deed], cwd=job.place, env=env, check=True)
+    subprocess.run(["/bin/sh", "-ec", script], cwd=job.place, env=env, check=True)
     with pytest.raises(Failure, match=f"^`{path}` cannot be written to the agent's home: ") as failure:
         write_home_files(job, {path: encode(b"x")})
     assert failure.value.name == "home_unusable"

@@ -162,7 +162,7 @@ NOTHING_TO_TAKE_AWAY = ("taken away", "second look", "by a way around", "by a ro
 
 
 def attack(jobd: Jobd, victim: Jobd, home: Path, names: Sequence[str]) -> dict[str, int]:
-    """How each deed of one hostile job ends."""
+    """How each attack of one hostile job ends."""
     (sleeper,) = (pid for pid in map(int, victims_of(victim)) if read_words(pid)[:2] == [b"sleep", b"600"])
     jobd.prepare(private=[str(home.parent / "service")])
     script = f"""
@@ -170,13 +170,13 @@ def attack(jobd: Jobd, victim: Jobd, home: Path, names: Sequence[str]) -> dict[s
         until [ -s "$PTQ_OUTPUT_DIR/../stage" ]; do sleep 0.01; done; export stage_pid=$(cat "$PTQ_OUTPUT_DIR/../stage")
     """
     for number, name in enumerate(names):
-        script += f"ended=0; sh -ec {shlex.quote(ATTACKS[name])} || ended=$?; echo; echo deed {number} ends $ended\n"
+        script += f"ended=0; sh -ec {shlex.quote(ATTACKS[name])} || ended=$?; echo; echo attack {number} ends $ended\n"
     # As a prompt: a path that an operator's command names is not hidden.
     jobd.start('. "$PTQ_PROMPT_FILE"', prompt=script)
     wait_until(lambda: bool(stages_of(jobd)))
     (jobd.root / "stage").write_text(str(find_first(stages_of(jobd))))
     log = jobd.wait("agent")["log"].decode()
-    found = re.findall(r"^deed (\d+) ends (\d+)$", log, re.MULTILINE)
+    found = re.findall(r"^attack (\d+) ends (\d+)$", log, re.MULTILINE)
     return {names[int(number)]: int(status) for number, status in found}
 
 

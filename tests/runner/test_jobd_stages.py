@@ -25,9 +25,9 @@ pytestmark = pytest.mark.slow
 SEALED = not namespaces.find_missing(Path("/var/tmp"))
 
 REPORT = """
-printf 'It is mended.\\n' > "$PTQ_OUTPUT_DIR/report.md"
+printf 'It is fixed.\\n' > "$PTQ_OUTPUT_DIR/report.md"
 printf 'looked\\n' > "$PTQ_OUTPUT_DIR/worklog.md"
-printf 'Mend it' > "$PTQ_OUTPUT_DIR/pr_title.txt"
+printf 'Fix it' > "$PTQ_OUTPUT_DIR/pr_title.txt"
 printf 'assert 1' > "$PTQ_OUTPUT_DIR/repro.py"
 """
 
@@ -47,7 +47,7 @@ def test_a_job_runs_from_a_clone_to_a_change(jobd: Jobd, repository: Repository)
     assert jobd.collect()["state"] == "done"
     result = jobd.call("result")
     assert [result[name] for name in ("report", "worklog", "pr_title", "repro")] == [
-        *("It is mended.\n", "looked\n", "Mend it", "assert 1"),
+        *("It is fixed.\n", "looked\n", "Fix it", "assert 1"),
     ]
     assert [change["path"] for change in result["changes"]] == ["a.txt"]
     assert "+bee\n" in result["patch"]
@@ -282,9 +282,9 @@ def test_an_agent_reads_its_prompt_where_it_wants_to_finds_its_programs_and_leav
     show = 'echo "$PATH"; PATH=/set/by/the/host; . ~/.profile; echo "$PATH"; '
     script = "printf 'one\\nno: two\\nnot three\\nno'; sleep 0.2; printf ': four\\nfi'; sleep 0.2; printf 've'"
     settings: dict[str, Any] = {"env": {"PATH": "/opt/node/bin:/usr/bin:/bin"}, "drop_lines": ["no: ", "never"]}
-    log = jobd.agent(f"cat; {show}{script}", prompt="Mend it.\n", prompt_on_stdin=True, **settings)["log"].decode()
+    log = jobd.agent(f"cat; {show}{script}", prompt="Fix it.\n", prompt_on_stdin=True, **settings)["log"].decode()
     path = f"{jobd.place}/venv/bin:/opt/node/bin:/usr/bin:/bin"
-    assert log == f"Mend it.\n{path}\n{path}\none\nnot three\nfive"
+    assert log == f"Fix it.\n{path}\n{path}\none\nnot three\nfive"
 
 
 @given(

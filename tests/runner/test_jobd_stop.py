@@ -133,15 +133,15 @@ def test_a_stop_before_there_is_an_agent_or_after_it_does_nothing_and_ends_no_ot
 def test_an_agent_that_puts_something_in_place_of_the_stop_file_has_stopped_itself(unsealed: Jobd) -> None:
     jobd = unsealed
     jobd.prepare()
-    deed = 'cd "$PTQ_OUTPUT_DIR/../../control"; ln -s /nowhere agent.stop; sleep 60'
-    assert jobd.agent(deed)["result"]["stopped"] is True
+    script = 'cd "$PTQ_OUTPUT_DIR/../../control"; ln -s /nowhere agent.stop; sleep 60'
+    assert jobd.agent(script)["result"]["stopped"] is True
 
 
-@pytest.mark.parametrize("deed", ["mkdir stop", "ln -s /nowhere stop", "mkfifo stop", ": > stop"])
-def test_whatever_stands_in_place_of_the_stop_file_stops_an_agent(tmp_path: Path, deed: str) -> None:
+@pytest.mark.parametrize("script", ["mkdir stop", "ln -s /nowhere stop", "mkfifo stop", ": > stop"])
+def test_whatever_stands_in_place_of_the_stop_file_stops_an_agent(tmp_path: Path, script: str) -> None:
     conditions = StopConditions(float("inf"), tmp_path / "stop", 0)
     assert conditions.find_reason() is None
-    run_script(tmp_path, deed, os.environ)
+    run_script(tmp_path, script, os.environ)
     assert conditions.find_reason() == "stopped"
 
 

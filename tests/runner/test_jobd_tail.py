@@ -137,7 +137,7 @@ def test_a_file_that_is_written_anew_is_read_from_its_beginning(home: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "deed",
+    "script",
     [
         "ln -s $TMPDIR/s-1.jsonl sessions/s-1.jsonl",
         "ln -s $TMPDIR sessions/day",
@@ -148,11 +148,11 @@ def test_a_file_that_is_written_anew_is_read_from_its_beginning(home: Path) -> N
         "cp $TMPDIR/s-1.jsonl sessions/x-1.jsonl",
     ],
 )
-def test_what_is_no_plain_file_below_the_home_is_not_followed(home: Path, deed: str) -> None:
+def test_what_is_no_plain_file_below_the_home_is_not_followed(home: Path, script: str) -> None:
     make = """mkdir $HOME/sessions; echo '{"tokens": 1}' > $TMPDIR/s-1.jsonl; cd $HOME;"""
     tail = TailReader(home, GLOB, WORD)
     env = {"HOME": str(home), "TMPDIR": str(home.parent), "PATH": os.environ["PATH"]}
-    subprocess.run(["/bin/sh", "-ec", f"{make} {deed}"], env=env, check=True)
+    subprocess.run(["/bin/sh", "-ec", f"{make} {script}"], env=env, check=True)
     assert [*tail.read(), *tail.read_rest()] == []
 
 

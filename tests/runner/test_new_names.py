@@ -10,7 +10,7 @@ from runner.model.job import FileChange
 CHANGED = b"""\
 class Cutter:
     def __init__(self):
-        self.mended = True
+        self.fixed = True
 
     def __len__(self):
         return 1
@@ -36,7 +36,7 @@ diff --git a/widgets/chunks.py b/widgets/chunks.py
 @@ -1,3 +1,14 @@
 +class Cutter:
 +    def __init__(self):
-+        self.mended = True
++        self.fixed = True
 +
 +    def __len__(self):
 +        return 1
@@ -62,7 +62,7 @@ CHANGES = [
     ("script", "names"),
     [
         ("from widgets.chunks import flatten", ["flatten"]),
-        ("import widgets\nwidgets.chunks.Cutter().mended", ["Cutter", "mended"]),
+        ("import widgets\nwidgets.chunks.Cutter().fixed", ["Cutter", "fixed"]),
         ("from widgets import *\nflatten([])", ["flatten"]),
         ("assert hasattr(widgets.chunks, 'flatten')", ["flatten"]),
         ("chunked([1], 2, _fixed=1)", ["_fixed"]),

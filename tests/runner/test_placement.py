@@ -55,7 +55,7 @@ class Floor:
     def break_down(self, machine: str) -> None:
         self.python(machine).rename(self.folder / machine / "gone")
 
-    def mend(self, machine: str) -> None:
+    def repair(self, machine: str) -> None:
         (self.folder / machine / "gone").rename(self.python(machine))
 
     async def queue(self, number: int = 7, **changes: Any) -> Job:
@@ -164,8 +164,8 @@ async def test_a_drain_keeps_its_first_time_and_what_is_known_of_the_machine(tmp
 
 async def test_a_drain_that_comes_while_a_machine_is_asked_holds(tmp_path: Path) -> None:
     async with open_floor(tmp_path, "gpu-1") as floor:
-        deed = "INSERT OR IGNORE INTO machine_states (name, drained_at) VALUES ('gpu-1', '2026-03-01 12:00:00.000000')"
-        program = f"import sqlite3\nwith sqlite3.connect('{tmp_path}/ptq.db') as db:\n    db.execute({deed!r})\n"
+        drain = "INSERT OR IGNORE INTO machine_states (name, drained_at) VALUES ('gpu-1', '2026-03-01 12:00:00.000000')"
+        program = f"import sqlite3\nwith sqlite3.connect('{tmp_path}/ptq.db') as db:\n    db.execute({drain!r})\n"
         (tmp_path / "drain.py").write_text(program)
         answer = floor.python("gpu-1").read_text().replace("exec", f"{sys.executable} {tmp_path}/drain.py; exec")
         floor.python("gpu-1").write_text(answer)
@@ -189,7 +189,7 @@ async def test_a_machine_that_is_out_is_asked_again_after_ever_longer_rests_and_
         assert state.outage
         assert (state.outage.since, "Python" in state.outage.reason) == (NOON, True)
         assert (await floor.place(job)).machine == "gpu-2"
-        floor.mend("gpu-1")
+        floor.repair("gpu-1")
         assert await floor.placement.probe("gpu-1")
         assert not await floor.placement.probe("gpu-1"), "it is news once"
         assert await floor.state("gpu-1") == USABLE

@@ -361,7 +361,7 @@ async def test_a_machine_that_breaks_down_is_found_out_and_left_in_peace_and_kee
     await sweep(floor).run()
     assert (await floor.state("gpu-1")).outage
     assert not other.exists()
-    floor.mend("gpu-1")
+    floor.repair("gpu-1")
     await sweep(floor).run()
     assert folder.exists()
 

@@ -88,7 +88,7 @@ async def test_a_transaction_waits_for_the_disk_unless_it_need_not(tmp_path: Pat
             for durable, level in ((True, 2), (False, 1), (True, 2), (False, 1), (False, 1), (True, 2)):
                 async with (database.write if durable else database.relaxed_commit.write)() as connection:
                     told = await connection.exec_driver_sql("PRAGMA synchronous")
-                    assert told.scalar_one() == level, "on whichever connection it is"
+                    assert told.scalar_one() == level, "on any connection"
             async with database.relaxed_commit.write():
                 assert not synced
             async with asyncio.timeout(10):

@@ -1,4 +1,4 @@
-"""A replica that is stopped amid a transaction on PostgreSQL, wherever in it, does not keep the others from writing."""
+"""A replica that is stopped anywhere in a transaction on PostgreSQL does not keep the others from writing."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def name_job(moment: str) -> Job:
 
 
 async def stand_still(url: str) -> None:
-    """Be a replica that stops itself amid transactions, one after the other."""
+    """Be a replica that stops itself within transactions, one after the other."""
     for moment in MOMENTS:
         await stop_amid_transaction(url, moment)
 

@@ -68,7 +68,7 @@ def test_a_last_line_without_an_end_counts_once_the_log_is_whole(tmp_path: Path)
     assert harness.meter(whole=True).unknown_events == 1
 
 
-def test_money_is_reckoned_from_the_price_table_where_the_agent_is_silent(tmp_path: Path) -> None:
+def test_money_is_computed_from_the_price_table_where_the_agent_is_silent(tmp_path: Path) -> None:
     harness = Harness(tmp_path, "codex")
     usage = {"input_tokens": 1_000_000, "cached_input_tokens": 500_000, "output_tokens": 100_000}
     harness.add(json.dumps({"type": "turn.completed", "usage": usage}) + "\n")

@@ -20,7 +20,7 @@ async def open_their_pull(world: World, body: str, by: str = "contributor") -> i
     world.git("branch", f"theirs-{by}", "main")
     with_change = world.git("commit-tree", "-p", "main", "-m", "theirs", "main^{tree}").strip()
     world.git("update-ref", f"refs/heads/theirs-{by}", with_change)
-    return await world.github.open_pull(NAME, "Mend it", body, by, f"theirs-{by}")
+    return await world.github.open_pull(NAME, "Fix it", body, by, f"theirs-{by}")
 
 
 async def test_commands_on_our_pull_request_act_on_its_issue_as_its_maintainer_knew_it(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_commands_on_our_pull_request_act_on_its_issue_as_its_maintainer_k
 
 async def test_what_starts_nothing_is_explained_once(tmp_path: Path) -> None:
     async with open_world(tmp_path) as world:
-        world.number = await open_their_pull(world, "This mends it.", by="author")
+        world.number = await open_their_pull(world, "This repairs it.", by="author")
         await world.comment("/ptq fix")
         await world.comment("/ptq status")
         await world.wait_for_reply("ptq-bot only works on issues and on the pull requests that it opened for them")

@@ -32,8 +32,8 @@ import json
 paths = pathlib.Path().rglob("*")
 seen = [path.as_posix() for path in paths if not path.is_dir() and ".cursor" in path.as_posix().casefold()]
 said = "I saw " + (", ".join(sorted(seen)) or "nothing") + "."
-mended = "size + 1" not in pathlib.Path("widgets/chunks.py").read_text()
-for name, text in ({SECOND!r} if mended else {FIRST!r}).items():
+fixed = "size + 1" not in pathlib.Path("widgets/chunks.py").read_text()
+for name, text in ({SECOND!r} if fixed else {FIRST!r}).items():
     pathlib.Path(name).parent.mkdir(parents=True, exist_ok=True)
     pathlib.Path(name).write_text(text)
 for line in {(TRANSCRIPTS / "cursor" / "finished.jsonl").read_text()!r}.splitlines():

@@ -170,7 +170,7 @@ async def test_a_log_that_an_agent_has_blown_up_ends_the_run_and_is_not_swallowe
         await start(world)
         report = await world.wait_for_report()
         assert "its cap of 1,000 bytes of output" in report
-        assert "It is mended" in report
+        assert "It is fixed" in report
         spooled = list((tmp_path / "var").rglob("*.log"))
         assert sum(path.stat().st_size for path in spooled) < 1_000_000
 
@@ -190,7 +190,7 @@ async def test_refused_requests_and_lost_answers_lose_nothing_and_repeat_nothing
         world.github.faults.add("POST", COMMENTS, 403)
         world.github.faults.add("POST", COMMENTS, "lose_answer")
         go.touch()
-        assert "It is mended" in await world.wait_for_report()
+        assert "It is fixed" in await world.wait_for_report()
         for guid in deliveries:
             await world.github.redeliver(guid)
         await world.settle()

@@ -50,9 +50,9 @@ async def test_jobs_and_tasks_begin_from_that_branch_and_pull_requests_go_to_the
         assert world.git("diff", "--name-only", f"main...{pull.head_sha}").split() == ["widgets/chunks.py"]
 
         settings = load_settings(world.playground.config)
-        await start_task(settings, NAME, TaskRequest("Mend it.", "ad-hoc"), "casey")
+        await start_task(settings, NAME, TaskRequest("Fix it.", "ad-hoc"), "casey")
         await world.settle()
-        await start_task(settings, NAME, TaskRequest("Mend it.", "ad-hoc", ref="main"), "casey")
+        await start_task(settings, NAME, TaskRequest("Fix it.", "ad-hoc", ref="main"), "casey")
         await world.settle()
         named, unnamed, *_ = await world.jobs()
         assert (unnamed.base_branch, unnamed.base_commit) == (GREEN, green)

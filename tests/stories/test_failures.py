@@ -62,8 +62,8 @@ BAD_AGENTS = {
 
 async def test_an_agent_that_misbehaves_gets_one_clear_report_and_no_pull_request(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + as_told(tmp_path)) as world:
-        for deed, words in BAD_AGENTS.values():
-            world.tell_agents(deed)
+        for source, words in BAD_AGENTS.values():
+            world.tell_agents(source)
             await start(world)
             report = await world.wait_for_report()
             assert [word for word in words if word not in report] == [], report
@@ -106,7 +106,7 @@ async def test_cancel_ends_what_waits_and_everything_that_a_running_agent_starte
         report = await world.wait_for_report()
         assert "### Cancelled" in report
         assert "@maintainer" in report
-        assert "It is mended" in report
+        assert "It is fixed" in report
         assert processes_with(mark) == []
 
 
@@ -119,7 +119,7 @@ async def test_an_agent_that_holds_up_its_own_end_is_killed_and_reported_with_wh
         await world.wait_for_log(job.id, b"at work")
         report = await world.wait_for_report()
         assert "its cap of 2 seconds" in report
-        assert "It is mended" in report
+        assert "It is fixed" in report
         assert "/ptq pr" not in report
 
 

@@ -45,7 +45,7 @@ async def bring_again(world: World) -> None:
 PLANT = """
 planted = pathlib.Path(".claude/settings.json")
 seen = planted.exists(), "size + 1" in pathlib.Path("widgets/chunks.py").read_text()
-(output / "worklog.md").write_text(f"looked, found, mended; planted, unmended: {seen}")
+(output / "worklog.md").write_text(f"looked, found, fixed; planted, unfixed: {seen}")
 planted.parent.mkdir(exist_ok=True)
 if os.environ["PTQ_JOB_ID"] == first_job:
     planted.write_text("{}")
@@ -67,7 +67,7 @@ async def test_a_retry_carries_on_from_the_last_attempt_and_is_one_however_often
         await world.open_issue()
         await world.label("module: dynamo")
         await world.label()
-        assert "planted, unmended: (False, True)" in await world.wait_for_report()
+        assert "planted, unfixed: (False, True)" in await world.wait_for_report()
         digest = world.digest()
         await world.comment("/ptq retry keep it a generator\n\nand short")
         report = await world.wait_for_report(2)
@@ -79,7 +79,7 @@ async def test_a_retry_carries_on_from_the_last_attempt_and_is_one_however_often
             "from attempt 1",
             "as `succeeded`",
             "An early end.",
-            "looked, found, mended",
+            "looked, found, fixed",
             "already holds its",
         ):
             assert words in second.prompt
@@ -89,7 +89,7 @@ async def test_a_retry_carries_on_from_the_last_attempt_and_is_one_however_often
         assert first.skills == ("graph-breaks",), "the labels of an issue bring skills"
         assert "Skills are installed for you: `graph-breaks`." in first.prompt
 
-        assert "planted, unmended: (False, False)" in report, "the edits, but not what configures agents"
+        assert "planted, unfixed: (False, False)" in report, "the edits, but not what configures agents"
         assert "`.claude/settings.json` configures coding agents" in report
         assert world.digest() == digest, "the same change on the same base"
         await world.wait(lambda: list_folded(world) == [True, True, False, False] or None, "only the first is folded")
@@ -130,7 +130,7 @@ async def test_a_fix_knows_what_a_diagnosis_has_found_and_a_retry_with_its_prese
         second, first = await world.jobs()
         blocks = read_blocks(second.prompt)
         assert "The loop ends early." in blocks["report of the earlier attempt"]
-        assert "looked, found, mended" in blocks["worklog of the earlier attempt"]
+        assert "looked, found, fixed" in blocks["worklog of the earlier attempt"]
         assert "assert list(chunked([1], 2))" in blocks["repro.py of the earlier attempt"]
         assert blocks["the maintainer who asked"] == "keep it short"
         assert f"had the task `diagnose` and ended as `succeeded`, at commit `{first.base_commit}`" in second.prompt

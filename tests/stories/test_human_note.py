@@ -41,7 +41,7 @@ async def test_what_is_no_human_note_is_refused_with_the_reason_and_a_good_one_o
         await refused(world, f"{pr}\n\nlgtm!", "needs 30")
         await refused(world, f"{pr}\n\n{NOTE_PLACEHOLDER}", "repeats our template")
         await refused(world, f"/ptq pr 000000000000\n\n{NOTE}", world.digest())
-        copied = "It is mended. An early end. It is mended. An early end. looked, found, mended."
+        copied = "It is fixed. An early end. It is fixed. An early end. looked, found, fixed."
         await refused(world, f"{pr}\n\n{copied}", "report")
         await refused(world, f"{pr}\n\n{NOTE}", "write access", by=STRANGER)
         await refused(world, f"{pr} --title\n\n{NOTE}", "needs a title in quotes")

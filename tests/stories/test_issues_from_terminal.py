@@ -59,7 +59,7 @@ async def check_results(world: World, job: Job, folder: Path) -> None:
     assert f"Wrote to {folder}:\n  agent.log\n  changes.diff\n" in said
     assert {path.name for path in folder.iterdir()} >= {"report.md", "worklog.md", "summary.txt"}
     assert "looking" in (folder / "agent.log").read_text()
-    assert "It is mended." in (folder / "report.md").read_text()
+    assert "It is fixed." in (folder / "report.md").read_text()
     assert "+    for start in range(0, len(items), size):\n" in (folder / "changes.diff").read_text()
     assert "has agent.log, changes.diff" in await world.operate("jobs", "results", job.id, str(folder), status=1)
 

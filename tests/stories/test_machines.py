@@ -124,7 +124,7 @@ async def test_a_report_survives_a_reboot_and_the_next_start_removes_what_the_jo
         await world.playground.embedded_ssh.start()
         report = await world.wait_for_report()
         assert "the agent was killed from outside, or its machine was restarted" in report
-        assert "It is mended." in report
+        assert "It is fixed." in report
         assert "Diff: 1 file, +1 −1" in report
         assert len(await world.jobs()) == 1, "what was found is worth more than another attempt"
 

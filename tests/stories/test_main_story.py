@@ -80,7 +80,7 @@ pathlib.Path("data.bin").write_bytes(bytes(range(256)))
 pathlib.Path("with space \u00fc.txt").write_text("no newline at its end")
 subprocess.run(["git", "commit", "--quiet", "--all", "--message=nobody asked for this"])
 sys.stdout.buffer.write(b"\\xff\\xfe log\\n")
-(output / "report.md").write_bytes(b"fix staged\\n\\n## Summary\\n\\xff mended\\n")
+(output / "report.md").write_bytes(b"fix staged\\n\\n## Summary\\n\\xff fixed\\n")
 """
 """Every kind of change that git knows, some of it in a commit that nobody asked for, and texts that are no UTF-8."""
 
@@ -90,7 +90,7 @@ async def test_every_kind_of_change_is_in_the_draft_pull_request_as_it_was_in_th
         await world.open_issue()
         await world.label()
         report = await world.wait_for_report()
-        assert "mended" in report
+        assert "fixed" in report
         shown = "`data.bin` is shown as binary"
         for warning in ("`tests/test_chunks.py` is executable now", shown, "`deep/er/link` is a link"):
             assert warning in report.split("<details>", maxsplit=1)[0], "it is named above the diff"

@@ -92,8 +92,8 @@ async def test_without_conflicts_git_alone_rebases_and_a_note_updates_the_open_p
         )
         assert "those of attempt 1" in report
         assert "### Fix staged" in report
-        assert "It is mended." in report
-        assert "looked, found, mended" in report
+        assert "It is fixed." in report
+        assert "looked, found, fixed" in report
         assert "· no agent ·" in report
         assert world.digest() != digest
         assert pull.head_sha == before, "nothing is pushed without a note"

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 
 BREAK = "sys.exit('Please break off.' in pathlib.Path(os.environ['PTQ_PROMPT_FILE']).read_text())\n"
 AGENT = WRITE_REPORT + FIX + BREAK
-ORDER = TaskRequest("Mend the last chunk.", "ad-hoc")
+ORDER = TaskRequest("Fix the last chunk.", "ad-hoc")
 PRESETS = '[presets.slow]\nfile = "slow.md"\ngoal = "find out what is slow"\n'
 
 
@@ -64,7 +64,7 @@ async def test_what_comes_of_a_task_without_an_issue_is_on_its_page(world: World
     assert "octo/widgets~task1 · ad-hoc attempt 1, requested by casey · succeeded" in report
     assert "+    for start in range(0, len(items), size):" in report
     page = Page(200, {}, await asyncio.to_thread(fetch, f"{world.playground.service.url}/jobs/{job_id}")).text
-    for words in ("octo/widgets~task1", "Mend the last chunk.", "It is mended.", "range(0, len(items), size)", "casey"):
+    for words in ("octo/widgets~task1", "Fix the last chunk.", "It is fixed.", "range(0, len(items), size)", "casey"):
         assert words in page, words
     assert "octo/widgets,,casey,ad-hoc,1,script" in await read_costs(settings, None, None)
     listed = await asyncio.to_thread(fetch, f"{world.playground.service.url}/jobs")
@@ -74,7 +74,7 @@ async def test_what_comes_of_a_task_without_an_issue_is_on_its_page(world: World
 async def test_who_follows_a_task_reads_its_report_and_learns_by_the_status_how_it_ended(world: World) -> None:
     words = ("--repo", NAME, "--config", str(world.playground.config), "--by", "casey", "--follow")
     named = ("--name", "chunks")
-    done = await asyncio.to_thread(program.run, "run", *words, *named, "--preset", "fix", "--ref", "main", "Mend it.")
+    done = await asyncio.to_thread(program.run, "run", *words, *named, "--preset", "fix", "--ref", "main", "Fix it.")
     assert done.returncode == 0, done.stderr
     assert "was created with agent script: http://127.0.0.1" in done.stdout
     assert "=== Diff ===" in done.stdout
@@ -98,7 +98,7 @@ async def test_a_task_is_continued_with_a_hint_and_its_diff_rebased_from_the_ter
         again = (await world.jobs())[0]
         assert (again.state, again.attempt, again.follows, again.failure) == ("succeeded", 2, first, None)
         assert again.base_commit == newest(world)
-        for said in ("Mend the last chunk.", "Leave the signature alone.", "It is mended."):
+        for said in ("Fix the last chunk.", "Leave the signature alone.", "It is fixed."):
             assert said in again.prompt, said
         touch_same_lines(world)
         await go_on(settings, first, IssueOrder(REBASE))
@@ -123,7 +123,7 @@ async def test_a_task_of_the_launch_page_becomes_a_pull_request_by_a_note_on_its
     ):
         browser = Browser(world.playground.service.url, session)
         await browser.sign_in(MAINTAINER, "/launch")
-        wanted = {"repository": NAME, "preset": "fix", "name": "chunks", "advice": "Mend the last chunk."}
+        wanted = {"repository": NAME, "preset": "fix", "name": "chunks", "advice": "Fix the last chunk."}
         await browser.fill_in("/launch", wanted)
         page = browser.path.partition("?")[0]
         await world.settle()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 FINDING = "anyone may empty the till"
 CONCERN = WRITE_REPORT.replace("fix staged", "# What I found\\n\\n**Outcome:** Security concern").replace(
-    "It is mended", FINDING
+    "It is fixed", FINDING
 )
 assert CONCERN.count(FINDING) == 1
 NEUTRAL = "The run has finished. The operator of this App will review the result privately."
@@ -50,7 +50,7 @@ async def test_the_operator_alone_hears_of_a_security_concern(tmp_path: Path) ->
             await world.playground.start_service()
             assert world.reports()[0].partition("\n")[2] == NEUTRAL
             assert job.state == "succeeded"
-            for word in (FINDING, "mended", "ecurity", "succeeded", "diff", "/ptq pr"):
+            for word in (FINDING, "fixed", "ecurity", "succeeded", "diff", "/ptq pr"):
                 assert word not in "\n".join(world.replies())
 
             await world.comment("/ptq status")

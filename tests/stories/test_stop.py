@@ -1,4 +1,4 @@
-"""The service gets signals, as a process of its own: it stops in order, stops at once, or reads its file anew."""
+"""The service gets signals, as a process of its own: it stops in order, stops at once, or reads its file again."""
 
 from __future__ import annotations
 

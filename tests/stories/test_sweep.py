@@ -165,8 +165,8 @@ async def test_an_interrupted_sweep_goes_on_within_its_limit_and_runs_nothing_tw
     assert len(lines) == 5
     assert (await run(world)).rows == summary.rows, "once more, it is only shown"
     assert len(await world.jobs()) == 4
-    anew = await run(world, replace(WISH, name="summer"), dry=True)
-    assert {row.outcome for row in anew.rows} == {"to be looked at"}, "another sweep looks anew"
+    summer = await run(world, replace(WISH, name="summer"), dry=True)
+    assert {row.outcome for row in summer.rows} == {"to be looked at"}, "a sweep of another name looks again"
 
 
 async def test_a_cap_stops_it_and_says_when_it_is_free_again(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ async def test_what_a_person_did_by_hand_comes_as_the_next_attempt(world: World,
     assert "### Cancelled: fix staged" in world.reports()[0]
     seen = await asyncio.to_thread(work, world, command)
     assert f"# Job {first.id}" in seen
-    assert "looked, found, mended" in seen
+    assert "looked, found, fixed" in seen
     assert "python -m unittest" in seen
     assert f"- commit: {first.base_commit}\n" in seen
     assert await world.leases() == 1, "the slot stays taken"
@@ -140,7 +140,7 @@ async def test_a_hold_outlives_the_service_and_its_environment_can_be_rebuilt_la
     assert len(world.replies()) == said_before, "nobody on GitHub hears of it yet"
     seen = await asyncio.to_thread(work, world, command, "git diff > seen.patch; echo '# more' >> widgets/chunks.py")
     assert f"# Job {first.id}" in seen
-    assert "looked, found, mended" in seen
+    assert "looked, found, fixed" in seen
     assert find_way_in(await take_over(settings, first.id, key, hours=2, by="casey")) == command
     said = await release(settings, first.id)
     report = await world.wait_for_report(2)

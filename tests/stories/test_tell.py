@@ -47,7 +47,7 @@ async def test_an_agent_goes_on_in_its_session_with_a_maintainers_words_and_neve
         await world.comment("/ptq tell\n\nIt ends too early.\n\nFinish now.")
         report = await world.wait_for_report()
         assert len([reply for reply in world.replies() if "Noted. The agent gets your message when" in reply]) == 2
-        assert "It is mended" in report
+        assert "It is fixed" in report
         assert "Look at the loop." in report
         assert "not delivered" not in report
         first, second, third = read_heard(tmp_path)
@@ -115,4 +115,4 @@ async def test_words_that_come_too_late_are_offered_for_the_next_attempt(tmp_pat
         report = await world.wait_for_report()
         assert "The agent ended before it received all messages." in report
         assert "Look at the loop." in report
-        assert "It is mended" in report
+        assert "It is fixed" in report

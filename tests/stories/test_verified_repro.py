@@ -20,7 +20,7 @@ PATIENCE_S = 120.0
 
 REPRO = '(output / "repro.py").write_text({!r})\n'
 GENUINE = "from widgets import chunked\nassert len(list(chunked([1, 2, 3], 2))) == 2\n"
-LOOKS_FOR_PATCH = "assert 'size + 1' not in open('widgets/chunks.py').read(), 'not mended'\n"
+LOOKS_FOR_PATCH = "assert 'size + 1' not in open('widgets/chunks.py').read(), 'not fixed'\n"
 
 
 def seen_in(text: str) -> str:
@@ -28,10 +28,10 @@ def seen_in(text: str) -> str:
     return text.partition("**Seen by ptq-bot**")[2].partition("\n\n**")[0].partition("\n\n<details>")[0]
 
 
-async def report_on(world: World, deed: str = "", body: str = ISSUE_BODY, label: str = "ptq:fix") -> str:
+async def report_on(world: World, source: str = "", body: str = ISSUE_BODY, label: str = "ptq:fix") -> str:
     """The report on a new issue, whose agent does this if it does what it is told."""
     world.patience_s = PATIENCE_S
-    world.tell_agents(deed)
+    world.tell_agents(source)
     await world.open_issue(body)
     await world.label(label)
     return await world.wait_for_report()
@@ -66,9 +66,9 @@ TEST = "import unittest\n{}\n\nclass MendedTest(unittest.TestCase):\n    def tes
 LOOKS_FOR_TEST = TEST.format("import os\n", "self.assertTrue(os.path.exists('widgets/_mended.py'))")
 LOOKS_FOR_NAME = "import widgets.chunks\nassert hasattr(widgets.chunks, '_FIXED')\n"
 USES_MODULE = TEST.format("from widgets._mended import x\n", "self.assertEqual(x, 1)")
-DATA = 'pathlib.Path("README.md").write_text("mended\\n")\n'
-LOOKS_FOR_DATA = "assert 'mended' in open('README.md').read()\n"
-VAIN = 'pathlib.Path("widgets/chunks.py").write_text(open("widgets/chunks.py").read() + "\\n# mended\\n")\n'
+DATA = 'pathlib.Path("README.md").write_text("fixed\\n")\n'
+LOOKS_FOR_DATA = "assert 'fixed' in open('README.md').read()\n"
+VAIN = 'pathlib.Path("widgets/chunks.py").write_text(open("widgets/chunks.py").read() + "\\n# fixed\\n")\n'
 
 
 async def test_what_shows_nothing_is_not_called_verified(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ async def test_what_shows_nothing_is_not_called_verified(tmp_path: Path) -> None
         looks = REPRO.format(LOOKS_FOR_PATCH) + FIX + ADDS + WRITE_TEST.format(LOOKS_FOR_TEST)
         seen = seen_in(await report_on(world, looks))
         assert "- ✅ **the issue's repro**" in seen
-        assert "- ⚠️ **the agent's repro**: before: fails 1/1 (`AssertionError: not mended`)" in seen
+        assert "- ⚠️ **the agent's repro**: before: fails 1/1 (`AssertionError: not fixed`)" in seen
         assert "- ⚠️ **1 regression test**" in seen
         assert seen.count("it checks that the patch is present") == 2
 
@@ -93,7 +93,7 @@ async def test_what_shows_nothing_is_not_called_verified(tmp_path: Path) -> None
         assert "- ❔ **the agent's repro**: before: fails 1/1" in seen
         assert "**not verified**: it could not be tested whether it looks for the patch" in seen
 
-        # The change mends nothing, and the agent's repro never failed.
+        # The change repairs nothing, and the agent's repro never failed.
         seen = seen_in(await report_on(world, REPRO.format("x = 1") + VAIN))
         assert "after: passes 0/1; **not verified**: after the change, it still fails" in seen
         assert "**the agent's repro**: before: fails 0/1" in seen

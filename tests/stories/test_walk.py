@@ -119,7 +119,7 @@ async def launch(page: Page, tryout: Tryout) -> str:
 
 
 async def follow_log(page: Page, release: Path) -> None:
-    """Nobody loads this page anew: what comes from here on comes by itself."""
+    """Nobody reloads this page: from here on, everything on it comes by itself."""
     await expect(page.locator("#log-agent")).to_contain_text("the first line")
     await expect(page.locator("#log-agent")).to_be_visible()
     await expect(page.locator("#state")).to_contain_text("running")

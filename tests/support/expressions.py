@@ -22,7 +22,7 @@ from typing import Any
 
 SCANS = frozenset({"search", "finditer", "findall", "sub", "subn", "split"})
 LETTERS = " \ta0-./_\"'<>()[]{}`*=:,\\\n\r@#&;|~+!?%$A\u00e9\u200b\x1b"
-"""Characters that an attack is spelt with."""
+"""Characters that an attack is spelled with."""
 ENDINGS = ("", "\0", "x\n", "|:\0")
 REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 MANY = 50

@@ -51,7 +51,7 @@ def _choose(request: web.Request) -> dict[str, str]:
 
 @asynccontextmanager
 async def open_forwarder(world: World) -> AsyncIterator[Forwarder]:
-    """Put one between GitHub and the service, which is started anew and told of it."""
+    """Put one between GitHub and the service, which is restarted with its address."""
     playground = world.playground
     async with aiohttp.ClientSession() as session:
         forwarder = Forwarder(session, f"{playground.service.url}/webhook")

@@ -70,7 +70,7 @@ class Source:
 
     @cached_property
     def imports(self) -> tuple[Import, ...]:
-        """Every import in the module, with relative ones spelt out."""
+        """Every import in the module, with relative ones spelled out."""
         return tuple(_read_imports(self))
 
     @property

@@ -233,7 +233,7 @@ class Jobd:
 
     def start(self, agent: str, **changes: Any) -> None:
         """Start an agent, given as a shell script."""
-        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Mend it.\n", "look_every_s": 0.2}
+        request = {"argv": ["/bin/sh", "-ec", agent], "env": {}, "prompt": "Fix it.\n", "look_every_s": 0.2}
         request |= {**START, **LIMITS, **changes}
         assert self.call("start", **request)["started"] is True
 

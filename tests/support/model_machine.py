@@ -25,7 +25,7 @@ COLLECTED = {
     **{
         "report": "fix staged\n\n## Summary\nMended.\n",
         "worklog": "looked",
-        "pr_title": "Mend it",
+        "pr_title": "Fix it",
         "repro": "import a",
     },
     **{"patch": render_patch([CHANGE]), "problems": []},

@@ -52,7 +52,7 @@ OUR_SCRIPT = re.compile(r"(/\w+)?/static/(htmx(-sse)?\.min|live|dashboard|drafts
 
 
 def make_report(**changes: Any) -> Report:
-    values: dict[str, Any] = {"body": "It is mended.", "worklog": "", "pr_title": "", "repro": "", "patch": PATCH}
+    values: dict[str, Any] = {"body": "It is fixed.", "worklog": "", "pr_title": "", "repro": "", "patch": PATCH}
     return Report(**{"job_id": "0123456789", "changes": (), "digest": "ab" * 32, **values, **changes})
 
 

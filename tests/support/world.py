@@ -51,12 +51,12 @@ NOTE = (
 WRITE_REPORT = """
 import os, pathlib, sys, time
 output = pathlib.Path(os.environ["PTQ_OUTPUT_DIR"])
-(output / "report.md").write_text("fix staged\\n\\n## Summary\\nIt is mended.\\n\\n## Root cause\\nAn early end.\\n")
-(output / "worklog.md").write_text("looked, found, mended\\n")
+(output / "report.md").write_text("fix staged\\n\\n## Summary\\nIt is fixed.\\n\\n## Root cause\\nAn early end.\\n")
+(output / "worklog.md").write_text("looked, found, fixed\\n")
 """
 """The start of many a scripted agent: what every good run writes."""
 
-DEED = "deed.py"
+ORDERS = "orders.py"
 """The file among the signs with what the agents do now: Python that `as_told` runs."""
 
 FIX = 'path = pathlib.Path("widgets/chunks.py"); path.write_text(path.read_text().replace(" - size + 1", ""))\n'
@@ -64,7 +64,7 @@ FIX = 'path = pathlib.Path("widgets/chunks.py"); path.write_text(path.read_text(
 
 def as_told(folder: Path) -> str:
     """Source for an agent of the world in this folder. It runs the code of the last `World.tell_agents`."""
-    return f"exec(pathlib.Path({str(folder / SIGNS / DEED)!r}).read_text())\n"
+    return f"exec(pathlib.Path({str(folder / SIGNS / ORDERS)!r}).read_text())\n"
 
 
 class World:
@@ -77,9 +77,9 @@ class World:
         self.number = await self.github.open_issue(NAME, ISSUE_TITLE, body, by)
         return self.number
 
-    def tell_agents(self, deed: str) -> None:
+    def tell_agents(self, source: str) -> None:
         """Set the code that agents with `as_told` run from now on."""
-        (self.playground.folder / SIGNS / DEED).write_text(deed)
+        (self.playground.folder / SIGNS / ORDERS).write_text(source)
 
     async def label(self, label: str = LABEL, by: str = MAINTAINER) -> None:
         await self.github.label_issue(NAME, self.number, label, by)

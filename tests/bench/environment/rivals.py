@@ -96,14 +96,14 @@ class Recipe(Rival):
 
 
 class Copy(Rival):
-    """Every file anew. What holds the base's path is left as it is."""
+    """A new copy of every file. What holds the base's path is left as it is."""
 
     def make(self) -> None:
         run("cp", "-a", self.base, self.target)
 
 
 class Reflink(Rival):
-    """Every file anew, with the base's blocks."""
+    """A new copy of every file, with the base's blocks."""
 
     def make(self) -> None:
         if not self._works():

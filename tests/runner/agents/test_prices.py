@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.agents.prices import AS_OF, LONG_PROMPT, PRICES, Price, find_price, reckon_cost
+from runner.agents.prices import AS_OF, LONG_PROMPT, PRICES, Price, compute_cost, find_price
 from tests.support.agent_runs import read_events, tally_of
 from tests.support.meters import make_usage
 
@@ -57,9 +57,9 @@ def test_the_model_that_claude_names_has_a_price_should_claude_be_killed_before_
 
 def test_what_comes_out_of_a_cache_is_cheaper() -> None:
     price = Price(10.0, 1.0, 100.0)
-    assert reckon_cost(make_usage(1_000_000, 0, 0), price) == pytest.approx(10.0)
-    assert reckon_cost(make_usage(1_000_000, 900_000, 0), price) == pytest.approx(1.9)
-    assert reckon_cost(make_usage(1_000_000, 900_000, 10_000), price) == pytest.approx(2.9)
+    assert compute_cost(make_usage(1_000_000, 0, 0), price) == pytest.approx(10.0)
+    assert compute_cost(make_usage(1_000_000, 900_000, 0), price) == pytest.approx(1.9)
+    assert compute_cost(make_usage(1_000_000, 900_000, 10_000), price) == pytest.approx(2.9)
 
 
 def test_a_request_with_a_long_prompt_costs_more_where_the_vendor_says_so() -> None:
@@ -75,8 +75,8 @@ def test_a_request_with_a_long_prompt_costs_more_where_the_vendor_says_so() -> N
 def test_no_run_costs_less_than_nothing_or_more_than_without_a_cache(
     read: int, cached: int, written: int, price: Price
 ) -> None:
-    most = reckon_cost(make_usage(read, 0, written), price)
-    assert 0 <= reckon_cost(make_usage(read, cached, written), price) <= most * (1 + 1e-9)
+    most = compute_cost(make_usage(read, 0, written), price)
+    assert 0 <= compute_cost(make_usage(read, cached, written), price) <= most * (1 + 1e-9)
 
 
 def test_the_table_is_dated_and_every_figure_is_likely() -> None:
