@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ class Typed:
     is_whole: bool
 
 
+@cache
 def list_commands() -> Mapping[str, TyperCommand]:
     """Every command by what is typed, in the order of the program."""
     return dict(_walk(get_command(app), ()))
