@@ -1,4 +1,4 @@
-"""`ptq.toml` becomes plain values, and every problem in it is reported in one answer.
+"""Turns `ptq.toml` into plain values, and reports all problems in it at once.
 
 Machines, repositories and profiles may change while the service runs.
 """

@@ -1,7 +1,7 @@
 """One `Database`, with the same behaviour on SQLite and PostgreSQL: transactions, the schema, and its upgrades.
 
-Only one transaction writes at a time, across all replicas. No other transaction can change the data between its reads
-and its commit. Readers never wait. Two kinds of commits are cheaper than a transaction for each row. Deliveries share
-commits (`GroupCommit`). `RelaxedCommit`, for calls to models and meters, returns before the data is on the disk; a
-crash of the host can lose the last moment.
+Only one transaction writes at a time, across all replicas. Between the reads and the commit of such a transaction, no
+other one can change the data. Readers never wait. Two kinds of commits are cheaper than a transaction for each row.
+Deliveries share commits (`GroupCommit`). `RelaxedCommit`, for calls to models and meters, returns before the data is on
+the disk; a crash of the host can lose the last moment.
 """
