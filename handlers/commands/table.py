@@ -129,10 +129,11 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "/ptq tell WORDS",
             "Tell the running agent something, without starting over.",
             Operation.TELL,
-            "The agent gets your message when its current command finishes. After one minute the command is stopped "
-            "for it. The agent goes on in the same session, with the same limits and costs. If the job still waits, "
-            "the agent gets the message with its instructions. If the agent has ended, the reply says so; `/ptq retry` "
-            "then starts another attempt with it. The report and the job's page show what was told.",
+            "The agent gets your message when its current command finishes. If the command does not finish within one "
+            "minute, it is stopped. The agent goes on in the same session, with the same limits and costs. If the job "
+            "still waits, the agent gets the message with its instructions. If the agent has ended, the reply says so; "
+            "`/ptq retry` with your message then starts another attempt. The report and the job's page show what was "
+            "told.",
         ),
         CommandSpec(
             "status",

@@ -22,7 +22,7 @@ def render_taken_over(
     time, before_that, when = f"until {_render_time(hold)}", "", "within moments"
     if held.kind is JobKind.WORKTREE and held.active:
         time = f"for {_describe_lasting(hold)}"
-        before_that, when = "The environment is being rebuilt. ", "as soon as it is ready; the time starts then"
+        before_that, when = "The environment is being rebuilt, and the time starts when it is ready. ", "then"
     elif held.active:
         before_that, when = "The job is being stopped. ", "as soon as its report is posted"
     where = "Ask the operator for the SSH command (`ptq-bot holds`)."

@@ -149,8 +149,8 @@ def render_pull_request_thread() -> str:
     """Commands on a pull request that is not ours, or that is of a task without an issue."""
     return (
         "ptq-bot only works on issues and on the pull requests that it opened for them. Please write the command on "
-        "the issue that this pull request is about. For a pull request of a task, use the job's page, which its "
-        "description links."
+        "the issue that this pull request is about. For a pull request of a task, use the job's page: the description "
+        "of the pull request links to it."
     )
 
 
@@ -345,7 +345,7 @@ def render_stale_digest(given: str, standing: str) -> str:
 def render_newer_report(standing: str) -> str:
     """`/ptq pr` without a digest, if the newest report has no diff or came after the comment."""
     return (
-        "Your comment has no digest, and the newest report at that time is not the one with the current diff. "
+        "Your comment has no digest, and when you wrote it, the newest report was not the one with the current diff. "
         f"If you mean the current diff, reply with `/ptq pr {standing}` and your note."
     )
 

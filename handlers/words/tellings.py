@@ -22,8 +22,8 @@ def say_told(job: Job, where: str = "the report") -> str:
     """When the agent gets the message. `where` says whether it has got it."""
     if job.state is JobState.RUNNING:
         return (
-            "Noted. The agent gets your message when its current command finishes. After one minute the command is "
-            f"stopped for it. If the agent ends before it gets the message, {where} says so."
+            "Noted. The agent gets your message when its current command finishes. If the command does not finish "
+            f"within one minute, it is stopped. If the agent ends before it gets the message, {where} says so."
         )
     if job.kind is JobKind.REBASE:
         return "Noted. If there are conflicts, the agent gets your message together with its instructions."

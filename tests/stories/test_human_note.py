@@ -97,7 +97,7 @@ async def test_a_note_counts_for_no_other_report_than_the_one_that_its_author_re
         await world.wait_for_report(2)
         assert world.digest() == first, "the very same diff, and yet another report"
         await world.github.redeliver(lost)
-        await world.wait_for_reply("the newest report at that time is not the one")
+        await world.wait_for_reply("the newest report was not the one")
         assert world.pulls() == []
 
         await world.comment("/ptq diagnose")
