@@ -85,7 +85,7 @@ def now() -> datetime:
 
 
 class Service:
-    """`async with Service(...)` runs the service inside the block. Agents keep running after it."""
+    """`async with Service(...)` runs the service inside the block. Agents keep running after the block."""
 
     def __init__(self, settings: Settings, pace: Pace | None = None, opens: HostOpener = open_host) -> None:
         self._settings = settings
@@ -95,14 +95,14 @@ class Service:
         self._prices = settings.price_list()
         self._database = Database(settings.server.database_url)
         self._intake = Wakeup(self._database.notify)
-        """Only for deliveries, because they arrive more often than the other loops should run."""
+        """Wakes only the inbox, because deliveries arrive more often than the other loops should run."""
         self._wakeup = Wakeup(self._database.notify, narrower=self._intake)
         self._reloaded = Wakeup()
         self._stack = AsyncExitStack()
         self.url = ""
-        """The address that it listens on; empty before the start."""
+        """The address that the service listens on. Empty before the start."""
         self.metrics_url = ""
-        """The same for metrics; also empty if no `metrics_port` is configured."""
+        """The address of the metrics. Empty before the start, and if no `metrics_port` is configured."""
 
     async def __aenter__(self) -> Service:
         """Open the database, connect the parts, listen, and start the loops.
@@ -137,7 +137,10 @@ class Service:
         log.info("service.stopped")
 
     def reload(self, read: Callable[[], Settings]) -> None:
-        """Use the machines and repositories of the configuration from `read`. An invalid one is logged and ignored."""
+        """Use the machines and repositories of the configuration from `read`.
+
+        If it is invalid, log that, and change nothing.
+        """
         self._roster.reload(read)
         self._wakeup.notify()
         self._reloaded.notify_here()
@@ -193,7 +196,7 @@ class Service:
 
     def _clean_up(self, database: Database, inbox: Inbox, claims: Claims, spool: Spool) -> list[Loop]:
         """The loops for the maintenance of the database and the spool. They only run at their intervals."""
-        retention, unheard = self._settings.retention.make(Retention), Wakeup()
+        retention, never_woken = self._settings.retention.make(Retention), Wakeup()
         clean = claims.keeping("retention", lambda: clean_database(database, retention, now))
 
         async def checkpoint() -> None:
@@ -201,14 +204,14 @@ class Service:
                 await database.checkpoint()
 
         return [
-            Loop("checkpoint", checkpoint, unheard, CHECKPOINT_S),
-            Loop("retention", clean, unheard, self._pace.clean_s),
+            Loop("checkpoint", checkpoint, never_woken, CHECKPOINT_S),
+            Loop("retention", clean, never_woken, self._pace.clean_s),
             # Each replica has its own live logs.
-            Loop("spool", lambda: clean_spool(database, spool), unheard, self._pace.clean_s),
+            Loop("spool", lambda: clean_spool(database, spool), never_woken, self._pace.clean_s),
         ]
 
     def _look_back(self, claims: Claims, recovery: Recovery) -> list[Loop]:
-        """The loops that find deliveries which never arrived. A reload wakes the recovery early."""
+        """The loops that find deliveries that never arrived. A reload of the configuration wakes the recovery early."""
         return [
             Loop("heartbeat", recovery.beat, Wakeup(), BEAT_S),
             Loop("recovery", claims.keeping("recovery", recovery.step), self._reloaded, self._pace.recover_s),
@@ -229,7 +232,10 @@ class Service:
         return recovery
 
     async def _beat_once_more(self, recovery: Recovery) -> None:
-        """Store when the service ended. If that fails, it counts as offline a little longer, which does no harm."""
+        """Store when the service ended. If that fails, the service counts as offline a little longer.
+
+        That does no harm.
+        """
         try:
             with self._database.explaining():
                 await recovery.beat()
@@ -257,7 +263,7 @@ class Service:
         claims = Claims(database, self._pace.claim_s)
         if database.is_embedded:
             with database.explaining():
-                await claims.clear()  # No other service uses this file, so the former holders are dead.
+                await claims.clear()  # No other service uses this file, so the former holders of claims are dead.
         stack.push_async_callback(claims.close)
         renewing = asyncio.create_task(claims.run(), name="claims")
         stack.push_async_callback(_cancel, renewing)
@@ -327,9 +333,9 @@ class Service:
     async def _finish(self, listener: HttpListener, inbox: Inbox, loops: Sequence[Loop]) -> None:
         """Stop accepting deliveries, and finish those in progress, for at most the grace period."""
         log.info("service.stopping", grace_s=self._pace.grace_s)
-        await asyncio.gather(listener.close(), self._drain(inbox, loops))
+        await asyncio.gather(listener.close(), self._finish_work(inbox, loops))
 
-    async def _drain(self, inbox: Inbox, loops: Sequence[Loop]) -> None:
+    async def _finish_work(self, inbox: Inbox, loops: Sequence[Loop]) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._pace.grace_s):
                 await asyncio.gather(*(loop.finish() for loop in loops))

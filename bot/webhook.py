@@ -1,6 +1,6 @@
 """`POST /webhook`: checks a delivery, commits it to the inbox, answers. Nothing else happens before the answer.
 
-GitHub waits 10 seconds and never retries by itself, so the answer waits for one commit and for nothing beyond.
+GitHub waits 10 seconds and never retries by itself, so the answer waits for one commit and nothing else.
 https://docs.github.com/en/webhooks/using-webhooks/validating-webhook-deliveries
 """
 
@@ -33,24 +33,27 @@ MAX_BODY = 25 * 1024 * 1024
 """Bytes. GitHub's own limit for a payload is 25 MB."""
 
 MAX_HEADER = 100
-"""Characters of an event name or a signature; GitHub's are shorter."""
+"""The most characters in a header that we read. GitHub's headers are shorter."""
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,79}")
-"""What a delivery id may be. GitHub, other forges and forwarders send UUIDs."""
+"""The allowed form of a delivery id. GitHub, other forges and forwarders send UUIDs."""
 
 
 BODY_S = 10.0
-"""Seconds that a body may take to arrive: GitHub itself waits no longer for the answer."""
+"""The longest time that a body may take to arrive, in seconds. GitHub waits no longer for the answer."""
 
 
 PLACES = ((1024 * 1024, 4), (64 * 1024, 128))
-"""Of bodies with more than so many bytes, so many are read at once: who sends one is known only when it is whole."""
+"""Pairs of a size in bytes and a count, the largest size first. At most `count` bodies above `size` are read at once.
+
+The sender of a body is unknown until the whole body is here and its signature is checked.
+"""
 
 RETRY_AFTER_S = 10
 
 
 class DeliveryRefused(Exception):  # noqa: N818
-    """The request is not a delivery that we take; `status` and the message are the answer."""
+    """The request is not an acceptable delivery. `status` and the message are the answer."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -58,7 +61,7 @@ class DeliveryRefused(Exception):  # noqa: N818
 
 
 class Webhook:
-    """The endpoint, with the secrets that a signature may be made with (several, so that they can be rotated)."""
+    """The endpoint. A delivery may be signed with any of its secrets. Several secrets allow a rotation."""
 
     def __init__(
         self,
@@ -78,10 +81,11 @@ class Webhook:
         self._refusals = LineLimit(_note_left_out)
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Answer 202 for a delivery that is now stored, 200 for one that was or that no handler works, and 4xx with the
-        reason for what is none.
+        """Receive a delivery, and answer with a status.
 
-        503 is the answer to one that could not be stored: GitHub shows it as failed, and it can be sent again.
+        202: the delivery is now stored. 200: it was stored before, or no handler works its event. 4xx, with the reason:
+        the request is not an acceptable delivery. 503: the delivery could not be stored, or too many large bodies
+        arrive at once. GitHub shows it as failed, and it can be sent again.
         """
         self._refusals.end_minute()
         try:
@@ -110,7 +114,10 @@ class Webhook:
         return _answer(202 if stored else 200, message=message, delivery=delivery_id)
 
     async def _read_signed(self, request: web.Request, signature: str) -> bytes:
-        """The body, which one of the secrets has signed. Raises `DeliveryRefused`."""
+        """Read the body, and check that one of the secrets signed it. A large body waits for its turn (`PLACES`).
+
+        Raises `DeliveryRefused`.
+        """
         length = MAX_BODY if request.content_length is None else request.content_length
         place = next((places for size, places in self._places if length > size), None)
         if place is None:
@@ -169,31 +176,34 @@ def _read_header(request: web.Request, name: str, status: int) -> str:
 
 async def _read_body(request: web.Request, patience_s: float) -> bytes:
     try:
-        if request.content.is_eof():  # As a rule it has come with its headers: nothing is left to wait for.
+        if request.content.is_eof():  # Usually the body has arrived with the headers.
             return request.content.read_nowait()
         async with asyncio.timeout(patience_s):
-            # No other request to the application may have so long a body.
+            # Only this endpoint accepts bodies this long.
             return await request.clone(client_max_size=MAX_BODY).read()
     except web.HTTPRequestEntityTooLarge:
         raise DeliveryRefused(413, f"the body is larger than {MAX_BODY} bytes") from None
     except TimeoutError:
         raise DeliveryRefused(408, f"the body did not arrive within {patience_s:g} seconds") from None
     except (ConnectionError, web.RequestPayloadError):
-        # Hardly anybody is left to hear it; but the log has a line, and no accident.
+        # The sender has probably gone. The refusal gives the log one line, not a traceback.
         raise DeliveryRefused(400, "the body was cut off") from None
 
 
 def check_signature(body: bytes, signature: str, secrets: Sequence[bytes]) -> None:
-    """Raise `DeliveryRefused` unless a secret signs exactly these bytes. Takes the same time wherever it differs."""
+    """Raise `DeliveryRefused` unless a secret signs exactly these bytes.
+
+    The comparison takes the same time wherever the signature differs.
+    """
     wanted = [f"sha256={hmac.digest(secret, body, 'sha256').hex()}" for secret in secrets]
     if not sum(hmac.compare_digest(signature, one) for one in wanted):
         raise DeliveryRefused(401, "the signature does not match: check the webhook secret on both sides")
 
 
 def check_age(subject: Mapping[str, Any], now: datetime) -> None:
-    """Raise `DeliveryRefused` for an event older than GitHub can redeliver: somebody else kept it and sends it again.
+    """Raise `DeliveryRefused` if the event is older than GitHub can redeliver: somebody else kept a copy and sent it.
 
-    Not 410: some forwarders end a subscription at that.
+    The status is not 410, because some forwarders end a subscription at that status.
     """
     at = find_time(subject)
     if at and now - at > KEPT:
@@ -221,7 +231,7 @@ class _Comment(msgspec.Struct):
 
 
 class _Subject(msgspec.Struct):
-    """The fields of `find_lane`, `find_time` and `Inbox.wants`, in the shape that they have in what GitHub sends."""
+    """The fields that `find_lane`, `find_time` and `Inbox.wants` read, in the shape of GitHub's payload."""
 
     repository: _Repository
     issue: _Issue
@@ -233,11 +243,10 @@ _DECODER = msgspec.json.Decoder(_Subject)
 
 
 def read_subject(body: bytes) -> Mapping[str, Any]:
-    """What a delivery is about, and when that was: the payload, or that part of it.
+    """Return the payload, or only the part that says what the delivery is about and when it happened.
 
-    Raises `DeliveryRefused` when the body is not a JSON object.
-
-    The usual shape is read without building the rest of it; everything else goes the long way.
+    A payload of the usual shape is read without building its other fields. Any other payload is read completely. Raises
+    `DeliveryRefused` if the body is not a JSON object.
     """
     try:
         found: dict[str, Any] = msgspec.to_builtins(_DECODER.decode(body.decode()))
@@ -247,7 +256,7 @@ def read_subject(body: bytes) -> Mapping[str, Any]:
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """The payload. Raises `DeliveryRefused` when it is no JSON object."""
+    """The payload. Raises `DeliveryRefused` if the body is not a JSON object."""
     try:
         payload = json.loads(body)
     except (ValueError, RecursionError):
