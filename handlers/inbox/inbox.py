@@ -3,12 +3,12 @@
 Deliveries of one lane (one issue) are processed one after the other in the order of arrival; lanes are independent. A
 delivery that keeps failing is set aside with its error, and does not block others.
 
-A delivery whose content came before under another id is not processed again: ids are not signed, so only the content
-identifies a delivery.
+Ids are not signed, so only the content identifies a delivery. If the same content came before under another id, it is
+not processed again.
 
-A cancel has a separate lane, so that nothing slow delays it. It still keeps its place in the order: later deliveries of
-its issue wait for it, and while earlier ones are not done, its handler may raise `TooEarly` to be called again. So it
-ends a running job at once, and also a job that an earlier delivery starts meanwhile.
+A cancel has a separate lane, so that nothing slow delays it. It still keeps its place in the order. Later deliveries of
+its issue wait for it. If earlier deliveries are not done yet, the cancel's handler may raise `TooEarly`, and is called
+again later. So a cancel ends a running job at once, and also a job that an earlier delivery starts in the meantime.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ IDS_AT_ONCE = 500
 """The most ids in one query, because databases limit parameters."""
 
 CANCELS_AT_ONCE = 4
-"""The most lanes for cancels. They are not part of the other lanes, so slow issues cannot delay a cancel."""
+"""The most lanes for cancels. They do not count as part of `LANES_AT_ONCE`, so slow issues cannot delay a cancel."""
 
 MAX_ATTEMPTS = 3
 MAX_ATTEMPTS_IN_OUTAGES = 18
@@ -59,8 +59,11 @@ WAITS = BackOff(1.0, 600.0)
 """The waits before a failed delivery is retried."""
 
 SUSPECT_DEATHS, MAX_LONE_DEATHS = 2, 3
-"""If the service crashes, or loses its claim, this often during one delivery, it processes that delivery alone, because
-another one may have been the cause. After `MAX_LONE_DEATHS` more, it sets the delivery aside."""
+"""How often the service may crash, or lose its claim, during one delivery.
+
+After `SUSPECT_DEATHS` times it processes that delivery alone, because another one may have been the cause. After
+`MAX_LONE_DEATHS` more times it sets the delivery aside.
+"""
 
 POSTPONED = BackOff(0.5, 30.0)
 """The waits of a delivery that came too early."""
@@ -74,7 +77,7 @@ _TAKEN = (
 )
 
 
-class TooEarly(Exception):  # noqa: N818 - what is the case
+class TooEarly(Exception):  # noqa: N818 - not a failure
     """Raised by a handler whose delivery must be processed again after earlier ones of its issue."""
 
 
@@ -88,7 +91,8 @@ class Delivery:
     lane: str
     body: bytes
     digest: str | None
-    """The same for copies with other ids; None for a delivery from before an upgrade."""
+    """The digest of the content. Copies with other ids have the same one. None if the delivery was stored by an older
+    version."""
     attempts: int
     begun: int
     """How often its processing was started but not finished."""
@@ -96,7 +100,7 @@ class Delivery:
 
     @property
     def case(self) -> str:
-        """Its issue."""
+        """The issue of the delivery: its lane without the mark of cancels."""
         return self.lane.removesuffix(CANCEL_LANE)
 
 
@@ -121,18 +125,18 @@ class Inbox:
         self._busy: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """Lane -> sequence and task of the delivery in progress."""
         self._alone = ""
-        """The lane of a delivery that must be processed alone; empty if there is none."""
+        """The lane of the delivery that must be processed alone. Empty if there is none."""
         self._last_before = 0
-        """The newest delivery from before this process."""
+        """The sequence of the newest delivery that was stored before this process began."""
 
     async def begin(self) -> None:
-        """Note the existing deliveries: any of them may have crashed the service."""
+        """Note which deliveries exist already, because any of them may have crashed the service."""
         async with self._db.read() as connection:
             newest = await connection.execute(select(func.max(deliveries.c.sequence)))
             self._last_before = newest.scalar_one() or 0
 
     async def receive(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
-        """Commit a delivery; False if it exists. GitHub may be answered only after this.
+        """Commit a delivery. Returns False if it exists already. GitHub may be answered only after this.
 
         Raises `handlers.inbox.receiving.NotStored`.
         """
@@ -143,11 +147,11 @@ class Inbox:
         return await self._copies.receive(Arrival(delivery_id, event, lane, body))
 
     def wants(self, event: str, payload: Mapping[str, Any]) -> bool:
-        """Whether there is a handler for the delivery. Others are not stored."""
+        """Whether there is a handler for the delivery. A delivery without a handler is not stored."""
         return is_routed(self._router, event, payload.get("action")) and fits(event, payload)
 
     async def holds(self, delivery_id: str, event: str, body: bytes) -> bool:
-        """Whether this delivery exists with this content. The id alone is not signed, so it proves nothing."""
+        """Whether this delivery is stored with this content. The id alone proves nothing, because it is not signed."""
         arrival = Arrival(delivery_id, event, "", body)
         query = select(deliveries.c.digest).where(deliveries.c.id.in_((delivery_id, arrival.other_id)))
         async with self._db.read() as connection:
@@ -160,7 +164,7 @@ class Inbox:
         return self._receiver.calm_in_s()
 
     async def step(self, context: Context) -> None:
-        """Start the first delivery of every free lane; while many arrive, only cancels."""
+        """Start the first delivery of every free lane. While many deliveries arrive, start only cancels."""
         await self._begin(context, CANCELS_AT_ONCE, cancels=True)
         if calm_in_s := self.calm_in_s:
             await asyncio.sleep(calm_in_s)
@@ -190,7 +194,7 @@ class Inbox:
         del self._busy[lane]
         error = None if task.cancelled() else task.exception()
         if isinstance(error, ClaimLost):
-            # No notification: the new holder of the claim looks anyway, and so do we at the next pass.
+            # No notification: the new holder of the claim looks anyway, and this replica does at its next pass.
             log.warning("delivery.passed_on", lane=lane, reason=str(error))
             return
         if error:
@@ -200,7 +204,7 @@ class Inbox:
     async def _take(self, limit: int, *, cancels: bool) -> list[Delivery]:
         """The oldest pending delivery of each free lane, if it is due.
 
-        If the service crashed more than once during one, it is processed alone, so that no other can be the cause.
+        If the service crashed `SUSPECT_DEATHS` times during one of them, that one is processed alone.
         """
         if limit <= 0 or self._alone in self._busy:
             return []
@@ -254,22 +258,25 @@ class Inbox:
                 await self._record(delivery, state="done", finished_at=self._now())
 
     async def _is_deadly(self, delivery: Delivery) -> bool:
-        """Set a delivery aside if the service keeps crashing while it processes only this one; count its starts.
+        """Count a start of the delivery. If the service keeps crashing during it, set it aside and return True.
 
-        After `SUSPECT_DEATHS`, `_take` makes sure that a delivery is alone, so one number is enough for both counts.
+        After `SUSPECT_DEATHS` starts, `_take` makes sure that the delivery is processed alone. So `begun` is enough to
+        count both kinds of starts.
         """
         if delivery.begun >= SUSPECT_DEATHS + MAX_LONE_DEATHS:
             reason = f"the service ended {MAX_LONE_DEATHS} times while it processed only this delivery"
             log.error("delivery.set_aside", reason=reason, attempts=delivery.attempts)
             await self._record(delivery, state="failed", finished_at=self._now(), error=reason)
             return True
-        if delivery.sequence <= self._last_before:  # Newer deliveries have not crashed us, and need no commit.
+        if delivery.sequence <= self._last_before:  # Newer ones have not crashed the service: no commit is needed.
             await self._record(delivery, begun=delivery.begun + 1)
         return False
 
     async def _find_original(self, delivery: Delivery) -> str | None:
-        """The id under which the same event came before. Ids are not signed, so anybody who has seen a delivery can
-        send it again under a new one."""
+        """The id under which the same content came before, or None.
+
+        Ids are not signed, so anybody who has seen a delivery can send it again under a new id.
+        """
         if delivery.digest is None:
             return None
         before = select(deliveries.c.id).where(
@@ -290,7 +297,7 @@ class Inbox:
             await self._router.dispatch(event, context)
 
     async def _postpone(self, delivery: Delivery) -> None:
-        """Process it again soon; the wait grows with its age."""
+        """Process the delivery again soon. The wait grows with the age of the delivery."""
         waited_s = (self._now() - delivery.received_at).total_seconds()
         wait_s = POSTPONED.since(waited_s / 8)
         await self._record(delivery, next_attempt_at=self._now() + timedelta(seconds=wait_s))
@@ -307,7 +314,7 @@ class Inbox:
             await self._record(delivery, attempts=delivery.attempts + 1, error=error, next_attempt_at=at)
 
     async def _record(self, delivery: Delivery, **changes: Any) -> None:
-        """Store changes of a delivery. Unless they set `begun`, it is reset."""
+        """Store changes of a delivery. `begun` is reset to 0, unless the changes set it."""
         await self._records.add((delivery, {"begun": 0, **changes}))
 
     async def _write_down(self, records: Sequence[tuple[Delivery, dict[str, Any]]]) -> Sequence[None]:
@@ -332,7 +339,7 @@ async def has_earlier(connection: AsyncConnection, delivery_id: str) -> bool:
 
 
 async def count_deliveries(db: Database, states: Collection[str]) -> dict[str, int]:
-    """State -> number of deliveries, for these states."""
+    """The number of deliveries in each of these states."""
     query = select(deliveries.c.state, func.count()).where(deliveries.c.state.in_(states)).group_by(deliveries.c.state)
     async with db.read() as connection:
         counted = {row[0]: row[1] for row in await connection.execute(query)}
@@ -340,7 +347,7 @@ async def count_deliveries(db: Database, states: Collection[str]) -> dict[str, i
 
 
 async def fetch_known(db: Database, delivery_ids: Collection[str]) -> dict[str, datetime]:
-    """Id -> time of arrival, for those of these deliveries that were received."""
+    """The time of arrival of each of these deliveries that was received, by id."""
     ids, known = list(delivery_ids), dict[str, datetime]()
     async with db.read() as connection:
         for start in range(0, len(ids), IDS_AT_ONCE):

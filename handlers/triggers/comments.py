@@ -45,10 +45,13 @@ from runner.rows import job_rows
 router = Router()
 
 LATE = timedelta(minutes=1)
-"""A command of this age may have been withdrawn before it arrived."""
+"""A command that is older than this when it arrives may have been withdrawn."""
 
 SAFE_IF_WITHDRAWN = frozenset({Operation.HELP, Operation.STATUS, Operation.RESULTS, Operation.OPEN_PULL})
-"""Operations that only answer, or that read the comment again themselves (a note)."""
+"""Operations for which nobody checks first whether the command was withdrawn.
+
+They only answer, or read the comment again themselves (a note).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ class Request:
     person: Person
     event: IssueCommentCreated
     number: int
-    """The issue, also if the command is on its pull request."""
+    """The number of the issue, even if the command is on the issue's pull request."""
     occasion: str
     """A unique text for this command. A redelivery has the same one."""
     delivery: str
@@ -106,7 +109,7 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
         return
     created = IssueCommentCreated.model_validate(event.data)
     author = created.comment.user
-    # GitHub sends a comment in its author's name. If it ever does not, nobody's words command in another one's name.
+    # The sender of a comment is its author. If GitHub ever names two people, neither commands in the other's name.
     if created.sender.is_bot or (author and author.login != created.sender.login):
         return
     commands = parse_commands(created.comment.body or "")
@@ -127,13 +130,16 @@ async def on_issue_comment_created(event: sansio.Event, context: Context) -> Non
     for place, command in enumerate(commands):
         occasion = f"comment {created.comment.id} command {place}"
         if person.is_stranger and isinstance(command, Command):
-            # Strangers are answered only once each, so that nobody can make the bot fill a thread.
+            # A stranger gets one answer per thread and verb, so that nobody can make the bot fill a thread.
             occasion = f"#{thread} {command.verb} for @{created.sender.login}"
         await _carry_out(Request(context, person, created, number, occasion, event.delivery_id), command)
 
 
 async def _explain_mail(context: Context, created: IssueCommentCreated) -> None:
-    """Say why a comment that begins with a command, and holds a mail, commands nothing. Strangers get no answer."""
+    """If a comment begins with a command that is ignored because of a mail in the comment, say so.
+
+    Strangers get no answer.
+    """
     command = find_command_with_mail(created.comment.body or "")
     rules = context.rules_for(created.repository.full_name)
     if command is None or rules is None:
@@ -159,7 +165,7 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
     if rules is None:
         return
     person = await fetch_person(context, rules, edited.sender.login, Surface.THREAD)
-    # Last, because reading a stranger's text can take as long as everything else here.
+    # The old text is parsed last, because parsing it can take as long as everything else here.
     if not person.may(Operation.START) or commands == parse_commands(edited.old_body):
         return
     occasion = f"comment {edited.comment.id} edited"
@@ -167,17 +173,17 @@ async def on_issue_comment_edited(event: sansio.Event, context: Context) -> None
 
 
 def _find_operation(command: Command | UnknownCommand) -> Operation:
-    """What a command asks for. An unknown one was meant to start something."""
+    """The operation of a command. An unknown command counts as a start."""
     return COMMANDS[command.verb].operation if isinstance(command, Command) else Operation.START
 
 
 def _name_command(command: Command | UnknownCommand) -> str:
-    """A command without what was typed after it; empty for an unknown one."""
+    """The command without its argument. Empty for an unknown command."""
     return f"/ptq {command.verb}" if isinstance(command, Command) else ""
 
 
 async def _find_issue(context: Context, repository: str, created: IssueCommentCreated) -> int | None:
-    """The issue of a thread; None for a pull request that is not ours."""
+    """The number of a thread's issue. None if the thread is a pull request that is not ours."""
     if not created.issue.pull_request:
         return created.issue.number
     async with context.db.read() as connection:
@@ -196,7 +202,10 @@ async def _carry_out(request: Request, command: Command | UnknownCommand) -> Non
 
 
 async def _still_stands(request: Request, command: Command) -> bool:
-    """Whether a command that arrives late is still in its comment: people withdraw it by deleting or editing that."""
+    """Check that a command that arrives late is still in its comment. If it is not, reply so, and return False.
+
+    People withdraw a command by deleting or editing the comment.
+    """
     context, comment = request.context, request.event.comment
     if context.now() - comment.created_at <= LATE:
         return True
@@ -264,13 +273,14 @@ async def _status(request: Request, command: Command) -> None:
 
 
 async def _cancel(request: Request, command: Command) -> None:
-    """Cancel the issue's job, and after all earlier deliveries, also a job that they started meanwhile.
+    """Cancel the issue's job. A job that was requested after the comment continues.
 
-    A job that was requested after the comment continues: the delivery may be late, or a copy of an old one. Raises
-    `TooEarly` until all earlier deliveries are processed. It is answered only once.
+    The delivery of the comment may be late, or a copy of an old one. Raises `TooEarly` until all earlier deliveries are
+    processed. The cancel is then processed again, and also ends a job that one of them has started. The command gets
+    only one reply.
     """
     context = request.context
-    # Checked first: a job of an earlier delivery is then found by the next line.
+    # Checked before the job is read. If all earlier deliveries are processed now, the read below sees their job.
     async with context.db.read() as connection:
         too_early = await has_earlier(connection, request.delivery)
     job, is_ending = await request.fetch_last_job(), False
@@ -286,7 +296,10 @@ async def _cancel(request: Request, command: Command) -> None:
 
 
 async def _tell(request: Request, command: Command) -> None:
-    """Pass words on to the issue's agent, or say why not. Words from before the job's request are not for it."""
+    """Pass words on to the issue's agent, or say why not.
+
+    Words that were written before the job was requested are not for that job.
+    """
     context, person = request.context, request.person
     words, written_at = f"{command.argument}\n\n{command.body}", request.event.comment.created_at
 
@@ -304,7 +317,7 @@ async def _tell(request: Request, command: Command) -> None:
 
 
 async def _pull(request: Request, command: Command) -> None:
-    """Accept or refuse a note. A refused note stays refused when it comes again, even if the reason is gone."""
+    """Accept or refuse a note. A refused note stays refused if it is delivered again, even if the reason is gone."""
     if await request.was_answered():
         return
     refusal = await ask_for_pull(request.context, request.person, request.number, request.event.comment, command)
@@ -316,7 +329,8 @@ async def _pull(request: Request, command: Command) -> None:
 async def _results(request: Request, command: Command) -> None:
     """Post the newest report again, with the current commands for its diff.
 
-    A repository may be public by now, or another one may have its name.
+    The report of a private repository is posted only if the repository is private now. By now it may be public, or
+    another repository may have its name.
     """
     context = request.context
     async with context.db.read() as connection:

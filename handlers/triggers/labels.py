@@ -1,4 +1,7 @@
-"""Labels that start jobs, whose removal takes the request back, and the label that pauses the repository."""
+"""Handles labels: adding one starts a job, and removing it takes the request back. One label pauses the repository.
+
+Closing an issue takes its request back, too.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ log = structlog.get_logger()
 router = Router()
 
 CLOSE = timedelta(minutes=1)
-"""If the times in timeline and payload differ more, they belong to different labellings."""
+"""The most that the times in timeline and payload can differ for one labelling."""
 
 RESTORE_REST = timedelta(minutes=15)
 """The shortest time between two writes that add a removed pause label again."""
@@ -53,8 +56,8 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
         await _pause(context, rules, labeled)
         return
     preset = _preset_of(rules, label) if rules else None
-    asks = preset if rules else label.lower().startswith(OUR_PREFIX)
-    if not asks or labeled.issue.pull_request:
+    is_request = bool(preset) if rules else label.lower().startswith(OUR_PREFIX)
+    if not is_request or labeled.issue.pull_request:
         return
     asked = {Operation.START: find_command(preset) if preset else ""}
     person = await admit(context, labeled.repository, labeled.issue.number, labeled.sender, asked)
@@ -72,11 +75,11 @@ async def on_issues_labeled(event: sansio.Event, context: Context) -> None:
 async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
     """End a pause, or cancel the label's job if it has not begun.
 
-    Everybody who can label may cancel in this way; only people who may pause can end a pause. GitHub is asked whether
+    Everybody who can label may cancel in this way. Only people who may pause can end a pause. GitHub is asked whether
     the label is off, because the delivery may be late or a copy.
     """
     if not event.data.get("label"):
-        return  # The label was deleted from the repository.
+        return  # The payload has no label if it was deleted from the repository.
     unlabeled = IssueUnlabeled.model_validate(event.data)
     rules = context.rules_for(unlabeled.repository.full_name)
     if rules is None:
@@ -90,7 +93,7 @@ async def on_issues_unlabeled(event: sansio.Event, context: Context) -> None:
         trigger = f"delivery {event.delivery_id}"
         await lift_pause(context, rules, number, trigger, sender)
     else:
-        # The repository's own rules may have given it another preset.
+        # The repository's own rules may have given the label another preset.
         rules = await narrow(context, rules)
         if preset := _preset_of(rules, unlabeled.label.name):
             await _take_back(context, rules, number, sender, unlabeled.issue.updated_at, preset)
@@ -101,7 +104,7 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
     """Cancel the queued job of a closed issue, and stop watching its pull request.
 
     GitHub is asked whether the issue is closed, because the delivery may be late or a copy. It is asked only if there
-    is something to end: strangers can close their own issues as often as they like.
+    is something to end, because strangers can close their own issues as often as they like.
     """
     closed = IssueClosed.model_validate(event.data)
     rules = context.rules_for(closed.repository.full_name)
@@ -127,7 +130,7 @@ async def on_issues_closed(event: sansio.Event, context: Context) -> None:
 async def _take_back(
     context: Context, rules: RepositoryRules, number: int, sender: User, at: datetime, preset: str | None = None
 ) -> None:
-    """Cancel the queued job if it was requested before then, and has this preset, if one is given."""
+    """Cancel the issue's queued job if it was requested before `at`. If a `preset` is given, the job must have it."""
     person = Person(sender.login, Surface.THREAD, rules)
     async with context.db.write() as connection:
         job = await withdraw(connection, person, number, at, context.now(), preset)
@@ -145,7 +148,7 @@ async def _is_open(context: Context, repository: str, number: int) -> bool:
 
 
 async def _is_on(context: Context, repository: str, labeled: IssueLabeled) -> bool | None:
-    """Whether the label is on its issue now; None if the issue is gone."""
+    """Whether the label is on its issue now. Returns None if the issue is gone."""
     try:
         issue = await context.github.fetch_issue(repository, labeled.issue.number)
     except NotFound:
@@ -159,7 +162,7 @@ def is_pause(rules: RepositoryRules, label: str) -> bool:
 
 
 async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled) -> None:
-    """Pause the repository, if the sender may start jobs there."""
+    """Pause the repository, if the sender may do that."""
     number, sender = labeled.issue.number, labeled.sender
     person = await admit(context, labeled.repository, number, sender, {Operation.PAUSE: ""})
     if person is None or not await _is_on(context, rules.name, labeled):
@@ -169,7 +172,10 @@ async def _pause(context: Context, rules: RepositoryRules, labeled: IssueLabeled
 
 
 async def pause_repository(context: Context, person: Person, number: int, trigger: str) -> None:
-    """Pause for the label on an issue: once each time that it is added, from webhook or recovery."""
+    """Pause the repository because of a label on an issue.
+
+    Each labelling pauses only once, even if both the webhook and the recovery bring it.
+    """
     rules, occasion = person.rules, f"#{number} paused by {trigger}"
     async with context.db.write() as connection:
         # An operator may have ended the pause while the label is still on.
@@ -184,11 +190,11 @@ async def pause_repository(context: Context, person: Person, number: int, trigge
 
 
 async def lift_pause(context: Context, rules: RepositoryRules, number: int, trigger: str, by: User) -> None:
-    """End the pause of a removed label, if the person may pause; otherwise add the label again.
+    """End the pause of a removed label if the person may do that. Otherwise the pause goes on, and the label returns.
 
-    On GitHub, triage access is enough to remove labels. If a bot removed it, it is not added again, because two bots
-    would never stop. If it was added again within `RESTORE_REST`, it stays off, because each time is a write of the
-    App. The pause continues in all cases.
+    The check is needed because on GitHub, triage access is enough to remove labels. The label is not added again in two
+    cases: if a bot removed it, because two bots would never stop; and if it was added again less than `RESTORE_REST`
+    ago, because each time is a write of the App.
     """
     async with context.db.read() as connection:
         pauses = await fetch_pauses(connection)
@@ -222,7 +228,7 @@ async def _resume_repository(context: Context, person: Person, number: int, trig
 
 
 def draft_request(person: Person, labeled: IssueLabeled, preset: str, at: datetime) -> StartRequest:
-    """The request of a label that was added at that time, from webhook or recovery."""
+    """The request of a label that was added at the time `at`. Webhook and recovery use it."""
     return StartRequest(
         person=person,
         repository=labeled.repository,
@@ -234,29 +240,33 @@ def draft_request(person: Person, labeled: IssueLabeled, preset: str, at: dateti
 
 
 def name_trigger(label: str, at: datetime) -> str:
-    """The trigger of a label's job. Its time in whole seconds distinguishes labellings."""
+    """The trigger of a label's job. The time, in whole seconds, distinguishes labellings."""
     return f"label {label} {at.isoformat()}"
 
 
 def find_asked_preset(context: Context, labeled: IssueLabeled) -> str | None:
-    """The preset of a label; None if it has none, or the repository is not configured."""
+    """The preset that a label asks for.
+
+    None if the label has no preset, if the repository is not configured, or on a pull request.
+    """
     rules = context.rules_for(labeled.repository.full_name)
     return _preset_of(rules, labeled.label.name) if rules and not labeled.issue.pull_request else None
 
 
 async def _find_time(context: Context, repository: str, labeled: IssueLabeled) -> datetime:
-    """When the label was added: the issue is frozen as it was then.
+    """When the label was added. The issue is later frozen as it was at that time.
 
-    The payload only has the issue's last update. The timeline has the exact time, unless it lags or cannot be read.
+    The payload has only the time of the issue's last update. The timeline has the exact time, unless the timeline lags
+    or cannot be read.
     """
-    about = labeled.issue.updated_at
+    updated_at = labeled.issue.updated_at
     try:
         labellings = await context.github.list_labellings(repository, labeled.issue.number, labeled.label.name)
     except GitHubError as error:
         log.warning("label.time_unknown", reason=str(error))
-        return about
-    found = min((labelling.at for labelling in labellings), key=lambda at: abs(at - about), default=about)
-    return found if abs(found - about) <= CLOSE else about
+        return updated_at
+    found = min((labelling.at for labelling in labellings), key=lambda at: abs(at - updated_at), default=updated_at)
+    return found if abs(found - updated_at) <= CLOSE else updated_at
 
 
 def _preset_of(rules: RepositoryRules, label: str) -> str | None:
