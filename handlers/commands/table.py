@@ -2,8 +2,8 @@
 
 A command counts only if its author clearly gave it: at the start of a line of a top-level paragraph. Text in code,
 quotes, lists, headings, tables, links, HTML or forwarded mail is never a command, and neither is text that Markdown
-parsers may read in different ways. If a comment holds one of GitHub's e-mails, and the parser cannot see where that
-begins, the comment has no commands at all: any line may be another person's.
+parsers may read in different ways. If a comment contains a mail from GitHub, and the parser cannot see where the mail
+begins, the comment has no commands at all, because any line may be another person's.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ MAX_COMMANDS = 5
 """The most commands in one comment. The rest is ignored."""
 
 MAX_READ = 4_000
-"""The characters of a comment that are searched for commands. Anybody can write one, and the time to parse it grows
-faster than its length."""
+"""How many characters of a comment are searched for commands. Anybody can write a comment, and the time to parse it
+grows faster than its length."""
 
 MAX_WORD = 30
 """The most characters of an unknown command that we repeat."""
@@ -49,7 +49,7 @@ class CommandSpec:
 
     @property
     def right(self) -> Right:
-        """Who may give it."""
+        """The right that a person needs to give the command."""
         return RIGHTS[self.operation]
 
 
@@ -189,21 +189,21 @@ COMMANDS: Mapping[str, CommandSpec] = {
 def parse_commands(comment: str) -> list[Command | UnknownCommand]:
     """The commands of a comment in order, at most `MAX_COMMANDS`. Never raises.
 
-    If it holds a mail of GitHub's and we cannot see where that begins, any line may be another person's: no commands.
+    There are none if the comment contains a mail from GitHub and we cannot see where the mail begins.
     """
     commands, holds_mail = _parse(comment)
     return [] if holds_mail else commands
 
 
 def find_command_with_mail(comment: str) -> Command | UnknownCommand | None:
-    """The command on the first line of a comment that has no commands because of a mail in it. Never raises."""
+    """The command on the first line of a comment, if it is ignored because of a mail in the comment. Never raises."""
     commands, holds_mail = _parse(comment)
     first = next((line for line in _unify(comment).split("\n") if line.strip()), "")
     return commands[0] if commands and holds_mail and _COMMAND.match(first) else None
 
 
 def _parse(comment: str) -> tuple[list[Command | UnknownCommand], bool]:
-    """What looks like a command, and whether the text around it holds a mail and we cannot see where that begins."""
+    """Return what looks like a command, and whether the other lines contain a mail whose beginning we cannot see."""
     source = _unify(comment)
     near = _cut(source)
     if not _COMMAND.search(near):
@@ -226,7 +226,7 @@ def _cut(source: str) -> str:
     """The lines that may contain commands."""
     if len(source) <= MAX_READ:
         return source
-    # Of a last line that is too long the beginning is enough to see a command.
+    # If the first line alone is too long, its beginning is enough to recognize a command.
     near = source[:MAX_READ]
     return near[: near.rfind("\n")] if near.count("\n") else near
 
@@ -250,7 +250,7 @@ _WROTE = (
 _WROTE_UNSPACED = "写道|寫道|のメール|書きました|님이 작성|작성"
 _FORWARDED = re.compile(
     r"\s*(?:-{2,}\s?(?:original message|forwarded message|begin forwarded message)\s?-{2,}"
-    # Some write these words in bold, as `*From:* alice`.
+    # Some programs write these words in bold, as `*From:* alice`.
     r"|\*{0,2}(?:from|von|de|da|van|från|fra|od|发件人|寄件者|差出人|보낸 사람)\*{0,2}\s?[:：][^\n]+"
     r"\n[^\n:：]{1,30}[:：][^\n]*)\s*",
     re.IGNORECASE | re.DOTALL,
@@ -264,7 +264,7 @@ _MAIL_OF_GITHUB = re.compile(
     r"|message\s+id:\s*(?:<|&lt;)|^[ \t]*message id:",
     re.IGNORECASE | re.MULTILINE,
 )
-"""What a mail of GitHub's has in every language: an address in its head, or GitHub's own lines at its end.
+"""The signs of a mail from GitHub, in every language: an address in its head, or GitHub's own lines at its end.
 
 In a comment that was sent by e-mail, GitHub shows addresses as `***@***.***`.
 """
@@ -272,14 +272,16 @@ In a comment that was sent by e-mail, GitHub shows addresses as `***@***.***`.
 _QUOTED = re.compile(r"\s*>")
 _CONTAINERS = ("blockquote_open", "bullet_list_open", "ordered_list_open")
 _CLOSING = ("fence", "hr", "heading_open", "blockquote_open")
-"""What ends a paragraph wherever it begins."""
+"""The blocks that end a paragraph wherever they begin."""
 
 _SIGNATURE = "--"
 """The line that mail programs write above a signature."""
 
 _ATTRIBUTED = re.compile(rf"(?:\S\s+(?:{_WROTE})\b|\S\s*(?:{_WROTE_UNSPACED}))[^\n]{{0,200}}[:：]\s*\Z", re.IGNORECASE)
+"""The end of a line such as `On 1 March 2026, alice wrote:`, in several languages."""
+
 _DATED = re.compile(r"\d[:.]\d\d|\b20\d\d(?:\b|年)|@")
-"""`On 1 March 2026, alice wrote:`, in several languages."""
+"""The time, the year or the address in such a line."""
 
 _RULE_OF_MAIL = re.compile(r"_{10,}")
 """Outlook's line above a quoted message."""
@@ -291,7 +293,7 @@ _LEFT_OPEN = re.compile(
     r"|[a-z](?:=\s*+\"[^\"]*+\"|=\s*+'[^']*+'|=(?!\s*+[\"'])|[^<>=])*+=\s*+[\"'])",
     re.IGNORECASE,
 )
-"""A comment or tag that its block does not close, or a quote in a tag: a page may hide everything after it."""
+"""A comment, a tag or a quote in a tag that is not closed in its block. A page may hide everything after it."""
 _TAG = re.compile(r"<(/?)([a-z][a-z0-9]*)((?:=\s*+\"[^\"]*+\"|=\s*+'[^']*+'|[^>])*+)", re.IGNORECASE)
 _HIDING = re.compile(r"\b(?:hidden|style)\b", re.IGNORECASE)
 _HARMLESS = frozenset(
@@ -313,33 +315,34 @@ _ELEMENTS = re.compile(
 """The other HTML elements with content. Any other name in angle brackets (`List<int>`) is not an element."""
 
 CONTAINERS = r"[ \t>*+.)0-9-]*+"
-"""The marks of quotes and lists, and what stands before a block in them."""
+"""The marks of quotes and lists, and the space before a block in them."""
 
 _FOOTNOTE = re.compile(rf"{CONTAINERS}\[\^[^\] \t\n\0]++\]:")
-"""Begins a footnote's text, which a page shows at its end or not at all. Our parser has no footnotes."""
+"""The beginning of a footnote. A page shows its text at the end, or not at all. Our parser does not know footnotes."""
 
 
 _DELIMITERS = re.compile(r"(?=[^|:\v\f\n]*[|:\v\f])(?=[^-\n]*-)[\s|:-]*+")
-"""A line that may stand below the head of a table. Rows follow up to the end of the paragraph, with or without `|`.
+"""A line that may separate the head of a table from its rows, with `|`, `-` and `:`.
 
-GitHub finds tables that our parser does not: with one column without a `|`, or with another kind of space.
+The rows go on to the end of the paragraph, with or without `|`. GitHub finds tables that our parser does not: tables
+with one column and no `|`, and tables with other kinds of space.
 """
 
 _UNDERLINE = re.compile(r" {0,3}(?:-+|=+)\s*")
-"""Makes a heading of the paragraph above, on GitHub, where our parser sees the delimiters of a table."""
+"""A line that makes the paragraph above a heading on GitHub. Our parser may see it as the delimiters of a table."""
 
 
 _DISPUTED = re.compile(rf"{CONTAINERS}<(?:/?(?:search|source|textarea)(?![a-z0-9-])|![a-z])", re.IGNORECASE)
-"""Begins a block of HTML for one of GitHub's parser and ours, and not for the other: they know different names.
+"""The beginning of a block of HTML that only one of two parsers recognizes: GitHub's, or ours.
 
-https://github.com/github/cmark-gfm/blob/master/src/scanners.re has `source`, and ours has the two others, and also
-`<!` before a small letter.
+GitHub's (https://github.com/github/cmark-gfm/blob/master/src/scanners.re) knows the name `source`. Ours knows the two
+other names, and also `<!` before a small letter.
 """
 
 _ITEM = re.compile(r" {0,3}(?:[-+*]|[0-9]{1,9}[.)])")
 _FENCE = re.compile(r" {0,3}(?:~~~|```[^`]*\Z)")
 _OPENING = re.compile(r"[`<\[*_~$]")
-"""Begins what may go over the end of a line, and hide or change what follows."""
+"""A character that may begin something that continues on the next line, and hides or changes what follows."""
 
 _BRACKET = re.compile(r"\[")
 
@@ -350,16 +353,16 @@ class OpenElements:
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
         self._raw = ""
-        """The open element in which browsers parse no other tags, if any."""
+        """The open element in which browsers parse no other tags. Empty if there is none."""
         self._is_torn = False
-        """Whether a comment or a tag was left open: then anything after it may be hidden."""
+        """Whether a comment or a tag was left open. Anything after it may be hidden."""
 
     def __bool__(self) -> bool:
         """Whether anything is open."""
         return self._is_torn or any(self._open.values())
 
     def read(self, html: str) -> None:
-        """Continue with more HTML. A comment that nothing ends is looked at once."""
+        """Continue with more HTML. The text of a comment that nothing ends is searched only once."""
         left = _COMMENT.sub(lambda found: "" if found[1] else "<!--", html)
         self._is_torn = self._is_torn or _LEFT_OPEN.search(left) is not None
         for closing, tag, attributes in _TAG.findall(left):
@@ -375,28 +378,28 @@ class OpenElements:
 
 @cache
 def _parser() -> MarkdownIt:
-    # Without images, which take longest: for us they are links.
+    # Images are off, because they take longest to parse. An image is then parsed as a link.
     return MarkdownIt("commonmark").enable(["table", "strikethrough"]).disable("image")
 
 
 @dataclass(slots=True)
 class _Layout:
-    """What the lines of a comment are, by number."""
+    """The roles of a comment's lines, by line number."""
 
     mail: int
-    """Where another person's message begins, if its head is recognised; else the number of lines."""
+    """The line where another person's message begins, if its head is recognised. Otherwise the number of lines."""
     end: int
-    """Where the author's own text ends: at a message, or at a signature."""
+    """The line where the author's own text ends: at a message, or at a signature."""
     starts: list[int] = field(default_factory=list)
-    """Where commands begin."""
+    """The lines where commands begin."""
     code: set[int] = field(default_factory=set)
-    """The lines in fences that are closed."""
+    """The lines inside closed fences."""
 
 
 def _find_starts(source: str, lines: Sequence[str], rest: str) -> _Layout:
-    """What the lines of `source` are. `rest` is what follows them and is not parsed."""
+    """Find the roles of the lines of `source`. `rest` is the text after them, which is not parsed."""
     found = _Layout(len(lines), len(lines))
-    # Of what lists and quotes hold, an end tag does not close what was opened outside.
+    # An end tag inside a list or a quote does not close an element that was opened outside, so `nested` is separate.
     elements, nested = OpenElements(), OpenElements()
     blanks = list(accumulate((not line.rstrip(" \t").strip(">") for line in lines), initial=0))
     done = 0
@@ -426,13 +429,13 @@ def _find_starts(source: str, lines: Sequence[str], rest: str) -> _Layout:
             blanks_before = blanks[last - 1]
         elif token.type == "inline":
             starts, mail = _find_in_paragraph(lines, (done, first, last), token.children or [], (elements, nested))
-            # GitHub's parser lets a paragraph of a quote or list go on below it, also after a link definition.
+            # In GitHub's parser, a paragraph of a quote or list can go on below it, also after a link definition.
             found.starts += starts if blanks[first] > blanks_before else []
             if rest and last == len(lines):
                 plain = -1 if _goes_on_as_other(rest) else _find_line(_OPENING, lines, first)
                 found.starts = [at for at in found.starts if at < first or at <= plain]
             elif "]:" in rest:
-                # What a link is depends on definitions anywhere.
+                # Whether brackets are a link depends on definitions anywhere in the comment.
                 plain = _find_line(_BRACKET, lines, first)
                 found.starts = [at for at in found.starts if at <= plain]
             found.mail = len(lines) if mail is None else mail
@@ -440,7 +443,7 @@ def _find_starts(source: str, lines: Sequence[str], rest: str) -> _Layout:
             found.end = min(found.end, signature)
         if found.mail < len(lines):
             break
-        # The lines above and below an underline may be one table, or one footnote, on GitHub.
+        # On GitHub, the lines above and below an underline may be one table, or one footnote.
         is_underlined = before.type == "heading_open" and before.markup in ("-", "=")
         if not token.type.endswith("_open") and not is_underlined:
             done = max(done, last)
@@ -448,7 +451,7 @@ def _find_starts(source: str, lines: Sequence[str], rest: str) -> _Layout:
     disputed = (at for at, line in enumerate(lines) if at not in found.code and _DISPUTED.match(line))
     torn = (at for end, indent in ends for at in _find_contents(lines, end, indent, closing))
     notes = _find_notes(lines, found.code)
-    # The end of a fence in a footnote may begin one on GitHub.
+    # On GitHub, the end of a fence in a footnote may be the beginning of another fence.
     noted = (at for at in fences if at in notes)
     unsure = _find_unsure(lines, next(disputed, len(lines)))
     sure = min(unsure, min(torn, default=len(lines)), min(noted, default=len(lines)), found.end)
@@ -457,9 +460,9 @@ def _find_starts(source: str, lines: Sequence[str], rest: str) -> _Layout:
 
 
 def _find_unsure(lines: Sequence[str], disputed: int) -> int:
-    """The first line that GitHub may show as something else, because of a disputed one.
+    """The first line that GitHub may show as something else, because of the `disputed` line.
 
-    If that is in a paragraph, what opens above it may go over it.
+    If the disputed line is in a paragraph, something that opens above it may continue over it.
     """
     if disputed == len(lines):
         return disputed
@@ -472,10 +475,10 @@ def _measure_indent(line: str) -> int:
 
 
 def _find_contents(lines: Sequence[str], end: int, indent: int, closing: Collection[int]) -> Iterator[int]:
-    """The first line below the end of a list that GitHub may show in its last item, if any.
+    """Yield the first line below a list that GitHub may show in the list's last item, if there is one.
 
-    For our parser a list ends below an item without text, and below some definitions of links. For GitHub's, lines that
-    continue a paragraph are in the item, and so are all that are indented by `indent`.
+    Our parser ends a list below an item without text, and below some definitions of links. In GitHub's parser,
+    lines that continue a paragraph are still in the item, and so are all lines that are indented by `indent`.
     """
     blank = not lines[end - 1].strip(" \t")
     for number in range(end, len(lines)):
@@ -490,7 +493,7 @@ def _find_contents(lines: Sequence[str], end: int, indent: int, closing: Collect
 
 
 def _find_notes(lines: Sequence[str], code: Collection[int]) -> set[int]:
-    """The lines that may belong to a footnote: like a list's item, it holds indented lines and what continues them."""
+    """The lines that may belong to a footnote: its first line, indented lines, and lines that continue a paragraph."""
     notes = set()
     noted = blank = False
     for number, line in enumerate(lines):
@@ -507,12 +510,12 @@ def _find_notes(lines: Sequence[str], code: Collection[int]) -> set[int]:
 
 
 def _find_line(what: re.Pattern[str], lines: Sequence[str], first: int) -> int:
-    """The number of the first line with this from `first` on; without one, that of all lines."""
+    """The number of the first line from `first` on that contains `what`. The number of all lines if there is none."""
     return next((at for at in range(first, len(lines)) if what.search(lines[at])), len(lines))
 
 
 def _goes_on_as_other(rest: str) -> bool:
-    """Whether a paragraph that is longer than what is parsed may become a heading or a table by the rest of it."""
+    """Whether the unparsed `rest` of a paragraph may turn the paragraph into a heading or a table."""
     for line in rest.split("\n")[1:]:
         if not line.strip(" \t") or _FENCE.match(line):
             break
@@ -527,7 +530,7 @@ def _find_in_paragraph(
     children: Sequence[Token],
     elements: tuple[OpenElements, OpenElements],
 ) -> tuple[list[int], int | None]:
-    """The lines of a paragraph that begin a command, and the one where another person's message begins, if any.
+    """The lines of a paragraph that begin a command, and the line where another person's message begins, or None.
 
     `numbers` are the first line after the blocks above, the paragraph's first line, and the line after its last. The
     parser treats some footnotes as link definitions, which are in no block.
@@ -535,12 +538,12 @@ def _find_in_paragraph(
     above, first, last = numbers
     starts: list[int] = []
     firsts = list(_find_firsts(children, elements))
-    # Of the raw lines: a name in the head of a message may hold a backtick.
+    # The raw lines are searched, because a name in the head of a message may contain a backtick.
     mail = next((number for number in range(first, last) if _is_forwarded(lines, number, last)), None)
     if len(firsts) != last - first:
-        # A code span, a tag or a link goes over the end of a line: what begins a line there is anybody's guess.
+        # A code span, a tag or a link continues on the next line, so it is unknown what begins that line.
         return starts, mail
-    # GitHub may read the lines around as one with the paragraph: link definitions above, a table below.
+    # GitHub may join the lines around to the paragraph: link definitions above it, or a table below it.
     top = next((number + 1 for number in range(first - 1, above - 1, -1) if not lines[number].strip(" \t")), above)
     table = next(
         (number - 1 for number in range(top, min(last + 1, len(lines))) if _DELIMITERS.fullmatch(lines[number])), last
@@ -558,7 +561,7 @@ def _find_in_paragraph(
 
 
 def _find_firsts(children: Sequence[Token], elements: tuple[OpenElements, OpenElements]) -> Iterator[Token | None]:
-    """For each line of a paragraph, the text at its start, or None if it starts inside or with something else."""
+    """Yield the text at the start of each line of a paragraph. None if it starts with or inside something else."""
     depth = 0
     begins = True
     for child in children:
@@ -584,7 +587,7 @@ def _is_dated(head: str) -> bool:
 
 
 def _is_quoted(lines: Sequence[str], start: int) -> bool:
-    """Whether everything that follows is a quote: then a heading with a date names its author, in any language."""
+    """Whether everything that follows is a quote. A heading with a date then names its author, in any language."""
     written = [line for at in range(start, len(lines)) if (line := lines[at].strip())]
     return bool(written) and all(line.startswith(">") for line in written)
 
