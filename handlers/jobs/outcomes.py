@@ -2,8 +2,8 @@
 
 Jobs that post nothing, or only a finding, are finished in the same way.
 
-Level-triggered: it looks at the current rows, so a crash does no harm. It only stores what should be posted;
-`handlers.effects.outbox` posts it.
+Each pass looks at the current rows, not at events (level-triggered), so a crash does no harm. This module only stores
+what should be posted. `handlers.effects.outbox` posts it.
 """
 
 from __future__ import annotations
@@ -85,14 +85,15 @@ class _Ended:
     tellings: Sequence[Telling]
     pull_number: int | None
     log: bytes | None
-    """The log of its agent, compressed, if the report quotes its end."""
+    """The compressed log of its agent. None if the report does not quote the end of the log."""
     same_pull: Pull | None
     """The pull request that already has the job's diff."""
 
     @property
     def size(self) -> int:
         """The characters of all texts of its agent."""
-        return (self.report.size if self.report else 0) + 100 * len(self.log or b"")  # Logs shrink that much.
+        # Compression shrinks logs about a hundredfold.
+        return (self.report.size if self.report else 0) + 100 * len(self.log or b"")
 
 
 async def _read_ended(context: Context, job: Job) -> _Ended:
@@ -111,9 +112,10 @@ async def _read_ended(context: Context, job: Job) -> _Ended:
 async def _report(context: Context, job_id: str) -> None:
     """Store the report, move the case, and notify the operator of a confidential report, in one transaction.
 
-    A report that names a security concern makes its case confidential, before another job of it can be asked for.
-    Slow work is done before, because nobody else can write meanwhile. If the job has changed since, the next pass
-    starts again. A rebase that left conflicts and is tried again gets no report: the last one has everything.
+    A report that names a security concern makes its case confidential, before another job of the case can be requested.
+    Slow work is done before the transaction, because nobody else can write during it. If the job has changed since it
+    was read, the next pass starts again. A rebase that left conflicts and is tried again gets no report, because the
+    report of the last try has everything.
     """
     async with context.db.read() as connection:
         job = await job_rows.fetch_job(connection, job_id)
@@ -123,7 +125,7 @@ async def _report(context: Context, job_id: str) -> None:
     draft = await run_aside(ended.size, _render, context, ended)
     is_new = ended.same_pull is None
     is_approvable = is_new and await run_aside(ended.size, _is_approvable, context, ended, draft)
-    names = await run_aside(ended.size, names_concern, ended.report)
+    has_concern = await run_aside(ended.size, names_concern, ended.report)
     async with context.db.write() as connection:
         if await job_rows.fetch_job(connection, job_id) != job:
             return
@@ -134,21 +136,22 @@ async def _report(context: Context, job_id: str) -> None:
             return
         if case:
             case = end_job(case, job_id, context.now(), approvable=is_approvable)
-            await casebook.save_case(connection, replace(case, confidential=case.confidential or names))
+            await casebook.save_case(connection, replace(case, confidential=case.confidential or has_concern))
         next_step = await _follow_up(connection, context, ended, draft)
         if await _is_posted(connection, ended):
             body, reply_id = draft.finish(next_step), casebook.derive_reply_id(f"report {job_id}")
             reply = casebook.draft_reply(reply_id, "report", job, body, context.now())
             await casebook.insert_reply(connection, reply)
-        if names or job.confidential:
+        if has_concern or job.confidential:
             await refuse_hold(connection, job.id)
-            await insert_notification(connection, draft_concern(job, ended.report, context.now(), inherited=not names))
+            concern = draft_concern(job, ended.report, context.now(), inherited=not has_concern)
+            await insert_notification(connection, concern)
     log.info("report.written", **job.log_context(), state=str(job.state), posts=str(job.posts))
     context.notify()
 
 
 def _is_approvable(context: Context, ended: _Ended, draft: Draft) -> bool:
-    """Whether a note can approve the diff. Without a page, the comment has to show it."""
+    """Whether a note can approve the diff. If the job has no page, the comment has to show the whole diff."""
     has_page, report = bool(context.find_page_root(ended.job)), ended.report
     return approvable(ended.job, report, context.secrets, has_page=has_page) and (
         has_page or (report is not None and shows_diff(draft.above, report, context.secrets))
@@ -167,7 +170,7 @@ async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
 
 
 async def _follow_up(connection: AsyncConnection, context: Context, ended: _Ended, draft: Draft) -> str | None:
-    """Restart a job that was lost or left conflicts. Returns a sentence about it; None after any other end."""
+    """Restart a job that was lost or left conflicts. Returns a sentence about that, or None after any other end."""
     job = ended.job
     if job.state is not JobState.LOST and not await is_to_be_tried_again(connection, job, ended.report):
         return None
@@ -186,7 +189,7 @@ async def render_report(context: Context, job: Job) -> str:
 
 
 def _render(context: Context, ended: _Ended) -> Draft:
-    """The report; if an agent's text makes rendering fail, a short text instead."""
+    """Render the report. If an agent's text makes this fail, return a short text instead."""
     job = ended.job
     try:
         return draft_report(
@@ -223,7 +226,7 @@ async def _refresh(context: Context, status: Reply) -> None:
         job = await job_rows.fetch_job(connection, status.job_id or "")
         if job is None:
             return
-        body, final = await _say(connection, context, job)
+        body, final = await _render_status(connection, context, job)
     if (body, final) == (status.body, status.final) or _is_early(context, status, body):
         return
     async with context.db.write() as connection:
@@ -241,7 +244,7 @@ def _is_early(context: Context, status: Reply, body: str) -> bool:
 
 
 async def describe_active(connection: AsyncConnection, context: Context, job: Job) -> str:
-    """How an active job stands, as everybody in its thread may read it."""
+    """The status of an active job, as everybody in its thread may read it."""
     queued_before = await job_rows.count_queued_before(connection, job)
     meter = worklog = None
     if job.state is JobState.RUNNING:
@@ -252,7 +255,8 @@ async def describe_active(connection: AsyncConnection, context: Context, job: Jo
     return status_comment.render_status(job, pages, queued_before, meter, context.secrets, written)
 
 
-async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple[str, bool]:
+async def _render_status(connection: AsyncConnection, context: Context, job: Job) -> tuple[str, bool]:
+    """The text of a job's status comment, and whether it is final."""
     pages = context.find_page_root(job)
     if job.active:
         return await describe_active(connection, context, job), False
@@ -261,7 +265,7 @@ async def _say(connection: AsyncConnection, context: Context, job: Job) -> tuple
     if again:
         return status_comment.render_tried_again(job, again, pages), True
     if report is None or not (report.comment_url or report.abandoned):
-        # The report is not posted yet, and people should see it first.
+        # The report is not posted yet, and people should see it before the final status.
         return status_comment.render_reporting(job, pages), False
     confidential = await fetch_withheld(connection, job.id)
     url = report.comment_url

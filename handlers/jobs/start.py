@@ -58,7 +58,7 @@ RETRY = "retry"
 
 
 CLOCK_SKEW = timedelta(seconds=60)
-"""The most that our clock can be ahead of GitHub's: otherwise GitHub refuses our App's signature."""
+"""The most that our clock can be ahead of GitHub's. Beyond that, GitHub refuses our App's signature."""
 
 AT_ONCE = timedelta(seconds=5)
 """Changes of the issue this soon after a label may belong to the same action, such as another label."""
@@ -75,19 +75,19 @@ class StartRequest:
     """A preset, or `RETRY`."""
     triggered_at: datetime
     trigger: str
-    """A unique text for the request. A redelivery has the same one, and so leads to the same job."""
+    """A unique text for the request. A redelivery has the same text, and so leads to the same job."""
     options: Options = field(default_factory=Options)
     onto: str | None = None
-    """The target of a rebase as typed; None if there is none."""
+    """The target of a rebase, as the person typed it."""
     target: Target | None = None
-    """The target on GitHub."""
+    """The target of a rebase, as found on GitHub."""
     steering: str = ""
     comment_id: int | None = None
     """The comment with the request, if any."""
     pull_number: int | None = None
-    """Our pull request with that comment, if it was not on the issue."""
+    """The number of our pull request, if the comment is there and not on the issue."""
     as_found: bool = False
-    """Whether the label was found later, without its event, so that the issue is as we found it."""
+    """Whether the label was found later, without its event. `issue` is then as it was when we found the label."""
     by_our_clock: bool = False
     """Whether `triggered_at` is the service's time, because the request is not from GitHub."""
     posts: Posts = Posts.ALL
@@ -109,12 +109,12 @@ class StartRequest:
 
     @property
     def requested_by(self) -> str:
-        """What rows call the person. Only jobs that post nothing name an operator's account."""
+        """The person's name in rows. A job that posts everything does not name an account at a terminal."""
         return self.person.signature if self.posts is Posts.ALL else self.person.name
 
     @property
     def command(self) -> str:
-        """The command for the same request."""
+        """The command that makes the same request."""
         return "/ptq retry" if self.preset == RETRY else find_command(self.preset)
 
 
@@ -125,9 +125,9 @@ class _Plan:
     preset: Preset
     choice: Choice
     earlier: EarlierAttempt | None
-    """The attempt that it continues, or whose texts it gets."""
+    """The attempt that the new job continues, or whose texts it gets."""
     gives_way: Job | None
-    """The queued job that this one replaces."""
+    """The queued job that the new job replaces."""
 
 
 async def start_job(context: Context, request: StartRequest) -> None:
@@ -163,7 +163,7 @@ async def _decide(context: Context, request: StartRequest) -> None:
 
 
 async def start_unheard(context: Context, request: StartRequest, *, unopposed: bool = False) -> Job:
-    """The job of a request from a page or a terminal, created now or before. The thread gets no reply.
+    """Create the job of a request from a page or a terminal, or return the existing one. The thread gets no reply.
 
     With `unopposed`, the request is refused if people may be working on the issue. Raises `NotPermitted` and
     `NotStarted`.
@@ -184,7 +184,7 @@ async def start_unheard(context: Context, request: StartRequest, *, unopposed: b
 
 
 async def _aim(context: Context, request: StartRequest) -> StartRequest:
-    """The request with the target of a rebase on GitHub."""
+    """Return the request. If it is for a rebase, its `target` is set."""
     if request.preset != REBASE:
         return request
     return replace(request, target=await find_target(context, request.rules, request.topic, request.onto))
@@ -210,9 +210,9 @@ async def _answer(
     kept: Sequence[Script],
     objection: NotStarted | None,
 ) -> Job | None:
-    """Store the job, or the reply why there is none; nothing if either exists.
+    """Store the job, or a reply that says why there is none. If either exists already, do nothing.
 
-    A refused request stays refused when it comes again, even if the reason is gone.
+    A refused request stays refused if it is delivered again, even if the reason is gone.
     """
     number, name = request.issue.number, request.rules.name
     if await was_decided(connection, context, name, number, request.trigger):
@@ -244,9 +244,9 @@ async def _create(
 
 
 async def _find_kept(context: Context, request: StartRequest) -> Sequence[Script]:
-    """The repro of an earlier attempt that is run again: one that was seen failing.
+    """The repro of an earlier attempt that the job runs again. The service must have seen it fail.
 
-    It is found before the transaction in which the job is created, because earlier reports have to be judged.
+    This runs before the transaction that creates the job, because it has to judge earlier reports.
     """
     if request.options.fresh:
         return ()
@@ -256,14 +256,14 @@ async def _find_kept(context: Context, request: StartRequest) -> Sequence[Script
 
 
 def list_scripts(snapshot: Snapshot, earlier: Sequence[Script]) -> list[Script]:
-    """The known scripts of an issue, and those of earlier attempts."""
+    """The scripts of an issue, and those of earlier attempts that differ from them."""
     scripts = [(CheckKind.ISSUE, repro.origin, repro.code) for repro in snapshot.repros]
     known = {code.strip() for _, _, code in scripts}
     return [*scripts, *(one for one in earlier if one[2].strip() not in known)]
 
 
 async def _give_way(connection: AsyncConnection, context: Context, waiting: Job, by: str) -> None:
-    """Cancel a queued job that its thread does not know of."""
+    """Cancel a queued job that its thread was not told about."""
     now = context.now()
     await job_rows.move_job(connection, waiting, JobState.CANCELLED, now, f"replaced by a job that {by} requested")
     if case := await casebook.fetch_case(connection, waiting.case_key):
@@ -273,7 +273,7 @@ async def _give_way(connection: AsyncConnection, context: Context, waiting: Job,
 async def was_decided(
     connection: AsyncConnection, context: Context, repository: str, issue_number: int, trigger: str
 ) -> bool:
-    """Whether this trigger has its job, or the reply why there is none."""
+    """Whether this trigger has its job already, or the reply that says why there is none."""
     if await job_rows.fetch_job(connection, name_job(context, repository, issue_number, trigger)):
         return True
     return await was_answered(connection, repository, _name_refusal(issue_number, trigger))
@@ -363,8 +363,8 @@ async def start_again(connection: AsyncConnection, context: Context, lost: Job) 
 async def open_job(connection: AsyncConnection, public_url: str, request: JobRequest, now: datetime) -> Job:
     """Create the job of an issue without an active one, and update its case and thread.
 
-    It is confidential if its case is, under any name of the repository, or if its request says so, as when it replaces
-    a confidential job.
+    The job is confidential if its case is confidential under any name of the repository. It is also confidential if its
+    request says so, for example when it replaces a confidential job.
     """
     if await casebook.fetch_confidential(connection, request.repository, request.issue_number):
         request = replace(request, confidential=True)
@@ -388,7 +388,7 @@ async def open_case(connection: AsyncConnection, public_url: str, job: Job) -> N
 
 
 async def freeze(context: Context, request: StartRequest) -> Snapshot:
-    """The issue at the time of the request, with its comments from GitHub. Raises what the port raises."""
+    """The issue at the time of the request, with its comments. Raises what `handlers.ports.GitHub` raises."""
     rules, issue, own_login = request.rules, request.issue, await context.github.own_login()
     newest = NewestComments(request.triggered_at, own_login, request.comment_id)
     async for comment in context.github.list_comments(rules.name, issue.number):
@@ -451,5 +451,8 @@ async def _react(context: Context, name: str, request: StartRequest) -> None:
 
 
 def was_requested_before(job: Job, written_at: datetime) -> bool:
-    """Whether a text written at that time can be about a job. Times are whole seconds, so the same second counts."""
+    """Whether a job was requested before a text was written, so that the text can be about the job.
+
+    Times are whole seconds, so the same second counts as before.
+    """
     return job.requested_at.replace(microsecond=0) <= written_at
