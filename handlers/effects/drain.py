@@ -1,7 +1,8 @@
 """The loop that carries out effects in order, and stores the result of each attempt.
 
-A kind of effect is a class in its own file: which row is next, its steps, and what happens when it is given up. The
-attempt is stored before the steps begin, so that after a crash they know that an earlier attempt may have worked.
+Each kind of effect is a class in its own file. The class says which row is next, what its steps are, and what happens
+when an effect is given up. An attempt is stored before its steps begin. So after a crash, the next attempt knows that
+an earlier one may have worked.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class AttemptCounts(Protocol):
 
     @property
     def absences(self) -> int:
-        """How many consecutive refusals, up to the last one, said that something is not there."""
+        """How many consecutive refusals, up to the newest one, said that something does not exist."""
 
 
 Row = TypeVar("Row", bound=AttemptCounts)
@@ -46,18 +47,18 @@ Row = TypeVar("Row", bound=AttemptCounts)
 
 @dataclass(frozen=True, slots=True)
 class Due(Generic[Row]):
-    """The next row to carry out. A kind may add what its steps need."""
+    """The next row to carry out. A subclass may add what its steps need."""
 
     key: str
     row: Row
     log_context: Mapping[str, object]
-    """The ids in every log line about it."""
+    """The ids in every log line about the row."""
 
 
 Item = TypeVar("Item", bound=Due[Any])
 
 
-class NotSent(Exception):  # noqa: N818 - what is the case
+class NotSent(Exception):  # noqa: N818 - not a failure
     """Nothing was sent, so this does not count as an attempt. `changes` are stored instead."""
 
     def __init__(self, **changes: object) -> None:
@@ -82,7 +83,7 @@ class Effect(ABC, Generic[Item]):
 
     @abstractmethod
     async def fetch_next(self, connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Item | None:
-        """The next due row, except for the keys that this pass has `tried`."""
+        """The next due row whose key this pass has not `tried`."""
 
     @abstractmethod
     async def carry_out(self, due: Item) -> None:
@@ -94,14 +95,14 @@ class Effect(ABC, Generic[Item]):
 
     @abstractmethod
     def judge(self, due: Item, attempts: int, error: Exception) -> Verdict:
-        """Judge a failed attempt, after so many consecutive `attempts`."""
+        """Decide what follows a failed attempt. It is number `attempts` in a row, from 1."""
 
     def after_failure(self) -> Mapping[str, object]:
         """Other columns that are stored after a failed attempt."""
         return {}
 
     async def replace_text(self, connection: AsyncConnection, due: Item, verdict: Verdict) -> bool:
-        """Store another text that may be accepted; False if there is none."""
+        """Store another text that may be accepted. Returns False if there is none."""
         return False
 
     async def give_up(self, connection: AsyncConnection, due: Item, verdict: Verdict, error: Exception) -> None:
@@ -116,10 +117,10 @@ class Effect(ABC, Generic[Item]):
 
 
 async def drain(effect: Effect[Item]) -> None:
-    """Carry out all due effects of one kind. A failed one waits; the others continue."""
+    """Carry out all due effects of one kind. A failed effect waits, and the others continue."""
     tried: set[str] = set()
     while True:
-        # Looked up each time: GitHub requires slow writes, and a more important one may have been added.
+        # Looked up before each write: GitHub requires slow writes, and a more important one may have been added.
         async with effect.context.db.read() as connection:
             due = await effect.fetch_next(connection, effect.context.now(), tried)
         if due is None:

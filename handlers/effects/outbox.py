@@ -1,7 +1,7 @@
 """Posts our replies on GitHub, and edits them when their text changes.
 
-A comment is posted at most once: the attempt is committed before the request, and after a lost answer our marker is
-searched (only in our own comments) before anything is posted again. The process that sent a request may have crashed
+A comment is posted at most once. The attempt is committed before the request is sent. If the answer is lost, our own
+comments are searched for the marker before anything is posted again. The process that sent the request may have crashed
 while GitHub still worked on it, so a comment counts as missing only if it is not there `SETTLES` later.
 """
 
@@ -34,7 +34,7 @@ from runner.rows import job_rows
 log = structlog.get_logger()
 
 CLOCK_SKEW = timedelta(minutes=10)
-"""The most clock skew with GitHub when we search for a comment of ours."""
+"""The most clock skew with GitHub that a search for one of our comments allows for."""
 
 
 SETTLES = timedelta(seconds=15)
@@ -67,7 +67,7 @@ async def reply_once(context: Context, repository: str, issue_number: int, occas
 async def is_as_posted(context: Context, reply: Reply) -> bool:
     """Whether our comment on GitHub is unchanged. Everybody with write access can edit it.
 
-    Raises `NotFound` where GitHub does not find it: it may have been deleted.
+    Raises `NotFound` if GitHub does not find the comment, which may have been deleted.
     """
     if reply.comment_id is None:
         if reply.is_being_restored:
@@ -85,8 +85,10 @@ def _even_out(text: str) -> str:
 
 
 async def write_again(connection: AsyncConnection, context: Context, reply: Reply) -> None:
-    """Write a comment once more that GitHub does not show as we posted it. One that was deleted is posted again, when
-    GitHub has not found it often enough in a row (`retry_policy`)."""
+    """Make the outbox write a comment again, because GitHub does not show it as we posted it.
+
+    A deleted comment is posted again when GitHub has not found it often enough in a row (`retry_policy`).
+    """
     fresh = {**FRESH, "abandoned": None, "quiet_since": None}
     await casebook.change_reply(connection, reply, posted_body="", next_attempt_at=context.now(), **fresh)
 
@@ -98,7 +100,7 @@ class Backlog:
     waiting: int
     abandoned: int
     reasons: Mapping[str, Mapping[str, int]]
-    """Account -> reason -> number."""
+    """The number of replies for each reason, by account."""
 
 
 async def count_backlog(db: Database) -> Backlog:
@@ -148,7 +150,7 @@ class Comments(Effect[Due[Reply]]):
     async def carry_out(self, due: Due[Reply]) -> None:
         """See `Effect`."""
         reply = due.row
-        comment = await self._bring(reply, await self._find(reply) if reply.is_in_doubt else None)
+        comment = await self._post(reply, await self._find(reply) if reply.is_in_doubt else None)
         shown = {"comment_id": comment.id, "comment_url": comment.url, "commented_at": comment.created_at}
         async with self.context.db.write() as connection:
             await self.store(connection, reply, posted_body=reply.body, **shown, **FRESH)
@@ -158,7 +160,7 @@ class Comments(Effect[Due[Reply]]):
         self.context.notify()
 
     async def _find(self, reply: Reply) -> Comment | None:
-        """The comment of an earlier attempt, if that worked. Raises `NotSent` while it may still work."""
+        """The comment of an earlier attempt, if that attempt worked. Raises `NotSent` while it may still work."""
         github, now = self.context.github, self.context.now()
         login = await github.own_login()
         comments = github.list_comments(reply.repository, reply.issue_number, since=reply.created_at - CLOCK_SKEW)
@@ -169,7 +171,8 @@ class Comments(Effect[Due[Reply]]):
             raise NotSent(quiet_since=since, next_attempt_at=since + self._settles)
         return found
 
-    async def _bring(self, reply: Reply, found: Comment | None) -> Comment:
+    async def _post(self, reply: Reply, found: Comment | None) -> Comment:
+        """Create the comment, or edit the existing one. Nothing is sent if the text is there already."""
         github, text = self.context.github, _render(reply, reply.body)
         if found and found.body == text:
             return found
@@ -215,7 +218,7 @@ class Comments(Effect[Due[Reply]]):
         if due.row.is_being_restored and due.row.comment_id and isinstance(error, NotFound):
             gone: dict[str, object] = {"comment_id": None, "comment_url": None, "commented_at": None}
             at_once = {"next_attempt_at": self.context.now(), "quiet_since": None}
-            # With an attempt that had no answer, it is looked for on the issue before it is posted.
+            # One attempt counts as unanswered, so that the issue is searched for the comment before it is posted.
             await self.store(connection, due.row, **gone, **at_once, **{**FRESH, "attempts": 1})
             log.info("reply.posted_again", **due.log_context)
             return
@@ -234,9 +237,9 @@ _WAITING = select(
 
 
 async def fetch_next_reply(connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Reply | None:
-    """The next reply that is not on GitHub as wanted, except for those `tried`.
+    """The next reply that is not on GitHub as wanted and was not `tried`.
 
-    Only this one is read completely, because this is called after every write, and reports are long.
+    Only this reply is read completely. The function is called after every write, and reports are long.
     """
     found = await connection.execute(_WAITING, {"now": now})
     waiting = [
