@@ -1,6 +1,6 @@
-"""The human note: what a maintainer writes to approve a diff, and what makes it no note. Pure.
+"""The human note: what a maintainer writes to approve a diff, and the reasons why a text does not count as one. Pure.
 
-Refuses to know who wrote it and which report stands: it compares texts.
+This module does not know who wrote a note, or which report is the current one. It compares texts.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ from runner.characters import drop_invisible, unify
 from runner.model.job import DIGEST_SHOWN
 
 MAX_NOTE = 10_000
-"""Characters of a note: it stands first in a pull request, and leaves room for the rest."""
+"""The most characters of a note. It comes first in a pull request, and leaves room for the rest."""
 
 MIN_WORDS = 5
-"""Different words that a note has at least."""
+"""The fewest different words of a note."""
 
 MIN_LETTERS = 30
-"""Letters, of any script, that a note has at least: a sentence, not an "ok"."""
+"""The fewest letters of a note, in any script. A note is a sentence, not an "ok"."""
 
 MIN_SAID = 20
-"""Letters that its different words have together."""
+"""The fewest letters that the different words of a note have together."""
 
 MAX_REPEATED = 3
-"""A note of n different words has at most n * n / 3 words: people do not repeat few words so often."""
+"""A note with n different words has at most n * n / 3 words. People do not repeat a few words more often."""
 
 NOTE_EXAMPLE = (
     "The loop left out the last row because its end was exclusive. "
     "Now it includes it; I checked that the new test fails without the change."
 )
-"""A note as we would like to read it."""
+"""An example of a good note."""
 
 PHONE_COLUMNS = 44
 """Characters of a code block's line that a phone shows without scrolling."""
 
 _SHINGLE = 5
-"""Words in a row that make a passage the same passage."""
+"""The number of words in a row that make a passage. A passage that is also in a source was copied."""
 
 Shingle = tuple[str, ...]
 
 _OPTION = re.compile(r"(?:(?<!\S)--|^\s*[–—]+)\w[\w-]*")
-"""A word on the command's line that somebody meant for an option."""
+"""A word on the command's line that somebody meant as an option."""
 
 DOUBLE_QUOTES, _SINGLE = r"[\"“”„«»]", r"['‘’‚]"
 _TITLE = re.compile(
@@ -60,7 +60,10 @@ _TITLE = re.compile(
     rf"(?:{DOUBLE_QUOTES}(?P<double>.*?){DOUBLE_QUOTES}|{_SINGLE}(?P<single>.*?){_SINGLE}(?!\S)|(?P<bare>.*))",
     re.IGNORECASE,
 )
-"""The option with its value: in quotes, which phones curl, or the rest of the line. They write a long dash, too."""
+"""The option `--title` with its value. The value is in quotes, or it is the rest of the line.
+
+Phones write curly quotes, and a long dash for `--`.
+"""
 
 _DIGEST = re.compile(r"[\W_]*([0-9a-fA-F]{6,64})[\W_]*")
 """A digest as people write it: in quotes or bold, before a colon."""
@@ -68,23 +71,23 @@ _DIGEST = re.compile(r"[\W_]*([0-9a-fA-F]{6,64})[\W_]*")
 _NAMED = re.compile(rf"(?<![^\W_])[0-9a-fA-F]{{{DIGEST_SHOWN},}}(?![^\W_])")
 _ADDRESS = re.compile(r"(?:https?://|www\.)\S+", re.IGNORECASE)
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
-"""A word; in Chinese and Japanese, which write no spaces, a character."""
+"""A word. In Chinese and Japanese, which have no spaces, each character counts as a word."""
 
 _SENTENCE_END = re.compile(r"(?<![.!?;:。！？])[.!?;:。！？]++(?=\s|$|[\u3040-\u30ff\u3400-\u9fff])|\n")
 
 
 @dataclass(frozen=True, slots=True)
 class NoteText:
-    """What `/ptq pr` was given: the digest that it names, if any, the note, verbatim, and the title, if any."""
+    """What a person wrote after `/ptq pr`: the digest, if any, the note, verbatim, and the title, if any."""
 
     digest: str | None
     text: str
     title: str | None = None
-    """As it was typed; empty where the option came without one."""
+    """The title as it was typed. Empty if the option has no value, None without the option."""
     unknown: str | None = None
-    """What stands on the command's line like an option, and is none."""
+    """What looks like an option on the command's line, but is not one."""
     perhaps: Sequence[str] = ()
-    """Where no digest comes first: what may be meant for one, on the command's line or the first one below it."""
+    """What may be meant as a digest on the command's line or the line below it. Empty if a digest comes first."""
 
 
 def parse_note(command: Command) -> NoteText:
@@ -100,7 +103,7 @@ def parse_note(command: Command) -> NoteText:
 
 
 def has_note(comment: str, text: str, title: str | None, digest: str) -> bool:
-    """Whether a comment still holds the note that was read there, with its title, and for this digest."""
+    """Whether a comment still contains this note, with this title and for this digest."""
     commands = (command for command in parse_commands(comment) if isinstance(command, Command) and command.verb == "pr")
     return any(
         (note.text, note.title) == (text, title) and (note.digest is None or matches_digest(note.digest, digest))
@@ -117,7 +120,7 @@ def _read(digest: str | None, line: str, body: str, title: str | None) -> NoteTe
 
 
 def _take_title(line: str) -> tuple[str | None, str]:
-    """The title that the line begins with, if it does, and the rest of the line."""
+    """Split a line into the title that it begins with, or None, and the rest."""
     found = _TITLE.match(line)
     if found is None:
         return None, line
@@ -126,12 +129,12 @@ def _take_title(line: str) -> tuple[str | None, str]:
 
 
 def matches_digest(shown: str, digest: str) -> bool:
-    """Whether `shown` names `digest`: its beginning, of at least `DIGEST_SHOWN` hex digits."""
+    """Whether `shown` is the beginning of `digest`, with at least `DIGEST_SHOWN` hex digits."""
     return len(shown) >= DIGEST_SHOWN and digest.startswith(shown.lower())
 
 
 def find_digest_fault(shown: str) -> str | None:
-    """Why `shown` cannot name a digest, as a reply; None if it can."""
+    """Why `shown` cannot name a digest, as a reply. None if it can."""
     if len(shown) >= DIGEST_SHOWN:
         return None
     return f"`{shown}` is too short. Give at least {DIGEST_SHOWN} digits of the digest, as the report shows them."
@@ -144,11 +147,11 @@ class NoteFault:
     reply: str
     """For the thread."""
     on_page: str
-    """For the form: without what the form shows itself."""
+    """For the form. It leaves out what the form shows itself."""
 
 
 def find_option_fault(note: NoteText, shown: str) -> str | None:
-    """Why the command's line cannot be read, as a reply; None when it can. `shown` is the digest of the diff."""
+    """Why the command's line cannot be read, as a reply. None if it can be read. `shown` is the digest of the diff."""
     example = f"for example `/ptq pr {shown} --title 'Keep the last row'`"
     if note.title == "":
         return f"`--title` needs a title in quotes, {example}. Write your note on the lines after it."
@@ -170,13 +173,13 @@ _OUR_REFUSALS = (
     "If you agree with this diff, reply with the line below and, under it",
     "A draft pull request opens with your note first",
 )
-"""What we say ourselves: to say it back is no note."""
+"""Sentences that ptq-bot writes itself. A text that repeats them is not a note."""
 
 
 def find_note_fault(note: str, report_texts: Sequence[str], shown: str) -> NoteFault | None:
-    """Why `note` cannot stand for a human's approval; None when it can. `shown` is the digest of the diff.
+    """Why `note` does not count as a human's approval. None if it counts. `shown` is the digest of the diff.
 
-    Only its author's own prose counts: quotes, code, links and HTML may stand in it, but say nothing by themselves.
+    Only the author's own prose counts. Quotes, code, links and HTML are allowed, but are not enough.
     """
     if (fault := _judge(note, report_texts)) is None:
         return None
@@ -191,7 +194,7 @@ def _judge(note: str, report_texts: Sequence[str]) -> NoteFault | None:
             f"Please say, {NOTE_PLACEHOLDER}.",
             "Write a note: every pull request begins with one.",
         )
-    # Before anything is read: the note may be as long as a comment can be.
+    # Checked before the note is parsed, because it may be as long as a comment can be.
     if len(note) > MAX_NOTE:
         much = f"This note has {len(note):,} characters. It can have {MAX_NOTE:,}."
         return NoteFault(
@@ -239,7 +242,7 @@ def _judge(note: str, report_texts: Sequence[str]) -> NoteFault | None:
 
 
 def _repeats_itself(prose: str) -> bool:
-    """Whether a text has few different words. Digits and repeated letters make no other word of one."""
+    """Whether a text has too few different words. Digits and repeated letters do not make a word different."""
     words = ["".join(filter(str.isalpha, word.casefold())) for word in _WORD.findall(prose)]
     words = [re.sub(r"(.)\1+", r"\1", word) for word in words if word]
     different = set(words)
@@ -248,14 +251,17 @@ def _repeats_itself(prose: str) -> bool:
 
 
 _UNREAD = re.compile(rf"^{CONTAINERS}(?:\[[^\]\n]++\]:|</?source(?=[\s/>]|$))", re.MULTILINE | re.IGNORECASE)
-"""From here on, GitHub's parser may see HTML and ours not: they read definitions otherwise, and ours lacks `source`."""
+"""From here on, GitHub's parser may see HTML where ours does not.
+
+The two read definitions of links differently, and ours does not know the element `source`.
+"""
 
 _DECLARATION = re.compile(r"<(?:\?|!\[cdata\[|![a-z])", re.IGNORECASE)
-"""Begins HTML that goes on over blank lines until its own end (CommonMark, 4.6). No honest note has it."""
+"""The beginning of HTML that continues over blank lines to its own end (CommonMark, 4.6). No honest note has it."""
 
 
 def _hides_what_follows(note: str) -> bool:
-    """Whether what we write below the note would be taken for a part of it."""
+    """Whether the text that we write below the note would be read as a part of the note."""
     elements = OpenElements()
     for token in _parse(note):
         if token.type == "html_block":
@@ -304,14 +310,14 @@ def _find_words(children: Sequence[Token]) -> Iterator[str]:
 
 
 def _normalise(text: str) -> str:
-    """One spelling for what looks the same."""
+    """Give characters that look the same one spelling, and drop invisible ones."""
     return unify(drop_invisible(text))
 
 
 def _find_copied(prose: str, sources: Iterable[str]) -> str | None:
-    """The longest passage of `prose` that stands in `sources`, if half of its words or more do.
+    """The longest part of `prose` that is copied from `sources`. None if less than half of the words are copied.
 
-    A passage is some words in a row, or a whole sentence that has fewer.
+    Words are compared in passages of `_SHINGLE` words in a row, or of a whole sentence that is shorter.
     """
     places = list(_WORD.finditer(prose))
     words = [place[0].casefold() for place in places]
@@ -338,7 +344,7 @@ def _find_shingles(prose: str, places: Sequence[re.Match[str]], words: Sequence[
 
 
 def _choose_known(wanted: set[Shingle], sources: Iterable[str]) -> set[Shingle]:
-    """Those of the wanted passages that stand in a source."""
+    """The wanted passages that are in a source."""
     known: set[Shingle] = set()
     for source in sources:
         words = [word.casefold() for word in _WORD.findall(_normalise(source))]
@@ -348,6 +354,6 @@ def _choose_known(wanted: set[Shingle], sources: Iterable[str]) -> set[Shingle]:
 
 
 def _find_runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """Where `flags` is true, as (first, past the last)."""
+    """The runs of true `flags`, each as the number of its first flag and the number after its last."""
     edges = [at for at, (before, after) in enumerate(pairwise([False, *flags, False])) if before != after]
     return zip(edges[::2], edges[1::2], strict=True)

@@ -42,7 +42,7 @@ MAX_FOLDERS = 1_000
 """The most folders of changed files, because each needs a request to GitHub."""
 
 MAX_NAMED = 10
-"""The most pull requests that are named if there are too many."""
+"""The most pull requests that a message names if too many are open."""
 
 
 _COMMENT = re.compile(r"#issuecomment-([0-9]{1,18})\Z")
@@ -51,7 +51,7 @@ _COMMENT = re.compile(r"#issuecomment-([0-9]{1,18})\Z")
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """The pull request of an approved diff; `updated` says that it existed before."""
+    """The pull request of an approved diff. `updated` says that it existed before."""
 
     request: PullRequest
     updated: bool
@@ -77,7 +77,7 @@ class _Approved:
     report: Report
     title: str
     where: str
-    """The repository for branch and commit: this one, or a fork."""
+    """The repository for branch and commit: the job's repository, or a fork."""
 
 
 def name_branch(job: Job) -> str:
@@ -104,23 +104,23 @@ async def bring(context: Context, pull: Pull, job: Job, report: Report) -> Broug
     if earlier:
         return await _update(context, pull, approved, earlier)
     if pull.branch != name_branch(job):
-        # The pull request was closed meanwhile.
+        # The pull request that this note was going to update was closed meanwhile.
         pull = await change(context, pull, branch=name_branch(job), commit_sha=None)
     return Brought(await _open(context, pull, approved), updated=False)
 
 
 async def _find_earlier(context: Context, pull: Pull, job: Job) -> _Earlier | None:
-    """The pull request to update; None if this note opens a new one, or has begun to."""
+    """The pull request to update. None if this note opens a new one, or has begun to open one."""
     async with context.db.read() as connection:
         found = await casebook.fetch_updatable(connection, job)
     if found is None or found[0].number is None:
         return None
-    earlier, made_of = found
+    earlier, earlier_job = found
     if pull.commit_sha and pull.branch != earlier.branch:
         return None
     request = await context.github.fetch_pull_request(job.repository, found[0].number)
     if request.state == "open" or request.head_sha == pull.commit_sha:
-        return _Earlier(earlier, made_of, request)
+        return _Earlier(earlier, earlier_job, request)
     return None
 
 
@@ -156,9 +156,9 @@ async def _open(context: Context, pull: Pull, approved: _Approved) -> PullReques
 async def _find_opened(context: Context, pull: Pull, job: Job, where: str) -> PullRequest | None:
     """The pull request that an earlier attempt opened and whose answer was lost.
 
-    Our branch's name is not secret, and people with push access can open pull requests from it. So only one that our
-    App opened for this job, with the stored commit, is ours. Raises `Abandoned` if another pull request is open from
-    the branch.
+    Our branch's name is not secret, and people with push access can open pull requests from it. So a pull request is
+    ours only if our App opened it for this job, with the stored commit. Raises `Abandoned` if another pull request is
+    open from the branch.
     """
     requests = await context.github.list_pull_requests(job.repository, pull.branch, where)
     login, marker = await context.github.own_login(), render_marker(job.id)
@@ -188,7 +188,7 @@ def _describe_obstacle(request: PullRequest, branch: str, *, is_ours: bool) -> s
 
 
 async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _Earlier) -> Brought:
-    """Add a commit to the branch, so that its whole change is the approved one; then update body and title."""
+    """Add a commit to the branch, so that the branch's whole change is the approved one. Then update body and title."""
     job, branch, number = approved.job, earlier.pull.branch, earlier.request.number
     approved = replace(approved, where=earlier.request.head_repository or job.repository)
     moved = Abandoned(
@@ -209,7 +209,8 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
     written = (await context.github.fetch_pull_request(job.repository, number)).body
     edits = find_edits(written, (render_note(pull), render_note(earlier.pull)), context.secrets)
     if edits is None and not pull.drops_edits:
-        # Stored before the body is replaced: if the answer is lost, the next attempt reads the new body.
+        # Stored before the body is replaced. If the answer is lost, the next attempt reads the new body, which does not
+        # show that edits were dropped.
         pull = await change(context, pull, drops_edits=True)
     body = await _render_body(context, pull, approved, edits or "")
     title = approved.title if pull.title else None
@@ -218,7 +219,7 @@ async def _update(context: Context, pull: Pull, approved: _Approved, earlier: _E
 
 
 async def _choose_parents(context: Context, job: Job, earlier: _Earlier) -> list[str]:
-    """The branch's commit, and if the change begins from a newer base commit, that one, too.
+    """The parents of the new commit: the branch's commit and, if the change begins from a newer base commit, that one.
 
     The pull request then shows the difference from that base commit, which is the approved diff.
     """
@@ -276,7 +277,10 @@ async def _check_may_open(context: Context, approved: _Approved, pull: Pull) -> 
 
 
 async def _check_account(context: Context, job: Job, login: str, account_id: int) -> None:
-    """Check that the login is still of the account whose note it is: people can rename theirs, and others take it."""
+    """Check that the login still belongs to the account that wrote the note.
+
+    People can rename their accounts, and others can then take the old name.
+    """
     try:
         is_theirs = await context.github.fetch_account_id(job.repository, login) == account_id
     except NotFound:
@@ -286,7 +290,7 @@ async def _check_account(context: Context, job: Job, login: str, account_id: int
 
 
 async def _check_note(context: Context, job: Job, pull: Pull) -> None:
-    """Check that the comment is unchanged: people withdraw a note by deleting or editing it."""
+    """Check that the comment still has the note. People withdraw a note by deleting or editing the comment."""
     place = _COMMENT.search(pull.note_url)
     if place is None:
         return
@@ -322,7 +326,7 @@ async def _render_body(context: Context, pull: Pull, approved: _Approved, edits:
 
 
 async def _fetch_template(context: Context, job: Job) -> str:
-    """The repository's pull request template at the base commit; empty if there is none."""
+    """The repository's pull request template at the base commit. Empty if there is none."""
     commit = job.base_commit or ""
     path = choose_template(await context.github.list_files(job.repository, FOLDERS, commit))
     content = await context.github.fetch_file(job.repository, path, commit) if path else None
@@ -340,8 +344,8 @@ async def _check_room(context: Context, rules: RepositoryRules) -> None:
         )
 
 
-async def _check(context: Context, job: Job, report: Report) -> None:
-    """Check that the approved diff is the whole change, applied to GitHub's files at the base commit."""
+async def _check_diff(context: Context, job: Job, report: Report) -> None:
+    """Check that the approved diff, applied to GitHub's files at the base commit, gives exactly the stored change."""
     paths = [change.path for change in report.changes]
     if len({folder for path in paths for folder in list_folders(path)}) > MAX_FOLDERS:
         raise Abandoned(f"the changed files are in more than {MAX_FOLDERS} folders")
@@ -360,10 +364,10 @@ async def _check(context: Context, job: Job, report: Report) -> None:
 
 
 async def _commit(context: Context, pull: Pull, approved: _Approved, parents: Sequence[str]) -> Pull:
-    """Create the commit, and store its SHA before any ref, so that a repeat recognizes its own branch."""
+    """Create the commit. Its SHA is stored before any ref is created, so that a repeat recognizes its own branch."""
     rules, job, where = approved.rules, approved.job, approved.where
     await _check_base(context, job)
-    await _check(context, job, approved.report)
+    await _check_diff(context, job, approved.report)
     entries = [await _entry(context, where, change) for change in approved.report.changes]
     tree = await context.github.create_tree(where, job.base_commit or "", entries)
     wants_person = rules.sign_off or rules.commit_author == "approver"

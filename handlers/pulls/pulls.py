@@ -1,8 +1,8 @@
 """From a human note to a draft pull request.
 
-`ask_for_pull` checks a note in a comment and stores what it approves, and `approve_on_page` does so for a note on the
-page of a job without an issue. `Pulls` carries that out (`pull_steps`), again and again until the pull request is
-there, or can never be.
+`ask_for_pull` checks a note in a comment, and stores the pull request that the note approves. `approve_on_page` does
+the same for a note on the page of a job without an issue. The effect `Pulls` then creates the pull request
+(`pull_steps`). It tries again until the pull request exists, or can never exist.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from runner.rows import job_rows
 log = structlog.get_logger()
 
 MAX_COMPARED = 300_000
-"""Characters of each of an agent's texts that a note is compared with."""
+"""A note is compared with at most this many characters of each of an agent's texts."""
 
 MAX_REFUSALS = 3
-"""Times that GitHub may refuse a step before the pull request is given up."""
+"""How often GitHub may refuse a step before the pull request is given up."""
 
 OUTDATED = (
     "Another diff has replaced the one that this form showed. Read the diff on this page and, if you agree with it, "
@@ -64,9 +64,9 @@ OUTDATED = (
 async def ask_for_pull(
     context: Context, person: Person, issue_number: int, comment: IssueComment, command: Command
 ) -> str | None:
-    """Accept a maintainer's note, and store the pull request that it approves. Otherwise returns the reason as a reply.
+    """Accept a maintainer's note, and store the pull request that it approves.
 
-    Raises `NotPermitted`.
+    Returns None, or the reason why the note is not accepted, as a reply. Raises `NotPermitted`.
     """
     person.require(Operation.OPEN_PULL)
     rules = person.rules
@@ -79,17 +79,17 @@ async def ask_for_pull(
         reports = await casebook.fetch_reports_of(connection, rules.name, issue_number)
         issue = Topic(rules.name, issue_number)
         newest = await casebook.fetch_newest_pull(connection, issue)
-        standing = await casebook.fetch_standing_id(connection, issue)
-        report = await job_rows.fetch_report(connection, standing) if standing else None
-        job = await job_rows.fetch_job(connection, standing) if standing else None
-        posted = await casebook.fetch_replies_of_job(connection, standing) if standing else []
+        job_id = await casebook.fetch_standing_id(connection, issue)
+        report = await job_rows.fetch_report(connection, job_id) if job_id else None
+        job = await job_rows.fetch_job(connection, job_id) if job_id else None
+        posted = await casebook.fetch_replies_of_job(connection, job_id) if job_id else []
         shown = ((report and report.digest) or "")[:DIGEST_SHOWN]
         copies = await casebook.fetch_answers_with(connection, rules.name, issue_number, shown) if shown else []
     if job and job.private and not (await context.github.fetch_repository(rules.name)).private:
         return replies.render_private_before()
     if job is None or report is None or report.digest is None:
         return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
-    stood = [reply for reply in reports if _stood(reply, comment)]
+    stood = [reply for reply in reports if _existed_before(reply, comment)]
     fault = await run_aside(report.size, find_fault, note, report, stood)
     if fault:
         return fault.reply
@@ -100,14 +100,14 @@ async def ask_for_pull(
             return refusal
     login = comment.user.login if comment.user else "ghost"
     pull = _draft_pull(context, job, report, note, approver=login, note_url=comment.html_url)
-    before = await _write_down(context, job, pull)
+    before = await _store_pull(context, job, pull)
     if before is None:
         return replies.render_no_diff()
     return None if before.note_url == pull.note_url else replies.render_pull_exists(before.number)
 
 
 def _is_diff_posted(context: Context, report: Report, posted: Collection[Reply]) -> bool:
-    """Whether the report is in the thread with the whole diff. A report that GitHub rejected is there without it."""
+    """Whether the report is in the thread with the whole diff. If GitHub rejected it, only a short text is there."""
     return any(
         reply.kind == "report" and reply.comment_id is not None and shows_diff(reply.body, report, context.secrets)
         for reply in posted
@@ -115,11 +115,12 @@ def _is_diff_posted(context: Context, report: Report, posted: Collection[Reply])
 
 
 async def _check_report(context: Context, reply: Reply) -> str | None:
-    """Why what stands on the issue is not what we reported, as a reply, once our comment is on its way there again.
+    """Check that our comment on the issue still shows what we reported.
 
-    A note approves what its author read, perhaps in a copy (`/ptq results`). A copy that was deleted is not missed. A
-    report that could never be posted was read on the job's page. GitHub may not find a comment for a moment that is
-    there, so the outbox decides whether it was deleted.
+    Returns None if it does. Otherwise makes the outbox write the comment again, and returns a reply that says so. A
+    note approves what its author read, perhaps in a copy of the report (`/ptq results`). A deleted copy does no harm. A
+    report that could never be posted was read on the job's page. GitHub may for a moment not find a comment that
+    exists, so the outbox decides whether the comment was deleted.
     """
     try:
         if await is_as_posted(context, reply):
@@ -129,7 +130,7 @@ async def _check_report(context: Context, reply: Reply) -> str | None:
         if reply.kind != "report":
             return None
         is_absent = True
-    # Another note must not begin the count of absences again.
+    # Another note must not restart the count of absences.
     if not (is_absent and reply.is_being_restored):
         async with context.db.write() as connection:
             await write_again(connection, context, reply)
@@ -138,18 +139,21 @@ async def _check_report(context: Context, reply: Reply) -> str | None:
     return replies.render_report_changed(is_absent=is_absent)
 
 
-def _stood(reply: Reply, comment: IssueComment) -> bool:
-    """Whether a report was there when a comment was written. GitHub's times are whole seconds; its ids only grow."""
+def _existed_before(reply: Reply, comment: IssueComment) -> bool:
+    """Whether a report was on GitHub before a comment was written.
+
+    GitHub's times are whole seconds. Within one second, the ids decide, because they only grow.
+    """
     if reply.commented_at is None or reply.comment_id is None:
         return False
     return (reply.commented_at, reply.comment_id) < (comment.created_at, comment.id)
 
 
 def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> NoteFault | None:
-    """Why a note approves nothing; None when it approves the report's diff.
+    """Why a note does not approve the report's diff. None if it does.
 
-    `stood` are the reports that existed when the note was written, newest first. The newest one is what a note without
-    a digest approves. Each word of the note that may be a digest has to name this one.
+    `stood` are the reports that existed when the note was written, newest first. A note without a digest approves the
+    newest of them. Each word of the note that may be a digest has to match the digest of this report.
     """
     digest = report.digest or ""
     shown = digest[:DIGEST_SHOWN]
@@ -191,19 +195,19 @@ def _draft_pull(
     )
 
 
-async def _write_down(context: Context, job: Job, pull: Pull) -> Pull | None:
-    """Store what a note approves. Returns it, or the earlier one that has the same diff.
+async def _store_pull(context: Context, job: Job, pull: Pull) -> Pull | None:
+    """Store the pull request that a note approves. Returns it, or an earlier pull request with the same diff.
 
-    None if the diff is no longer the one that a note approves.
+    Returns None if a note can no longer approve this job's diff, because another one is current by now.
     """
     async with context.db.write() as connection:
-        # Read again, inside the transaction that decides: a newer report may stand by now.
+        # Read again, inside the transaction that decides: a newer report may be the current one by now.
         if await casebook.fetch_standing_id(connection, job.topic) != job.id:
             return None
-        # Another attempt may have come to the same diff: one pull request is enough for both.
+        # Another attempt may have found the same diff. One pull request is enough for both.
         before = await casebook.fetch_same_pull(connection, job, pull.digest)
         if before is None:
-            # The branch may be there already, at the commit of the first try. The commit names its note's author.
+            # The branch may exist already, with the commit of an abandoned try. A commit names its note's author.
             given_up = await casebook.fetch_pull(connection, pull.job_id)
             if given_up and _has_same_commit(given_up, pull):
                 pull = replace(pull, branch=given_up.branch, commit_sha=given_up.commit_sha)
@@ -224,7 +228,7 @@ class NotApproved(Exception):  # noqa: N818
     """A note on a page approves nothing. The message says why, in sentences for the page."""
 
     def __init__(self, words: str, field: str = "") -> None:
-        """`field` is the form's field that it is about."""
+        """`field` is the form's field that the message is about."""
         super().__init__(words)
         self.field = field
 
@@ -232,9 +236,9 @@ class NotApproved(Exception):  # noqa: N818
 async def approve_on_page(context: Context, person: Person, account_id: int, job: Job, note: NoteText) -> None:
     """Accept a note on the page of a job without an issue, and store the pull request that it approves.
 
-    A job on an issue gets its note as a comment there. `account_id` is GitHub's id of the person's account, and GitHub
-    has just confirmed both it and their role: nobody at a terminal can write a note. Raises `NotPermitted` and
-    `NotApproved`, and what `handlers.ports.GitHub` raises.
+    The note for a job on an issue is a comment there. `account_id` is GitHub's id of the person's account. GitHub has
+    just confirmed both the id and the person's role. So nobody at a terminal can write a note. Raises `NotPermitted`
+    and `NotApproved`, and what `handlers.ports.GitHub` raises.
     """
     person.require(Operation.OPEN_PULL, job.repository)
     if person.surface is not Surface.PAGE or job.thread is not None:
@@ -251,7 +255,7 @@ async def approve_on_page(context: Context, person: Person, account_id: int, job
         raise NotApproved(fault.on_page, "note")
     page = job_url(context.public_url, job.id)
     pull = _draft_pull(context, job, report, note, approver=person.name, approver_id=account_id, note_url=page)
-    before = await _write_down(context, job, pull)
+    before = await _store_pull(context, job, pull)
     if before is None:
         raise NotApproved(OUTDATED)
     if (before.job_id, before.approver_id, before.note) != (pull.job_id, pull.approver_id, pull.note):
@@ -263,7 +267,7 @@ async def approve_on_page(context: Context, person: Person, account_id: int, job
 
 @dataclass(frozen=True, slots=True)
 class DuePull(Due[Pull]):
-    """A pull request that a note has approved, for the diff of this job."""
+    """A pull request that a note has approved, with the job whose diff it has."""
 
     job: Job
 
@@ -319,7 +323,7 @@ class Pulls(Effect[DuePull]):
         await write_reply(connection, self.context, job.repository, issue_number, f"pull of {job.id}", body)
 
     def judge(self, due: DuePull, attempts: int, error: Exception) -> Verdict:
-        """See `Effect`. The turn to write is waited for in full: each attempt asks GitHub many questions before."""
+        """See `Effect`. The wait for a turn to write is not cut at a minute, because each attempt reads much first."""
         return judge(
             error,
             attempts=attempts,
@@ -330,7 +334,10 @@ class Pulls(Effect[DuePull]):
         )
 
     async def give_up(self, connection: AsyncConnection, due: DuePull, verdict: Verdict, error: Exception) -> None:
-        """Say so on the issue, in full. The page of the job says it, too."""
+        """Store that the pull request is given up, and say it on the issue with the full reason.
+
+        The page of the job says it, too.
+        """
         reason, job = str(error), due.job
         await self.store(connection, due.row, abandoned=reason, trouble=None)
         log.error("pull.abandoned", **due.log_context, reason=reason)
