@@ -1,7 +1,8 @@
-"""Makes text that we did not write safe to post: secrets redacted, then defused, then cut. The only sanitiser.
+"""Makes text that we did not write safe to post. It redacts secrets, then defuses the text, then cuts it.
 
-Every rule is one named step, so that a test can switch one off and see what it held back. Pure; refuses to know who
-wrote a text and where it goes. What a reader cannot see is decided in `runner.characters`.
+This is the only sanitiser. Every rule is one named step, so that a test can switch a rule off and see what it held
+back. Pure: this module does not know who wrote a text or where it goes. `runner.characters` decides which characters a
+reader cannot see.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from runner.model.jobd_answers import SAYS
 REDACTED = "[redacted]"
 
 _GAP = "&#8203;"
-"""A zero-width space, spelled so that whoever reads the source sees it. It separates and has no meaning in Markdown, so
-inserting it anywhere changes no other mark."""
+"""A zero-width space, written so that readers of the source see it. It separates characters and has no meaning in
+Markdown, so inserting it anywhere changes no other mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,14 @@ _ESCAPES = (
     r"\\u[0-9A-Fa-f]{4}",
     r"[%=][0-9A-F]{2}",
     r"%[0-9a-f]{2}",
-    # The end of a sequence that colours a terminal or moves its cursor, also where its first sign is written out.
+    # The end of a sequence that colours a terminal or moves its cursor, even if its first sign is written out.
     r"[\[;0-9][A-HJKSTfhlmsu]",
 )
-"""Each spells one sign that is no letter, but ends with a letter or a digit. A lookbehind needs a fixed width."""
+"""Escapes that end with a letter or a digit, but spell another sign. Their width is fixed, for a lookbehind."""
 
 
 def _begin(letters: str, alphabet: str = "A-Za-z0-9") -> str:
-    """The letters that a key begins with, and before them nothing of the alphabet but an escape."""
+    """A pattern for the letters that a key begins with. None of the alphabet precedes them, except in an escape."""
     escapes = "".join(rf"|(?<={escape}{letters})" for escape in _ESCAPES)
     return rf"{letters}(?:(?<![{alphabet}]{letters}){escapes})"
 
@@ -80,11 +81,11 @@ _LEFT_OPEN = (
     # `***`, `<password>`, `{password}`, `{{password}}`, `#{password}`, `[redacted]`
     r"|\*{1,60}+|<[^<>\s]{0,60}+>|#?\{\{?[^\s{}]{0,60}+\}\}?|\[[\w .-]{0,60}+\])"
 )
-"""What code, a shell or a template leaves open in the place of a password. All is bounded: it is looked for often."""
+"""Placeholders for a password in code, a shell or a template. All are bounded, because they are searched often."""
 
 
 def _not_left_open(end: str) -> str:
-    """What begins here, up to `end`, is more than places that are left open."""
+    """A pattern that looks ahead: the text up to `end` is more than placeholders (`_LEFT_OPEN`)."""
     return rf"(?!(?:{_LEFT_OPEN}[]:._-]?+){{1,4}}+(?:{end}|\Z))"
 
 
@@ -95,7 +96,7 @@ _AWS_VALUE = r"[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)[A-Za-z0-9/+]{40}(?![A-Za-z0
 
 KEY_SHAPES: tuple[Rule, ...] = (
     _replace("private keys", rf"{_PEM_BEGIN}(?:(?!-----BEGIN ).)*?{_PEM_END}", flags=re.DOTALL),
-    # One whose end is missing, because a log was cut: the lines of base64 that follow its head.
+    # A private key whose end is missing, because a log was cut: its head, and the lines of base64 after it.
     _replace("cut private keys", rf"{_PEM_BEGIN}(?:(?:[\s\"'+|>,-]|\\[nr])*+[A-Za-z0-9+/=]{{16,}}+)++"),
     _replace("github tokens", r"gh[pousr]_[A-Za-z0-9._]{30,}|github_pat_[A-Za-z0-9_]{22,}"),
     _replace("api keys", _begin("sk-") + r"(?=[A-Za-z_-]{0,80}[0-9])[A-Za-z0-9_-]{20,}"),
@@ -169,14 +170,14 @@ KEY_SHAPES: tuple[Rule, ...] = (
         r"(?i:(session_?token[\"']?[ \t]{0,5}[:=][ \t]{0,5}[\"']?)[A-Za-z0-9/+=]{100,})",
         rf"\1{REDACTED}",
     ),
-    # An environment that was printed, or a line of a shell.
+    # From an environment that was printed, or from a line of a shell.
     _replace(
         "keys in variables",
         rf"(_(?:API_KEY|TOKEN|SECRET)[\"']?[ \t]{{0,5}}[:=][ \t]{{0,5}}[\"']?){_not_left_open(_VALUE_END)}"
         r"[%$*\[]?(?=[A-Za-z._~+/=-]{0,80}[0-9])[A-Za-z0-9._~+/=-]{24,}",
         rf"\1{REDACTED}",
     ),
-    # Those that no code and no word looks like: they have letters, digits and signs.
+    # Only passwords with letters, digits and signs, because code and words do not look like that.
     _replace(
         "passwords in variables",
         rf"(PASS(?:WORD|WD|PHRASE)(?:=[\"']?|[\"']?:[ \t]?[\"'])){_not_left_open(_VALUE_END)}"
@@ -213,15 +214,18 @@ KEY_SHAPES: tuple[Rule, ...] = (
         f"://{REDACTED}@",
     ),
 )
-"""What credentials look like. GitHub's installation tokens can be some 520 characters since 2026.
+"""The forms of credentials. GitHub's installation tokens can have some 520 characters since 2026.
 
-A shape begins with its letters, and what may not stand before them comes after: the search for plain letters is the
-fastest there is, and every line of the log is searched.
+A pattern begins with the letters of its key. The pattern for what may not precede them comes after them, because a
+search for plain letters is the fastest, and every line of the log is searched.
 """
 
 
 def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KEY_SHAPES) -> str:
-    """Replace the live `secrets` and whatever looks like one. Do this first: a secret that was cut is not found."""
+    """Replace the live `secrets`, and all text that looks like a secret.
+
+    Redact a text before it is cut, because half a secret is not found.
+    """
     live = find_forms(frozenset(secrets))
     for secret in find_present(text, live):
         text = text.replace(secret, REDACTED)
@@ -232,35 +236,35 @@ def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KE
 
 _KEY_BEGUN = re.compile(_PEM_BEGIN)
 _KEY_CLOSED = re.compile(rf"{_PEM_END}|-----BEGIN ")
-"""Its end closes a private key, and so does the next beginning."""
+"""What ends a private key: its last line, or the first line of another one."""
 
 _HEADER = re.compile("authorization", re.IGNORECASE)
 _HEADER_BEGUN = re.compile(
     r"authorization[\"']?\s{0,5}(?:[:=]\s{0,5}(?:[\"']?(?:bearer|basic|token)\s{1,5})?)?\Z", re.IGNORECASE
 )
 _LONGEST_HEADER = 40
-"""Characters of what `_HEADER_BEGUN` finds, at most."""
+"""The most characters that `_HEADER_BEGUN` finds."""
 
 _NETRC = re.compile(rf"machine(?:[ \t]{{0,5}}\n|[ \t]{{1,5}}{_HOST}[ \t]{{0,5}}(?:\n|login|password))")
 _NETRC_BEGUN = re.compile(
     rf"machine\s{{1,5}}(?:{_HOST}\s{{1,5}}(?:login\s{{1,5}}(?:\S{{1,100}}\s{{1,5}})?)?(?:password\s{{1,5}})?)?\Z"
 )
 _LONGEST_NETRC = 750
-"""Characters of what `_NETRC_BEGUN` finds, at most."""
+"""The most characters that `_NETRC_BEGUN` finds."""
 
 
 def may_open(text: str, secrets: Collection[str]) -> bool:
-    """Whether `find_open` can find anything in the text. Ask this first: it is cheap, and usually the answer is no."""
+    """Whether `find_open` can find anything in the text. Call this first: it is fast, and usually returns False."""
     return (
         "-----BEGIN " in text or has_head(text, frozenset(secrets)) or bool(_HEADER.search(text) or _NETRC.search(text))
     )
 
 
 def find_open(text: str, secrets: Collection[str], start: int = 0) -> int:
-    """Where in a text of whole lines something begins that the next lines may turn into a secret; else its length.
+    """Find where something begins that the lines after the text may turn into a secret.
 
-    Only live secrets and the shapes that can be longer than a line are searched for. `start` is the beginning of a
-    line before which nothing is open.
+    Returns the length of the text if nothing does. The text has whole lines. Only live secrets, and the forms that can
+    be longer than a line, are searched for. `start` is the beginning of a line, and nothing before it is open.
     """
     places = [find_head(text, frozenset(secrets))]
     if text.find("-----BEGIN ", start) >= 0:
@@ -272,7 +276,7 @@ def find_open(text: str, secrets: Collection[str], start: int = 0) -> int:
 
 
 def _find_netrc(text: str) -> Iterator[int]:
-    """Where an entry of a .netrc begins that is not complete. Its names may contain the word, too."""
+    """Where incomplete entries of a .netrc may begin. A name in an entry may contain the word `machine`, too."""
     at = len(text)
     for _ in range(4):
         at = text.rfind("machine", max(len(text) - _LONGEST_NETRC, 0), at)
@@ -296,7 +300,7 @@ _FIELDS = (
 )
 _KEYWORD = r"(?<![A-Za-z0-9])(?:close[sd]?|fix(?:e[sd])?|resolve[sd]?)(?![A-Za-z0-9])"
 _SLASH = r"(?:\\?/|%2F){1,3}"
-"""Markdown drops a backslash before a slash or a dot, browsers read some slashes as one, and servers `%2F` as one."""
+"""Markdown drops a backslash before a slash or a dot. Browsers read some slashes as one, servers `%2F` as one."""
 _THREAD = rf"{_SLASH}[\w.\\-]+{_SLASH}[\w.\\-]+{_SLASH}(?:issues|pull|discussions|[^\s/%]*+%[^\s/]*+){_SLASH}"
 
 _MARKS = {"<": "lt", "`": "#96", "$": "#36", "~": "#126"}
@@ -305,17 +309,20 @@ _ADDRESS_OF_LINK = r"(?:[^\s()<>`\\\ue000]++|\([^\s()<>`\\\ue000]*+\))*+\)"
 
 
 _EVEN = r"(?<!\\)((?:\\\\)*+)"
-"""The backslashes before a mark that escape each other."""
+"""Backslashes before a mark that escape each other, and not the mark."""
 
 
 def _spell(name: str, mark: str) -> Rule:
-    """A rule that spells out a mark, so that it is none. The backslash of an escaped one would escape the spelling."""
+    """A rule that writes a mark as an entity, so that Markdown does not see the mark.
+
+    A backslash that escapes the mark is removed, because it would escape the entity.
+    """
     pattern = re.compile(rf"{_EVEN}\\?({mark})")
     return Rule(name, partial(pattern.sub, lambda found: found[1] + "".join(f"&{_MARKS[char]};" for char in found[2])))
 
 
 _BETWEEN = rf"(?:[^A-Za-z0-9#&]++|&(?:{_OUR_ENTITIES})?)*+"
-"""What may be between a closing keyword and what it closes: anything but words and the number of an issue."""
+"""What may be between a closing keyword and the issue that it closes: anything but words and the number of an issue."""
 _CLOSING = rf"{_KEYWORD}{_BETWEEN}(?:#++|GH\\?-)"
 _CLOSES = re.compile(rf"{_CLOSING}\d", re.IGNORECASE)
 _MARKS_OF_WORDS = re.compile(rf"\]\({_ADDRESS_OF_LINK}|[][*_~\\]|{_GAP}(?!\d)")
@@ -323,12 +330,12 @@ _NUMBER = re.compile(
     rf"(?!(?<=&){_GAP[1:]})((?:#|GH\\?-)(?:{_MARKS_OF_WORDS.pattern})*+)(?=\d)",
     re.IGNORECASE,
 )
-"""What may begin the number of an issue, but not the number within `_GAP`."""
+"""The mark before the number of an issue. The number inside `_GAP` does not count."""
 
 
 def _part_from_numbers(text: str) -> str:
-    """Part all numbers of issues from their marks, where words of the text would close one of them."""
-    # A bracket may stand between words, or within one.
+    """Separate all numbers of issues from their marks, if the text would close one of the issues."""
+    # A bracket may be between words, or inside a word.
     readings = dict.fromkeys((text, text.replace("]", " "), text.replace("[", " ")))
     closes = any(_CLOSES.search(_MARKS_OF_WORDS.sub("", reading)) for reading in readings)
     return _NUMBER.sub(rf"\1{_GAP}", text) if closes else text
@@ -339,13 +346,13 @@ _FIELD_LABELS = _replace("field labels", rf"{LINE_START}(?:{_FIELDS})[ \t]*):", 
 
 RULES: tuple[Rule, ...] = (
     Rule("invisible characters", show_invisible, in_code=True),
-    # `&#64;` becomes a live @ after Markdown is rendered; only our own marks and the harmless ones stay.
+    # `&#64;` becomes a live @ after Markdown is rendered. Only our own entities and harmless ones stay.
     _replace("entities", rf"{_EVEN}(?:\\&|&(?!{_OUR_ENTITIES}))(?=#?[0-9A-Za-z]{{1,40}};)", r"\1&amp;"),
     _spell("html", "<"),
-    # Every fence and every span is one that we write, so that no parser sees code in another place than we do.
+    # Every fence and every span is one that we write, so that all parsers see code in the same places as we do.
     _spell("marks of code", "`"),
     _spell("fences of tildes", "~{3,}"),
-    # What GitHub draws, nobody reads as it is written.
+    # GitHub draws mathematics, and readers then do not see the text as it is written.
     _spell("mathematics", r"\$"),
     _replace("mentions", r"(?<![A-Za-z0-9])@(?=[A-Za-z0-9])", f"@{_GAP}"),
     _replace(
@@ -354,16 +361,16 @@ RULES: tuple[Rule, ...] = (
         rf"\1{_GAP}",
         re.IGNORECASE,
     ),
-    # `clos*es* #12`: what is left of them once Markdown has dropped its marks.
+    # `clos*es* #12` is a closing keyword once Markdown has dropped its marks.
     Rule("closing keywords in marks", _part_from_numbers),
     _replace("images", r"!(?=\[)", f"!{_GAP}"),
-    # The words of a footnote would stand at the very end of our comment, below what is ours.
+    # The text of a footnote would be at the very end of our comment, below our own text.
     _replace("footnotes", r"\[(?=\^)", f"[{_GAP}"),
     # GitHub turns a quote that begins with `[!NOTE]` into a coloured box of its own.
     _replace("alerts", r"\[(?=\\*!\\*[A-Za-z])", f"[{_GAP}"),
-    # Nobody sees a definition, and brackets in our own words would lead where it says.
+    # A definition is invisible, and makes brackets in our own text links to its address.
     _replace("definitions of links", r"\](?=[:\[])", f"]{_GAP}"),
-    # A title or an address over several lines takes backticks of ours with it.
+    # A title or an address over several lines would swallow our own backticks.
     _replace("links with more than an address", rf"\](?=\()(?!\({_ADDRESS_OF_LINK})", f"]{_GAP}"),
     _replace(
         "references to other repositories",
@@ -387,20 +394,20 @@ RULES: tuple[Rule, ...] = (
     _replace("commands", rf"{LINE_START})/(?=[A-Za-z])", r"\1\/", re.MULTILINE),
     _FIELD_LABELS,
 )
-"""What makes text safe to post as Markdown, in this order. None of them makes or moves a line."""
+"""The rules that make text safe to post as Markdown, in this order. No rule adds or moves a line."""
 
 _SPAN = "\ue000"
-"""Stands for a code span while the rules are applied. No text holds it: invisible characters are written out."""
+"""Replaces a code span while the rules are applied. No text contains it: invisible characters are written out."""
 
 _LANGUAGES = re.compile(LANGUAGES)
-"""Words behind a fence that colour it. Others may make GitHub draw what is in it, now or one day."""
+"""Words after the mark of a fence that only colour its code. Other words may make GitHub draw it, now or one day."""
 
 
 def defuse(text: str, rules: Sequence[Rule] = RULES) -> str:
     """Markdown that notifies nobody, closes no issue, and has no command, picture or hidden text. Code stays code.
 
-    The text is not searched for code, but rewritten: its fences at the margin, its spans each in a line, and every
-    other mark of code spelled out. So nothing depends on where a parser would have seen code.
+    The text is not searched for code. It is rewritten: fences begin at the margin, each span is on one line, and every
+    other mark of code becomes an entity. So nothing depends on where a parser would have seen code.
     """
     text = _normalise_newlines(text)
     for rule in rules:
@@ -442,7 +449,7 @@ _TO_CI = r"[^\[\]]{0,40}skip[^\[\]]{0,40}|\s*(?:no|without)[\s_-]*(?:ci|cd|build
 _WORDS_TO_CI = rf"\[({_TO_CI})\]|\*\*\*({_TO_CI})\*\*\*"
 
 _RULES_FOR_CI = (
-    # In a commit's message they keep GitHub Actions and the CI of others from running.
+    # In a commit's message, these words keep GitHub Actions and other CI from running.
     _replace("words to CI", _WORDS_TO_CI, r"(\1\2)", re.IGNORECASE),
     _replace("options to CI", r"(skip-checks)\s{0,9}:(?=\s{0,9}true)|--(?=skip-ci|ci-skip)", r"\1 ", re.IGNORECASE),
 )
@@ -466,16 +473,16 @@ TITLE_RULES: tuple[Rule, ...] = (
 
 
 MAX_ROUNDS = 10
-"""Times that the rules of titles are applied: what one takes away may bring together what another looks for."""
+"""How often the rules of titles are applied. What one rule removes may join text that another rule looks for."""
 
 
 def one_line(text: str, limit: int, rules: Sequence[Rule] = TITLE_RULES) -> str:
     """A title of at most `limit` characters: no line breaks or control characters, no mention, no command.
 
-    For plain text (titles, commit messages), where an escape would be seen; as Markdown it needs `make_safe_line`.
+    For plain text (titles, commit messages), where an escape would be visible. For Markdown, use `make_safe_line`.
     """
     whole = " ".join(text.split())
-    # The rules need not read what is cut off anyway. They may take away some of what they read.
+    # The rules need not read text that is cut off anyway. They read more than is kept, and may remove some of it.
     line = whole[: 2 * limit]
     is_cut = line != whole
     for _ in range(MAX_ROUNDS):
@@ -489,7 +496,7 @@ def one_line(text: str, limit: int, rules: Sequence[Rule] = TITLE_RULES) -> str:
 
 
 def make_safe(text: str, secrets: Collection[str], limit: int | None = None, notice: str = "…") -> str:
-    """Somebody's Markdown as it may be posted: without secrets, nothing live in it, of at most `limit` characters."""
+    """Make somebody's Markdown safe to post: without secrets, with nothing live, with at most `limit` characters."""
     text = redact(text, secrets)
     if limit is None or len(text) <= limit:
         safe = defuse(text)
@@ -498,18 +505,18 @@ def make_safe(text: str, secrets: Collection[str], limit: int | None = None, not
 
 
 def make_safe_line(text: str, secrets: Collection[str], limit: int) -> str:
-    """Somebody's words as one line of Markdown that may be posted. `limit` counts its characters without our marks."""
+    """Make somebody's words one line of Markdown that is safe to post. `limit` does not count our own marks."""
     return _defuse_prose([make_safe_title(text, secrets, limit)])
 
 
 LIKE_A_TICK = "\u02bc"
-"""Stands for a backtick in code within a line of ours."""
+"""Replaces a backtick in code within a line of ours."""
 
 
 def make_plain_line(text: str, secrets: Collection[str], limit: int) -> str:
-    """The same for a sentence of ours that has somebody's words in it: it has code spans, and no other Markdown.
+    """Make a sentence of ours with somebody's words in it safe to post. It has code spans, and no other Markdown.
 
-    A path in a code span is shown exactly as it is. What a machine says is code to its end.
+    A path in a code span is shown exactly as it is. What a machine says (after `SAYS`) is code, up to the end.
     """
     line = show_invisible(" ".join(map(str.strip, redact(text, secrets).splitlines())))
     line = line if len(line) <= limit else f"{line[: limit - 1].rstrip()}…"
@@ -519,7 +526,7 @@ def make_plain_line(text: str, secrets: Collection[str], limit: int) -> str:
 
 
 def _spell_out_markup(text: str) -> str:
-    # Within a word an underscore is no emphasis, and names have many.
+    # An underscore inside a word is not emphasis, and names have many.
     text = re.sub(r"[\\*~\[\]]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", lambda found: f"&#{ord(found[0])};", text)
     return re.sub(r"(?i)(?<=:)(?=//)|(?<=www)(?=\.)|(?<=[a-z0-9._+-]@)(?=[a-z0-9])", _GAP, text)
 
@@ -528,7 +535,7 @@ _PLAIN = Rule("emphasis, links and addresses", _spell_out_markup)
 
 
 def make_safe_title(text: str, secrets: Collection[str], limit: int) -> str:
-    """Somebody's words as `one_line`, without secrets, also those that appear when `one_line` removes something."""
+    """`one_line` without secrets. Secrets that appear only when `one_line` removes something are redacted, too."""
     return one_line(redact(one_line(redact(text, secrets), 4 * limit), secrets), limit)
 
 
@@ -544,7 +551,7 @@ COMMIT_RULES: tuple[Rule, ...] = (
     ),
     *_RULES_FOR_CI,
 )
-"""What also makes safe Markdown safe in a commit's message, where code and quotes protect nothing."""
+"""The rules that make safe Markdown safe in a commit's message, too. There, code and quotes protect nothing."""
 
 
 _NO_LINK = _replace("links that words to CI become", rf"(?<=\])(?={_WORDS_TO_CI})", " ", re.IGNORECASE)
@@ -552,14 +559,17 @@ _NO_LINK = _replace("links that words to CI become", rf"(?<=\])(?={_WORDS_TO_CI}
 
 
 def disarm(text: str) -> str:
-    """Change words that would command in a commit's message. The body of a pull request can become one."""
+    """Change words that would act as commands in a commit's message.
+
+    The body of a pull request can become the message of a commit.
+    """
     for rule in (_NO_LINK, *COMMIT_RULES):
         text = rule.apply(text)
     return text
 
 
 def commands_in_commit(script: str) -> bool:
-    """Whether a script holds words that command when they are in a commit's message."""
+    """Whether a script contains words that would act as commands in a commit's message."""
     script = _normalise_newlines(script)
     return any(rule.apply(script) != script for rule in (*COMMIT_RULES, _FIELD_LABELS))
 
@@ -569,7 +579,7 @@ def commands_in_commit(script: str) -> bool:
 _NEVER_IN_CODE = re.compile(r"[`|\t\r\n]|^ | $")
 _TICKS = re.compile(r"`+")
 _MAX_TICKS = 250
-"""GitHub's parser counts no more than 255 backticks of a fence: one more would end a fence that is longer still."""
+"""GitHub's parser counts at most 255 backticks of a fence, so a run of 256 would end even a longer fence."""
 
 
 def show_code(text: str, secrets: Collection[str], limit: int = 300) -> str:
@@ -595,7 +605,7 @@ _LINE_END = re.compile(r"\r\n?|\n")
 
 
 def close_fence(text: str) -> str:
-    """What a person wrote. If it leaves a fence open, this closes it, so that what follows is outside the fence."""
+    """Return a person's text, and close a fence that it leaves open, so that what follows is outside the fence."""
     tokens = parse_blocks(text)
     if not tokens or tokens[-1].type != "fence" or tokens[-1].level:
         return text
@@ -609,7 +619,7 @@ def close_fence(text: str) -> str:
 
 
 def _end_fence(text: str) -> str:
-    """The same for text whose fences are all of our making. No parser is asked, for a parser may be deceived."""
+    """Like `close_fence`, for text whose fences are all ours. It uses no parser, because a parser may be deceived."""
     mark = ""
     for line in text.split("\n"):
         if not mark and line.startswith("```"):
@@ -620,8 +630,8 @@ def _end_fence(text: str) -> str:
 
 
 def collapse(summary: str, markdown: str) -> str:
-    """The Markdown folded away under a one-line summary. Its fences are of our making, as in `cut`."""
-    # No Markdown in there: GitHub reads it as HTML.
+    """Fold Markdown away under a one-line summary. All fences in the Markdown are ours, as in `cut`."""
+    # Not as Markdown, because GitHub reads a summary as HTML.
     title = one_line(summary, 200)
     for rule in RULES:
         title = rule.apply(title)
@@ -629,9 +639,9 @@ def collapse(summary: str, markdown: str) -> str:
 
 
 def cut(text: str, limit: int, notice: str) -> str:
-    """At most `limit` characters: the whole text, or as much as fits and below it the notice, outside any fence.
+    """At most `limit` characters: the whole text, or as much as fits, with the notice below it and outside any fence.
 
-    The text is ours or went through `defuse`: every backtick in it is a mark of code, and every fence is `fence`'s.
+    The text is ours, or went through `defuse`. So every backtick in it is a mark of code, and `fence` made every fence.
     """
     return text if len(text) <= limit else _shorten(text, limit, notice)
 
@@ -648,13 +658,13 @@ def _shorten(text: str, limit: int, notice: str) -> str:
 
 
 def _take(text: str, room: int) -> str:
-    """The first `room` characters or fewer: up to the end of a line if one is near, and never half a code span."""
+    """The first `room` characters or fewer: up to the end of a line if that is near, and never half a code span."""
     if len(text) <= room:
         return text
     line_end = text.rfind("\n", 0, room + 1)
     if line_end > room * 0.8:
         return text[:line_end].rstrip("\n")
     line = text[line_end + 1 : room]
-    # Of `fixes &#126;` there may be `fixes &#1` left.
+    # The cut may be inside an entity: `fixes &#126;` would become `fixes &#1`.
     line = re.sub(r"&#?\w{0,6}\Z", "", line[: find_half_span(line)])
     return f"{text[: line_end + 1]}{line}".rstrip("\n")
