@@ -1,7 +1,7 @@
-"""The gateway as the runner sees it: a job's account with it, and the way there. The gateway itself is in `bot`.
+"""The interface of the gateway for the runner: a job's account, and the connection from its machine.
 
-Each step of a job opens its account again (the steps are level-triggered). After a restart, or on another replica,
-what was counted so far is read again, and the way from the machine is opened again.
+The gateway itself is in `bot.gateway`. Each step of a job opens the job's account again. So after a restart, or on
+another replica, the usage so far is read again, and the connection from the machine is opened again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from runner.transport.jobd_client import JobdClient
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """How an agent asks models."""
+    """How an agent reaches models through the gateway."""
 
     token: str
     url: str
-    """Where the gateway is; empty where a relay on the machine leads there."""
+    """The address of the gateway. Empty if a relay on the machine forwards to the gateway."""
 
     def fill_in(self, launch: Launch) -> Launch:
-        """A launch that says where the gateway is, unless only the machine knows."""
+        """Fill the gateway's address into a launch. If a relay is used, only the machine knows the address."""
         if not self.url:
             return launch
         return replace(
@@ -43,7 +43,7 @@ class ModelAccess:
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Who fetches a repository: a job, or the refresh of a base, which has an id and no row."""
+    """What fetches a repository: a job, or the refresh of a base. A refresh has an id, but no row."""
 
     id: str
     repository: str
@@ -52,57 +52,63 @@ class Fetcher:
 
     @classmethod
     def of(cls, job: Job) -> Fetcher:
-        """The job as one."""
+        """The fetcher for a job."""
         return cls(job.id, job.repository, job.private, job.clone_url)
 
 
 @dataclass(frozen=True, slots=True)
 class GatewayRoute:
-    """How programs on a machine come to what only the service may: git to private repositories, others to hosts."""
+    """How programs on a machine reach private repositories or hosts of packages through the gateway."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """With it they ask the gateway, where the relay's address is to be filled in; empty: they need no gateway."""
+    """The environment variables that point programs to the gateway. Empty if the programs do not need it.
+
+    If a relay is used, the machine fills in the relay's address.
+    """
     by_relay: bool = False
 
 
 class Gateway(Protocol):
-    """What asks models and GitHub for machines. It does nothing where these have means of their own."""
+    """Passes requests of machines on to models, GitHub and package hosts. Does nothing for jobs that do not need it."""
 
     def grant(self, job: Job) -> ModelAccess | None:
-        """How the job's agent asks; None when it has a key of its own."""
+        """How the job's agent reaches models. None if the agent does not use the gateway."""
 
     def list_accounts(self) -> Collection[str]:
-        """The jobs that have an account."""
+        """The ids of the jobs that have an account."""
 
     async def open(
         self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]
     ) -> Account | None:
-        """The job's account, with what may be taken from now on; None when it has none.
+        """Open the job's account, or update it with the current caps. None if the agent does not use the gateway.
 
-        `others` is what is written down of all that belongs together with the job, without the job. `stored` is what
-        is written down of each job that had an account by then, out of the same reading of the database.
+        `others` is the stored usage of all other jobs that share a cap with the job, by scope. `stored` is the stored
+        usage of each job that has an account, by id. Both have to be read in one transaction.
         """
 
     def cut_off(self, job_id: str) -> None:
-        """Refuse the job's requests from now on, and break off what is under way. It waits for nothing. Idempotent.
+        """Refuse the job's requests from now on, and break off those in progress. Does not wait. Idempotent.
 
-        No later `open` undoes it, because its caller may have read the job before it was cancelled.
+        A later `open` does not undo this, because its caller may have read the job before the job was cancelled.
         """
 
     async def connect(self, job: Job, client: JobdClient) -> None:
-        """Have the way from the job's machine be there, unless it is. Raises `HostError` and `JobdError`."""
+        """Open the connection from the job's machine, unless it is open. Raises `HostError` and `JobdError`."""
 
     async def open_git_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
-        """Have the way be there by which a machine fetches a private repository. Raises `HostError` and `JobdError`."""
+        """Open the route by which a machine fetches private repositories, and return it.
+
+        The route is empty if it is not needed. Raises `HostError` and `JobdError`.
+        """
 
     async def open_package_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
-        """Have the way be there by which a sealed agent comes to hosts of packages. Raises as `open_git_route`."""
+        """Open the route by which a sealed agent reaches hosts of packages. Otherwise like `open_git_route`."""
 
     async def close(self, job_id: str) -> None:
-        """Answer the job no more; what was under way is broken off, and counted. Idempotent.
+        """Stop answering the job. Requests in progress are broken off, and counted. Idempotent.
 
-        Its account counts for others until `forget`, because the job's meter is written after this.
+        The account still counts towards the caps of other jobs until `forget`, because the job's meter is stored later.
         """
 
     def forget(self, job_id: str) -> None:
-        """Drop the account of a job that nobody looks after here any more: its meter is written. Idempotent."""
+        """Drop the account of a job that this replica no longer follows. Its meter is stored by now. Idempotent."""
