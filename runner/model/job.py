@@ -16,7 +16,7 @@ from typing import Any
 from runner.model.facts import Facts
 
 OPERATOR = "the operator"
-"""Used instead of a login, because the account name of an operator on the host may be a stranger's login on GitHub."""
+"""Used instead of a login. The name of an operator's account on the host may be a stranger's login on GitHub."""
 
 DIGEST_SHOWN = 12
 """Hex digits of a digest that people see and type."""
@@ -90,7 +90,7 @@ class KindRow:
     may_skip: frozenset[JobState] = frozenset()
     """The steps that a job of this kind may not need."""
     has_thread: bool | None = True
-    """Whether the job belongs to an issue; None if that depends on the job that it follows."""
+    """Whether the job belongs to an issue. None if that depends on the job that it follows."""
     by_hand: bool = False
     """Whether a person works in the environment instead of an agent."""
 
@@ -136,55 +136,56 @@ class JobRequest:
     private: bool
     """Whether the repository is private, or has become private since. Its jobs are then in no public list."""
     thread: int | None
-    """The number of its issue; None for a job without an issue."""
+    """The number of its issue. None for a job without an issue."""
     issue_title: str = ""
-    """The title of its issue at the request; empty for a job without an issue."""
+    """The title of its issue at the time of the request. Empty for a job without an issue."""
     series: int | None = None
     """The number of its worktree or task in the repository. All attempts at it share the number, as attempts at an
     issue share their thread."""
     name: str | None = None
     """The name of the series."""
     task: str = ""
-    """What a person wrote to its agent instead of an issue; empty for a job of an issue, and without an agent."""
+    """What a person wrote to its agent instead of an issue. Empty for a job of an issue, and without an agent."""
     preset: str
     may_change: bool
     """Whether the agent may propose a change. If not, a diff is refused."""
     agent: str
     model: str | None = None
-    """The requested model; None leaves the choice to the agent."""
+    """The requested model. None leaves the choice to the agent."""
     thinking: str | None = None
-    """The requested level of thinking; None leaves the choice to the agent."""
+    """The requested level of thinking. None leaves the choice to the agent."""
     max_turns: int | None = None
     """The most turns of its agent, if the request allows fewer than the caps."""
     max_cost_usd: float | None = None
-    """The most money, likewise."""
+    """The highest cost of its agent, if the request allows less than the caps."""
     requested_by: str
     requested_at: datetime
-    """The time of the request, by GitHub's clock: an earlier cancel does not apply to this job. A replacement of a lost
+    """The time of the request, by GitHub's clock. An earlier cancel does not apply to this job. A replacement of a lost
     job keeps the time of the first request."""
     clone_url: str
     base_branch: str
     base_commit: str | None = None
-    """None until it is known, if the newest commit was requested."""
+    """The commit that the job's change begins from. If the newest commit was requested, None until it is known."""
     prompt: str
     skills: tuple[str, ...] = ()
     """What its agent gets: names of skills, and folders with skills in the repository (`runner.agents.skills`)."""
     requires: tuple[str, ...] = ()
-    """Machine labels that it needs besides those of its repository, because of the issue's labels."""
+    """Labels that its machine needs besides those for its repository, because of the issue's labels."""
     pinned_to: str | None = None
-    """The only machine that it may run on; None allows any."""
+    """The only machine that it may run on. None allows any machine."""
     posts: Posts = Posts.ALL
     confidential: bool = False
-    """Whether only operators may see it, whatever its report says: an earlier report on its issue was confidential."""
+    """Whether only operators may see the job, whatever its report says. True if an earlier report on its issue was
+    confidential."""
     follows: str | None = None
     """The earlier attempt that this one continues, with its edits and texts."""
     replaces: str | None = None
-    """The job that this one automatically replaces, because it was lost or left conflicts. Its machine is the last
-    choice."""
+    """The job that this one automatically replaces, because that job was lost or left conflicts. The machine of
+    that job is the last choice."""
     adopts: str | None = None
     """The job whose environment this one takes over, as a person left it."""
     conflicts: tuple[str, ...] | None = None
-    """The paths with conflicts in a rebase, as reported by its machine; None until they are known."""
+    """The paths with conflicts in a rebase, as its machine reports them. None until they are known."""
 
     def __post_init__(self) -> None:
         """Refuse a job with both a thread and a series, with neither, or with the wrong one for its kind."""
@@ -211,7 +212,7 @@ class JobRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job(JobRequest):
-    """One attempt at a request, on one machine. Times are aware and in UTC."""
+    """One attempt at a request, on one machine. All times have the time zone UTC."""
 
     attempt: int
     state: JobState
@@ -219,7 +220,7 @@ class Job(JobRequest):
     changed_at: datetime
     """When it reached its state, or when the newest stage of that state was begun for the first time."""
     stages_begun: int = 0
-    """How many stages of its state have been begun on its machine, which may forget them."""
+    """How many stages of its state the service has begun. Its machine may forget them."""
     machine: str | None = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
@@ -229,14 +230,14 @@ class Job(JobRequest):
     """How the run will end, if the service has told the agent to stop (`runner.model.ending.Ending`)."""
     stopped_at: datetime | None = None
     stop_reason: str | None = None
-    """Why the service has told the agent to stop, as a clause for the report; None while it may continue."""
+    """Why the service has told the agent to stop, as a clause for the report. None while the agent may continue."""
     exit_status: int | None = None
     trouble: str | None = None
-    """What the job is waiting for, as a sentence; None if it is not blocked."""
+    """What the job is waiting for, as a sentence. None if nothing blocks the job."""
     failure: str | None = None
     """Why the job did not succeed, as a sentence for the report."""
     facts: Facts = ()
-    """What its environment consists of. Read before its agent begins."""
+    """What the job runs on, such as GPUs and versions. The service reads this before the agent begins."""
 
     @property
     def active(self) -> bool:
@@ -250,8 +251,11 @@ class Job(JobRequest):
 
     @property
     def requester(self) -> str:
-        """What people read of the person. Work by hand, tasks, and jobs that post less mention nobody: they may be of
-        an account on the host, whose name may be a stranger's login on GitHub."""
+        """The person who asked for the job, as people read it: with an `@` if GitHub may notify them.
+
+        Work by hand, tasks, and jobs that do not post everything notify nobody. An account on the host may have asked
+        for them, and its name may be a stranger's login on GitHub.
+        """
         is_named = self.by_hand or self.thread is None or self.posts is not Posts.ALL or self.requested_by == OPERATOR
         return self.requested_by if is_named else f"@{self.requested_by}"
 
@@ -294,7 +298,7 @@ class Job(JobRequest):
 
     @property
     def logged_issue(self) -> int:
-        """Its number in logs and notifications: negative for a series."""
+        """The number of its issue, for logs and notifications. A series is shown as a negative number."""
         return -(self.series or 0) if self.thread is None else self.thread
 
     def log_context(self) -> dict[str, object]:
@@ -318,7 +322,7 @@ def _list_asked(request: JobRequest) -> dict[str, Any]:
 
 
 class IllegalMove(Exception):  # noqa: N818 - a fact about a job, not a fault of the program
-    """A job cannot move from its state to that one. Nothing was changed."""
+    """A job cannot move from its state to the wanted one. Nothing was changed."""
 
     def __init__(self, job_id: str, state: JobState, to: JobState) -> None:
         super().__init__(f"job {job_id} cannot move from {state} to {to}")
@@ -349,7 +353,7 @@ class FileChange:
     mode: str | None
     """Git's mode (`100644`, `100755`, `120000`, `160000`), or None if the path is deleted."""
     content: bytes | None
-    """The new content, or the target of a link; None if the path is deleted."""
+    """The new content, or the target of a link. None if the path is deleted."""
     old_mode: str | None = None
     """Git's mode before the change, or None if the path is new."""
 
@@ -383,7 +387,7 @@ class Report:
     patch: str
     changes: tuple[FileChange, ...]
     digest: str | None
-    """Identifies this change on this base commit; None if there is nothing to approve."""
+    """Identifies this change on this base commit. None if there is nothing to approve."""
     refusals: tuple[str, ...] = ()
     """The reasons why the diff cannot become a pull request, as sentences."""
     warnings: tuple[str, ...] = ()
@@ -412,8 +416,8 @@ class ReportHead:
 def split_failure(failure: str) -> tuple[str, str]:
     """Split a failure into its first line and the log lines that follow.
 
-    After an agent has run, only people who may read the log see those lines. Those of a preparation are for everybody,
-    because they say what to fix.
+    After an agent has run, only people who may read the log see the log lines. Everybody sees the log lines of a
+    preparation, because they say what to fix.
     """
     sentence, _, quoted = failure.partition("\n")
     return (sentence.rstrip().removesuffix(":"), quoted.strip("\n")) if quoted.strip() else (sentence, "")

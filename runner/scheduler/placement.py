@@ -1,7 +1,7 @@
 """Gives queued jobs their slots on machines that answer, and checks whether unreachable machines are back.
 
-One replica at a time does this (`supervisor`). What it learns about machines is in the database for all replicas. It
-does not know what a job does on its machine.
+One replica at a time does this (`supervisor`). It stores what it learns about machines in the database, for all
+replicas. This module does not know what a job does on its machine.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Pool:
         return self.states.get(machine.name, USABLE)
 
     def describe(self) -> str | None:
-        """Why none of them can be used, as a sentence; None if one can."""
+        """Why none of the machines can be used, as a sentence. None if one can be used."""
         if any(self.state_of(machine).takes_jobs for machine in self.fitting):
             return None
         named = "; ".join(f"{machine.name}: {self.state_of(machine).trouble}" for machine in self.fitting)
@@ -98,7 +98,7 @@ class _Chooser:
         return choose_machine(machines, leases, avoid, self.lost.get(job.id), warm)
 
     def alike(self, job: Job) -> tuple[object, ...]:
-        """If there is no slot for a job, there is none for other jobs with the same key."""
+        """The key of a job. If there is no slot for a job, there is none for other jobs with the same key."""
         profile = self.runtime.profiles.get(job.repository)
         return (profile and profile.requires, job.requires, job.private, job.pinned_to, self.lost.get(job.id))
 
@@ -189,7 +189,7 @@ class Placement:
         return _Pool(_list_fitting(job, profile, self._machines) if profile else (), states)
 
     def _find_failure(self, job: Job, pool: _Pool) -> str | None:
-        """Why waiting cannot help this job, as a sentence; None if it may still run."""
+        """Why waiting cannot help this job, as a sentence. None if the job may still run."""
         profile = self._runtime.profiles.get(job.repository)
         if profile is None or job.agent not in self._runtime.agents:
             return UNCONFIGURED
@@ -253,7 +253,8 @@ class Placement:
     async def _lease(self, job: Job, lease: Lease) -> bool:
         """Take the slot and move the job in one transaction.
 
-        False if another job, a drain or a pause came first, or if a running job has GPUs that are the slot's now.
+        Returns False if another job, a drain or a pause came first, or if a running job has GPUs that now belong to the
+        slot.
         """
         now = self._runtime.now()
         async with self._runtime.db.write() as connection:
@@ -276,7 +277,7 @@ class Placement:
         return True
 
     def _share(self, sighting: Sighting | None, lease: Lease, others: Sequence[Lease]) -> tuple[Gpu, ...] | None:
-        """The GPUs of a slot; None while a running job has some of them."""
+        """The GPUs of a slot. None while a running job has some of them."""
         machine = self._machines.get(lease.machine)
         if machine is None or sighting is None:
             return ()

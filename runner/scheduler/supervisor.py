@@ -1,7 +1,7 @@
 """Moves every job to its end: gives it a slot, runs its steps, and frees the slot when its processes are gone.
 
-Level-triggered: each pass looks at the current rows and machines, so that a restart just continues. Agents outlive the
-service. The supervisor does not know who requested a job or who reads its report.
+Each pass looks at the current rows and machines, not at events (level-triggered), so that a restart just continues.
+Agents outlive the service. The supervisor does not know who requested a job or who reads its report.
 """
 
 from __future__ import annotations
@@ -92,10 +92,13 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _place(self, queued: Sequence[Job], out: Sequence[str]) -> None:
-        """Place queued jobs, probe machines, and sweep leftovers. One replica at a time does this."""
+    async def _place(self, queued: Sequence[Job], to_probe: Sequence[str]) -> None:
+        """Place queued jobs, probe machines that are out of service, and sweep leftovers.
+
+        One replica at a time does this.
+        """
         sweeps = self._sweep.take_turn()
-        if not queued and not out and not sweeps:
+        if not queued and not to_probe and not sweeps:
             return
         async with self._claims.keep("queue") as mine:
             if not mine:
@@ -103,7 +106,7 @@ class Supervisor:
             allotted = await self.placement.allot(queued)
             for job in queued:
                 self._begin(job.id, self._place_one(job.id, allotted.get(job.id)))
-            for machine in out:
+            for machine in to_probe:
                 self._begin(f"machine:{machine}", self.placement.probe(machine))
             if sweeps:
                 self._begin("sweep", self._sweep.run())
@@ -116,7 +119,7 @@ class Supervisor:
             self.placement.release(job_id)
 
     def _begin(self, subject: str, work: Coroutine[None, None, bool]) -> None:
-        """Start work on a job or a machine, unless it is already running."""
+        """Start work on a job or a machine, unless work on it is already running."""
         if subject in self._working:
             work.close()
             return
@@ -181,7 +184,7 @@ class Supervisor:
                     log.exception("job.step_failed", faults=exceptions)
                     if exceptions >= MAX_EXCEPTIONS:
                         job = await give_up(self._runtime, job, JobState.FAILED, INTERNAL)
-                job = await self._pause(before, job, listener)
+                job = await self._wait_for_change(before, job, listener)
 
     async def _advance(self, job: Job) -> Job:
         runtime = self._runtime
@@ -193,8 +196,8 @@ class Supervisor:
             return await give_up(runtime, job, JobState.FAILED, UNCONFIGURED)
         return await take_step(runtime, job)
 
-    async def _pause(self, before: Job, after: Job, listener: Listener) -> Job:
-        """Wait until there may be something to do, and read the job again: somebody may have cancelled it."""
+    async def _wait_for_change(self, before: Job, after: Job, listener: Listener) -> Job:
+        """Wait until there may be something to do. Then read the job again, because somebody may have cancelled it."""
         if (before.state, before.trouble) != (after.state, after.trouble):
             self._wakeup.notify()
         if before.state == after.state:
@@ -217,8 +220,8 @@ class Supervisor:
     async def _free(self, lease: Lease, adopted: Sequence[str]) -> bool:
         """Free the slot once the machine confirms that the job has no processes and its folder is gone.
 
-        Also clean the environment that the job took over (`adopted`): the job may have ended before the machine passed
-        it on. Clean the environment of its checks, too.
+        Also clean the environment that the job took over (`adopted`), because the job may have ended before the machine
+        passed that environment on. The environments of checks are cleaned, too.
         """
         async with self._runtime.db.read() as connection:
             checked = [job_id for job_id in (*adopted, lease.job_id) if await fetch_checks(connection, job_id)]

@@ -58,9 +58,10 @@ SESSIONS = uuid.UUID("6c1f3c2e-6f0d-4b8e-9f0e-5d2f6a1b7c3d")
 """The namespace of session ids, which are derived from job ids."""
 
 SESSION_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,99}")
-"""The form of a session's id. An agent reports it, and it becomes a word of a command line."""
+"""The allowed form of a session's id. An agent reports the id, and the id becomes a word of a command line."""
 
 NEW = Tally()
+"""The tally of an agent that has printed nothing yet."""
 
 MAX_EXIT_STATUS = 255
 
@@ -80,9 +81,9 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     if access:
         await _open_account(runtime, job, await _fetch_taken(runtime, job))
         await runtime.gateway.connect(job, client)
-    ways = [
-        await lead(Fetcher.of(job), client)
-        for lead in (runtime.gateway.open_git_route, runtime.gateway.open_package_route)
+    routes = [
+        await open_route(Fetcher.of(job), client)
+        for open_route in (runtime.gateway.open_git_route, runtime.gateway.open_package_route)
     ]
     async with runtime.db.read() as connection:
         told = await fetch_tellings(connection, job.id)
@@ -90,13 +91,13 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         job.id,
         replace(
             launch,
-            env={"PTQ_PRESET": job.preset, **launch.env, **ways[0].env, **ways[1].env},
+            env={"PTQ_PRESET": job.preset, **launch.env, **routes[0].env, **routes[1].env},
             files={**launch.files, **skills.files},
         ),
         runtime.profiles[job.repository].limits,
         prompt=add_messages(tell_facts(job.prompt, job.facts, job.base_commit or ""), told),
         told=told[-1].number if told else 0,
-        relay=any(way.by_relay for way in ways) or (access is not None and not access.url),
+        relay=any(route.by_relay for route in routes) or (access is not None and not access.url),
         base_skills=skills.base_skills,
         skill_folders=skills.skill_folders,
         base_commit=job.base_commit or "",
@@ -117,7 +118,7 @@ class _Taken:
 
 
 async def _open_account(runtime: Runtime, job: Job, taken: _Taken) -> Account | None:
-    """Open the job's account with the gateway, with the current caps; None if the agent does not use the gateway."""
+    """Open the job's account with the gateway, with the current caps. None if the agent does not use the gateway."""
     profile = runtime.profiles[job.repository]
     return await runtime.gateway.open(job, bound(profile.caps, profile.limits, job), taken.others, taken.stored)
 
@@ -169,8 +170,8 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         exit_status = _read_exit_status(poll.result)
         profile = runtime.profiles[job.repository]
         raising = explain_own_cap(job, meter.usage, bound(profile.caps, profile.limits, job))
-        told = _find_why_stopped(runtime, job, poll.result, account)
-        verdict = judge(tally, exit_status, speaks=agent.speaks, told=told, raising=raising)
+        stopped = _find_why_stopped(runtime, job, poll.result, account)
+        verdict = judge(tally, exit_status, speaks=agent.speaks, told=stopped, raising=raising)
     else:
         # Its results so far may still be useful.
         exit_status = None
@@ -191,7 +192,7 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
 
 
 async def _follow_with_worklog(runtime: Runtime, client: JobdClient, job: Job) -> Poll:
-    """Follow the agent, and store its worklog if that has changed. So nobody who reads it has to ask the machine."""
+    """Follow the agent, and store its worklog if the worklog has changed. Readers then need not ask the machine."""
     async with runtime.db.read() as connection:
         known = await fetch_worklog_mark(connection, job.id)
     poll = await follow(runtime, client, job, "agent", worklog_mark=known)
@@ -203,13 +204,13 @@ async def _follow_with_worklog(runtime: Runtime, client: JobdClient, job: Job) -
 
 
 def _read_run_s(result: Mapping[str, Any], otherwise: float) -> float:
-    """The running time that the machine reports, because the service may have been away when the agent ended."""
+    """The running time from the machine, or `otherwise`. The service may have been away when the agent ended."""
     run_s = result.get("run_s")
     return float(run_s) if isinstance(run_s, int | float) and 0 <= run_s <= MAX_NUMBER else otherwise
 
 
 def _read_exit_status(result: Mapping[str, Any]) -> int | None:
-    """The agent's exit status, negative for a signal; None if the machine does not report it."""
+    """The agent's exit status, negative for a signal. None if the machine does not report a valid one."""
     status = result.get("exit_status")
     return status if type(status) is int and -MAX_EXIT_STATUS <= status <= MAX_EXIT_STATUS else None
 
@@ -217,7 +218,7 @@ def _read_exit_status(result: Mapping[str, Any]) -> int | None:
 def _find_why_stopped(
     runtime: Runtime, job: Job, result: Mapping[str, Any], account: Account | None
 ) -> RunVerdict | None:
-    """Why the agent was stopped, by a person, the service or its machine; None if it ended by itself."""
+    """Why a person, the service or the machine stopped the agent. None if the agent ended by itself."""
     if job.cancel_requested_at:
         return RunVerdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
     if job.stopped_as:
@@ -234,13 +235,13 @@ def _find_why_stopped(
 
 
 def _find_refusal(account: Account | None) -> RunVerdict | None:
-    """The verdict on a run whose model calls were refused."""
+    """The verdict on a run whose model calls were refused. None if none was refused."""
     refusal = account and account.refusal
     return RunVerdict(Ending.CAPPED, f"the agent was stopped at {refusal}") if refusal else None
 
 
 async def _note_told(runtime: Runtime, job: Job, poll: Poll) -> list[Telling]:
-    """Record which messages the agent has got, and return those that it has not."""
+    """Record which messages the agent has got, and return those that it has not got."""
     async with runtime.db.read() as connection:
         told = await fetch_tellings(connection, job.id)
     given = find_last_given(told, poll)
@@ -259,7 +260,7 @@ async def _note_told(runtime: Runtime, job: Job, poll: Poll) -> list[Telling]:
 async def _watch(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequence[Telling]) -> Job:
     """Count the usage of a running agent. Warn it before a cap, and stop it at a cap or after a cancel.
 
-    Otherwise, tell it what is `waiting`.
+    If it may continue, tell it the messages that are `waiting`.
     """
     profile = runtime.profiles[job.repository]
     await keep_routes(runtime, client, job)
@@ -275,13 +276,13 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequen
         # If this write is lost in a power failure, the log and the model calls are counted again.
         async with runtime.db.relaxed_commit.write() as connection:
             await job_rows.save_meter(connection, meter)
-    # The usage that the agent itself reports counts in full here, because it can stop only this run.
+    # The usage that the agent itself reports counts in full here, because that can stop only this run.
     spent = {scope: usage + meter.usage for scope, usage in taken.others.items()}
     caps, watched = bound(profile.caps, profile.limits, job), Watched(job, meter, idle_s, spent)
-    told = find_end(watched, caps, profile.limits) or _find_refusal(account)
-    if told and not job.stopped_as:
-        log.info("job.stopping", **job.log_context(), reason=told.reason)
-        stop = {"stopped_as": str(told.ending), "stop_reason": told.reason, "stopped_at": runtime.now()}
+    verdict = find_end(watched, caps, profile.limits) or _find_refusal(account)
+    if verdict and not job.stopped_as:
+        log.info("job.stopping", **job.log_context(), reason=verdict.reason)
+        stop = {"stopped_as": str(verdict.ending), "stop_reason": verdict.reason, "stopped_at": runtime.now()}
         job = await update_job(runtime, job, **stop)
     if job.stopped_at:
         return await _stop(runtime, client, job)
@@ -295,9 +296,10 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequen
 
 
 async def _tell(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequence[Telling], tally: Tally) -> None:
-    """Tell a running agent what it has not got yet, if this is a safe point.
+    """Tell a running agent the messages that are `waiting`, if its session can be interrupted now.
 
-    If it has just ended, nothing happens. If its session has gone on since its log was read, a later step tells it.
+    If the agent has just ended, nothing happens. If its session has gone on since its log was read, a later step tells
+    it the messages.
     """
     argv: Sequence[str] = ()
     if runtime.agents[job.agent].resumes:
@@ -316,7 +318,7 @@ async def _tell(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequenc
         for telling in waiting:
             if not await client.tell(job.id, telling.number, telling.message, argv, tally.processes):
                 return
-    except JobdError as error:  # It is told in the next step.
+    except JobdError as error:  # The next step tries again.
         log.warning("job.not_told", **job.log_context(), error=error.code, reason=error.message)
 
 
@@ -332,8 +334,8 @@ async def _stop(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         log.warning("job.killed", **job.log_context())
         is_alive = await client.kill(job.id) > 0
         if not is_alive and runtime.now() - kill_from > KILL_PATIENCE:
-            # Nothing is left to kill, but the machine may still report the agent as running; or it was away, and the
-            # agent has ended meanwhile.
+            # Nothing is left to kill. Either the machine still reports the agent as running, or the machine was away
+            # and the agent has ended meanwhile.
             is_alive = (await follow(runtime, client, job, "agent")).state is StageState.RUNNING
         return bear_survivors(runtime, job, kill_from) if is_alive else job
     try:

@@ -62,13 +62,13 @@ log = structlog.get_logger()
 PHASES: Mapping[str, str] = {
     "base": "machine {machine} is building this repository's base environment. This takes a while, but only once"
 }
-"""Name in the protocol -> why a preparation takes long, for people."""
+"""Why a preparation takes long, for people, by the name of the phase in the protocol."""
 
 
 async def take_step(runtime: Runtime, job: Job) -> Job:
     """Take the next step of a leased job. Raises `HostError` if its machine cannot be reached.
 
-    The job's `trouble` is then what it waits for, or None.
+    The `trouble` of the returned job is what the job waits for, or None.
     """
     moved = await _take_step(runtime, replace(job, trouble=None))
     if moved.state is job.state:
@@ -106,9 +106,10 @@ async def give_up(runtime: Runtime, job: Job, to: JobState, reason: str) -> Job:
 
 
 def _is_to_be_killed(job: Job) -> bool:
-    """Whether a cancelled job is killed at once.
+    """Whether the job was cancelled, and is killed at once.
 
-    A running agent may first report its cost, and its result is collected, unless the collection has already begun.
+    A running agent may first report its cost, and its result is then collected. If the collection had begun before the
+    cancel, the job is killed.
     """
     if job.cancel_requested_at is None or job.state is JobState.RUNNING:
         return False
@@ -129,18 +130,19 @@ async def _prepare(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         earlier, changes = await _fetch_earlier(runtime, job)
         async with runtime.db.read() as connection:
             lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
-        # Worktrees and jobs after a rebase may begin at any commit, and no other job must begin from there.
+        # A missing base is built from `trunk`, and other jobs use the base, too. Worktrees and jobs after a rebase may
+        # begin at any commit, and no other job must begin from there.
         trunk = profile.trunk
         if job.thread is not None and not job.follows and not profile.environment_branch:
             trunk = job.base_branch
         begun_at = (earlier and earlier.base_commit) or ""
         job = await choose_base_commit(runtime, job, "" if job.kind is JobKind.REBASE else begun_at)
-        way = await runtime.gateway.open_git_route(Fetcher.of(job), client)
+        route = await runtime.gateway.open_git_route(Fetcher.of(job), client)
         branch = job.base_branch if job.base_commit else find_branch(profile, job)
         recipe = profile.recipe(job.clone_url, branch, job.base_commit or "", lease.slot, trunk)
         await client.prepare(
             job.id,
-            replace(recipe, git=way.env, relay=way.by_relay),
+            replace(recipe, git=route.env, relay=route.by_relay),
             gpus=lease.gpus,
             changes=[change for change in changes if not configures_agents(change.path)],
             changes_from=begun_at if job.kind is JobKind.REBASE else "",
@@ -154,7 +156,7 @@ async def _prepare(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         await keep_routes(runtime, client, job)
         return replace(job, trouble=PHASES.get(poll.phase, "").format(machine=job.machine) or None)
     if poll.state is StageState.DONE:
-        # Stored before the agent starts, because after that the machine's answer may come from the agent.
+        # Stored before the agent starts. After that, the machine's answer may come from the agent.
         job = await _record_prepared(runtime, job, poll.result)
         await note_prepared(runtime, job, poll.result)
         return await _leave_preparing(runtime, client, job)
@@ -202,7 +204,7 @@ async def _read_facts(runtime: Runtime, job: Job, result: Mapping[str, Any]) -> 
     async with runtime.db.read() as connection:
         lease = await job_rows.fetch_leased(connection, job.id)
         sighting = (await fetch_sightings(connection)).get(job.machine or "")
-    # Without GPUs of its own, it sees all of the machine's.
+    # A job without GPUs of its own sees all GPUs of the machine.
     own = lease.gpus if lease else ()
     companions = [companion.name for companion in runtime.profiles[job.repository].companions]
     facts = read_facts(result.get("facts"), own or (sighting.inventory.gpus if sighting else None))
@@ -219,7 +221,7 @@ async def _collect(runtime: Runtime, client: JobdClient, job: Job) -> Job:
             base_commit=job.base_commit or "",
             # No linting after a cancel: somebody waits, and the diff will not be proposed.
             lint=() if job.cancel_requested_at else profile.lint,
-            # Files that are the same for every run of the job's agent.
+            # These files are the same for every run of the job's agent.
             hidden=runtime.agents[job.agent].launch(Run(session_id="")).hidden,
             limits=profile.limits,
         )
