@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runner.db.postgresql import PgNotifier
 
 BEFORE_WRITE: ContextVar[Callable[[AsyncConnection], Awaitable[None]] | None] = ContextVar("before_write", default=None)
-"""A check that each write transaction of this task makes first; it raises to stop the write.
+"""A check that each write transaction of this task makes first. The check raises to stop the write.
 
 Set by `runner.rows.claims`.
 """
@@ -103,7 +103,7 @@ class Database:
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Be the service on this database inside the block. PostgreSQL allows several services.
+        """Act as the service of this database inside the block. PostgreSQL allows several services.
 
         Raises `DatabaseError` if SQLite's file already has one.
         """
@@ -114,7 +114,7 @@ class Database:
             yield
 
     async def back_up(self, target: Path) -> None:
-        """Copy the database into a new file; a service may be running. Raises `DatabaseError`."""
+        """Copy the database into a new file. A service may be running. Raises `DatabaseError`."""
         with self.explaining():
             if not self.is_embedded:
                 raise DatabaseError("use PostgreSQL's pg_dump for backups: see docs/reliability.md")
@@ -141,7 +141,7 @@ class Database:
             raise kind(f"the database {self.name}: {_describe(error)}{advice}") from None
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether this error says that the database is unreachable or busy, which may be over soon."""
+        """Whether this error says that the database is unreachable or busy. That may be over soon."""
         is_its_own = isinstance(error, (SQLAlchemyError, OSError, *self._kind.FAILURES))
         return is_its_own and self._kind.is_transient(_find_cause(error))
 
@@ -175,7 +175,7 @@ class Database:
             yield connection
 
     async def checkpoint(self) -> None:
-        """Copy SQLite's log into its file, so that commits need not do it. An optimisation only."""
+        """Copy SQLite's log into its file, so that commits need not do that. This is only an optimisation."""
         if self.is_embedded:
             with self.explaining():
                 await asyncio.to_thread(sqlite.checkpoint, self.file)
@@ -212,14 +212,17 @@ async def open_existing_database(url: str) -> AsyncIterator[Database]:
 
 
 def _postgresql() -> ModuleType:
-    """Imported only if needed, because the driver takes memory. `sqlite` shows the functions that both modules have."""
+    """The module for PostgreSQL. It is imported only if needed, because the driver takes memory.
+
+    `sqlite` shows the functions that both modules have.
+    """
     from runner.db import postgresql  # noqa: PLC0415
 
     return postgresql
 
 
 def _upgrades() -> ModuleType:
-    """Imported only if needed, because Alembic takes memory and time."""
+    """The module for upgrades. It is imported only if needed, because Alembic takes memory and time."""
     from runner.db import upgrades  # noqa: PLC0415
 
     return upgrades
@@ -233,6 +236,6 @@ def _find_cause(error: Exception) -> BaseException:
 
 
 def _describe(error: Exception) -> str:
-    """The driver's message without the statement and its values; or the exception's name if there is no message."""
+    """The driver's message without the statement and its values. The exception's name if there is no message."""
     cause = _find_cause(error)
     return " ".join(str(cause).split()) or type(cause).__name__

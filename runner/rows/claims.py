@@ -29,7 +29,7 @@ from runner.db.sql import db_clock, upsert
 log = structlog.get_logger()
 
 LASTS_S = 60.0
-"""How long a claim lasts without a renewal, in seconds. Between two renewals enough time is left for any request."""
+"""How long a claim lasts without a renewal, in seconds. Between two renewals, enough of it is left for any request."""
 
 RENEWALS = 4
 """How often a claim is renewed within `LASTS_S`."""
@@ -52,7 +52,7 @@ class Held:
     name: str
     fence: str
     until: float
-    """When it may expire, on this process's monotonic clock: counted from before the request."""
+    """When it may expire, on this process's monotonic clock. Counted from before the request to take or renew it."""
 
     def require(self, for_s: float) -> None:
         """Raise `ClaimLost` unless the claim lasts for at least that many seconds."""
@@ -98,7 +98,7 @@ class Claims:
 
     @asynccontextmanager
     async def hold(self, name: str) -> AsyncIterator[bool]:
-        """Take a claim for the context, and release it. False if another replica, or another task here, has it."""
+        """Take a claim for the context, and release it. Yields False if another replica or another task here has it."""
         held = await self._take(name)
         if held is None:
             yield False
@@ -111,7 +111,7 @@ class Claims:
 
     @asynccontextmanager
     async def keep(self, name: str) -> AsyncIterator[bool]:
-        """Take a claim, and keep it after the context for the next time. False if another replica has it."""
+        """Take a claim, and keep it after the context for the next time. Yields False if another replica has it."""
         held = self._held.get(name)
         if held is None or time.monotonic() > held.until:
             held = await self._take(name)
@@ -122,7 +122,7 @@ class Claims:
             yield True
 
     def keeping(self, name: str, step: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Wrap a step so that only one replica does it."""
+        """Wrap a step so that only one replica at a time does it."""
 
         async def step_or_not() -> None:
             async with self.keep(name) as mine:
@@ -162,7 +162,7 @@ class Claims:
         return held
 
     async def _renew(self) -> None:
-        """Renew the claims, also expired ones: if no other replica has taken one, none has acted."""
+        """Renew the claims, also expired ones: if no other replica has taken a claim, none has acted under it."""
         asked_at = time.monotonic()
         fences = {held.fence: held for held in self._held.values()}
         async with self._db.write(checks_claim=False) as connection:

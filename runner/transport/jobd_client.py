@@ -52,12 +52,13 @@ delete."""
 MAX_RESULT_BYTES = 130_000_000
 """The size limit of a result: a little more than the program's own limit, `MAX_JSON`."""
 MAX_FOLDERS = 1_000
+"""The most jobs that a machine lists."""
 MAX_VERSION = 200
-"""Characters of a program's version."""
+"""The most characters of a program's version."""
 MAX_CLAUSES = 20
-"""How many exposures are shown."""
+"""The most clauses that `Capabilities.open` has."""
 MAX_SOCKET_PATH = 107
-"""Bytes of a Unix socket's path (unix(7))."""
+"""The most bytes of a Unix socket's path (unix(7))."""
 
 WAYS: Mapping[str, Sequence[str]] = {
     "auto": ("overlay", "copy", "slot"),
@@ -94,7 +95,7 @@ class Programs:
     now: float
     """The machine's clock, in seconds since 1970."""
     versions: Mapping[str, str | None]
-    """What each program prints as its version, untrusted; empty if it prints none, None if the program is missing."""
+    """What each program prints as its version, untrusted. Empty if it prints none, None if the program is missing."""
 
 
 class JobdClient:
@@ -332,7 +333,7 @@ class JobdClient:
         """The state of a stage, with at most `log_limit` bytes of its log from `log_offset` on.
 
         While the stage runs and there is nothing new, the machine waits up to `wait_s` seconds. With `worklog_mark`,
-        the answer also has the agent's worklog, unless that is the version that has this mark.
+        the answer also has the agent's worklog, unless the worklog still has this mark.
         """
         piece = {"log_offset": log_offset, "log_limit": log_limit, "wait_ms": int(wait_s * 1000)}
         limit = 0 if worklog_mark is None else MAX_WORKLOG
@@ -366,11 +367,11 @@ class JobdClient:
         await self.call("notify", job_id=job_id, text=text)
 
     async def tell(self, job_id: str, number: int, text: str, argv: Sequence[str], process: int) -> bool:
-        """Leave a message for the running agent, which gets it once, however often it is left.
+        """Leave a message for the running agent. The agent gets it once, even if it is left again under its `number`.
 
-        Its session is resumed with this command line. Without one, the message is added to the file that it reads.
-        `process` says how many processes of the session have ended. Returns False if the agent has not begun or has
-        ended, or if its session has another process.
+        The agent's session is resumed with the command line `argv`. If `argv` is empty, the message is added to the
+        file that the agent reads. `process` says how many processes of the session have ended. Returns False if the
+        agent has not begun or has ended, or if its session has another process.
         """
         words = {"number": number, "process": process, "text": text, "argv": list(argv)}
         return (await self.call("tell", job_id=job_id, **words)).get("taken") is True
@@ -384,7 +385,7 @@ class JobdClient:
             raise JobdError("internal", "the machine did not say what is still alive") from None
 
     async def admit(self, job_id: str, public_key: str, lasts_s: int, context: str) -> None:
-        """Give only this key access to the job, for so many seconds. `context` is a text for the key's owner."""
+        """Give only this key access to the job, for `lasts_s` seconds. `context` is a text for the key's owner."""
         await self.call("admit", job_id=job_id, public_key=public_key, lasts_s=lasts_s, context=context)
 
     async def dismiss(self, job_id: str) -> None:
@@ -410,7 +411,7 @@ class JobdClient:
         }
 
     async def _ask(self, question: Mapping[str, Any], wait_s: float) -> dict[str, Any]:
-        """Send a `poll`. It is sent so often that it uses the conversation, and starts a program only if that fails."""
+        """Send a `poll` through the conversation, because polls are frequent. Start a program only if that fails."""
         require_claim(0)
         body = json.dumps({"workspace": self._machine.workspace, **question}).encode()
         try:
