@@ -39,7 +39,7 @@ class StopConditions(NamedTuple):
     watcher_stop: Path | None = None
     """A watcher creates this file to end the command."""
     is_told: Callable[[], bool] = lambda: False
-    """Whether the command has to end because there is a message, with which its session then continues."""
+    """Whether the command has to end because there is a message. Its session then continues with the message."""
 
     def find_reason(self) -> str | None:
         """Why the command has to end: its time is over (`timed_out`), a watcher ended it (`ended_by_watcher`), it was
@@ -59,9 +59,9 @@ class CommandResult(NamedTuple):
     status: int
     """As a shell reports it: 128 plus the signal's number if a signal killed it."""
     reason: str | None
-    """Why it was told to end, in the words of `StopConditions`; None if it ended by itself."""
+    """Why it was told to end, as `StopConditions.find_reason` says it. None if it ended by itself."""
     objection: str | None = None
-    """Why a watcher ended it, as a clause for people; None if none did."""
+    """Why a watcher ended it, as a clause for people. None if no watcher ended it."""
 
     @property
     def timed_out(self) -> bool:
@@ -94,7 +94,7 @@ def start(
             raise
 
     try:
-        # Of a job's own file: another job may have put a link in its place.
+        # Opened without following links, because another job may have put one in place of this job's file.
         with open(stdin, "rb", opener=open_plain) as file:
             return subprocess.Popen(
                 argv,

@@ -24,7 +24,7 @@ MARK = b"\x1e"
 """
 
 DRAIN_S = 20.0
-"""How long to read what an ended command left in its pipe; a process that cannot be killed may still write to it."""
+"""How long to read what an ended command left in its pipe. A process that cannot be killed may still write to it."""
 
 
 class Log:
@@ -68,7 +68,7 @@ class PipeOutput:
     """Copies the output of one command from a pipe to the log."""
 
     def __init__(self, pipe: int, log: Log, drop_lines: Iterable[str], tail: TailReader | None) -> None:
-        """Drops lines that begin with one of `drop_lines`; inserts the lines of `tail` between the command's lines."""
+        """Drops lines that begin with one of `drop_lines`. Inserts the lines of `tail` between the command's lines."""
         os.set_blocking(pipe, False)
         self._pipe = pipe
         self._log = log
@@ -113,10 +113,10 @@ class LineFilter:
         self._longest = max(map(len, self._beginnings), default=0)
         self._head = b""
         self._drops: bool | None = None
-        """Whether the current line is dropped; None while its beginning is still in `_head`."""
+        """Whether the current line is dropped. None while its beginning is still in `_head`."""
 
     def feed(self, data: bytes) -> bytes:
-        """The bytes to keep; the beginning of a line may be held back."""
+        """The bytes to keep. The beginning of a line may be held back until the next call."""
         if not self._beginnings:
             return data
         kept = []

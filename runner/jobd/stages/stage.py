@@ -1,6 +1,6 @@
 """A stage: a process that outlives the connection, for work that takes long. It is started only once (`starting`).
 
-It holds a lock all its life: if the lock is free and there is no final state, the stage was killed.
+The process holds a lock all its life. If the lock is free and there is no final state, the stage was killed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Stage:
         self.deadline: float = time.monotonic() + self.limit_s
         self.log = Log(request["max_log_bytes"])
         self.watchers: list[Callable[[], None]] = []
-        """Each starts a process that watches the next command, can end it, and ends with it."""
+        """Each starts a process that watches the next command. It can end the command, and ends with the command."""
         self.took: dict[str, float] = {}
         """Seconds for each part of the work."""
         self._said = ""
@@ -87,19 +87,21 @@ class Stage:
         in_sandbox: bool = True,
         start_beside: Callable[[], None] | None = None,
     ) -> CommandResult:
-        """Run a command until it ends, its time is over, `stop` exists, or it `is_told` something; then kill
-        everything that it started.
+        """Run a command, and then kill everything that it started.
+
+        The command is told to end when its time is over, when `stop` exists, or when `is_told` says that a message is
+        there for it. `StopConditions` has these conditions.
 
         Its standard input is the file `stdin`, or empty. After it is told to end, it may take `grace_s`. Its output
-        goes to the log, without lines that begin with one of `drop_lines`, and with the lines of `tail`. A command that
-        is jobd's own, not the job's, is not `in_sandbox`. `start_beside` starts a process beside the command, in the
+        goes to the log, without lines that begin with one of `drop_lines`, and with the lines of `tail`. A command of
+        jobd itself, not of the job, is not `in_sandbox`. `start_beside` starts a process beside the command, in the
         same namespaces. Raises `NotRunnable` if it cannot be started, and `Failure`, also if it cannot be killed.
         """
         self.log.last_words = b""
         sandbox = open_sandbox(self.job, self.request, start_beside) if in_sandbox else None
         if start_beside and not sandbox:
             start_beside()
-        self.job.watcher_stop.unlink(missing_ok=True)  # It may be of an earlier command.
+        self.job.watcher_stop.unlink(missing_ok=True)  # It may be from an earlier command.
         for start_watcher in self.watchers:
             start_watcher()
         source = stdin or Path(os.devnull)
@@ -144,7 +146,7 @@ class Stage:
         self._said = sentence
 
     def say_phase(self, phase: str) -> None:
-        """Tell the service what the stage is busy with: a word of the protocol, or nothing."""
+        """Tell the service what the stage is busy with. `phase` is a word of the protocol, or empty."""
         write_file(self.job.phase, phase)
 
     def must(

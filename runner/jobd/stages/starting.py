@@ -40,7 +40,7 @@ def start_check(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def start_stage(stage: str, request: Mapping[str, Any]) -> bool:
-    """Start a stage. If several start it at once, one wins. Returns False if it was started before.
+    """Start a stage. If several requests start it at once, one wins. Returns False if it was started before.
 
     Raises `Failure` if the job's environment was removed.
     """
@@ -74,4 +74,4 @@ def start_process(words: Sequence[str], job: JobPaths, log: int, lock: int) -> N
         pass_fds=[lock],
         start_new_session=True,
         cwd=job.workspace,
-    ).returncode = 0  # Nobody waits for it.
+    ).returncode = 0  # Nobody waits for this process, and Popen does not warn about that.

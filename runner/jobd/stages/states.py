@@ -1,4 +1,4 @@
-"""The states of a job's stages. Imports little, because the service asks for them all the time."""
+"""The states of a job's stages. This module imports little, because the service asks for states all the time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_WAIT_S, LOOK_S = 10.0, 0.02
 
 
 def poll(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of a stage, once there is something new."""
+    """Wait until there is something new about a stage, and return its state."""
     poll_request = PollRequest(request)
     while not poll_request.is_ready():
         time.sleep(LOOK_S)
@@ -83,7 +83,7 @@ class PollRequest:
 
 
 def find_size(path: Path) -> int:
-    """The size of a file in bytes; 0 if it is missing."""
+    """The size of a file in bytes. 0 if it is missing."""
     with suppress(OSError):
         return path.lstat().st_size
     return 0
@@ -92,13 +92,13 @@ def find_size(path: Path) -> int:
 def read_worklog(job: JobPaths, mark: str, limit: int) -> dict[str, Any] | None:
     """The last `limit` bytes of the agent's worklog, with the mark of its version.
 
-    None if that is the version with this `mark`, if there is no worklog, or if nobody wants to read any of it.
+    None if the worklog still has this `mark`, if there is no worklog, or if `limit` is 0.
     """
     if not limit:
         return None
     # The agent can put a link in place of `output`, and this code runs outside the sandbox.
     with suppress(OSError), open_safely(job.root, f"{job.output.name}/worklog.md") as file:
-        about = os.fstat(file.fileno())  # Before it is read: a later version has another mark.
+        about = os.fstat(file.fileno())  # Taken before the read: a later version has another mark.
         found = f"{about.st_ino}.{about.st_size}.{about.st_ctime_ns}"
         if found == mark:
             return None
@@ -115,7 +115,7 @@ def note_asked(job: JobPaths) -> None:
 
 
 def read_state(job: JobPaths, stage: str) -> dict[str, Any]:
-    """The final state of a stage; or only a `state`: `absent`, `running` or `lost`."""
+    """The final state of a stage. If it has none, only the key `state`: `absent`, `running` or `lost`."""
     final = job.of_stage(stage, "json")
     if not job.of_stage(stage, "request").exists():
         return {"state": "absent"}
@@ -124,7 +124,7 @@ def read_state(job: JobPaths, stage: str) -> dict[str, Any]:
     with suppress(OSError), open_lock(job, stage) as lock:
         if not try_lock(lock.fileno(), fcntl.LOCK_SH):
             return {"state": "running"}
-    return read_json(final) or {"state": "lost"}  # It may have ended a moment ago.
+    return read_json(final) or {"state": "lost"}  # The stage may have ended a moment ago.
 
 
 def stop_stage(stage: str, request: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Follows a file that an agent writes while it runs, for lines that are missing in its output."""
+"""Follows a file that an agent writes while it runs, and reads the lines that are missing in the agent's output."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ LOOK_EVERY_S = 0.5
 PIECE = 262_144
 
 READ_AT_ONCE, READ_AT_LAST = 16 * PIECE, 256 * PIECE
-"""How many bytes of a file one read takes, and the last one; everything else waits meanwhile."""
+"""The most bytes of a file that one read takes, and that the last read takes. Everything else waits during a read."""
 
 MAX_LINE = 1_000_000
-"""Bytes of the longest line that is passed on; longer lines are dropped."""
+"""The most bytes of a line that is passed on. Longer lines are dropped."""
 
 
 class TailReader:
-    """Follows the newest of the files that match a pattern, from where it was when we began."""
+    """Follows the newest of the files that match a pattern. Files that exist already are followed from their end."""
 
     def __init__(self, root: Path, pattern: str, word: str, look_every_s: float = LOOK_EVERY_S) -> None:
         self._root = root
@@ -38,7 +38,7 @@ class TailReader:
         }
 
     def read(self) -> Iterator[bytes]:
-        """The new lines that contain the word, with their line ends; none if the last read was just now."""
+        """The new lines that contain the word, with their line ends. None are read if the last read was just now."""
         if time.monotonic() >= self._due:
             yield from self._read(READ_AT_ONCE)
             self._due = time.monotonic() + self._look_every_s

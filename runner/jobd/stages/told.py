@@ -2,11 +2,12 @@
 
 The service stores numbered messages (verb `tell`), and the stage `agent` gives those that it has not given yet to the
 next process of the agent's session. One lock decides whether a message comes before the end of the stage. If it does,
-it is given; if not, the service hears that. So a service that was killed can ask again without harm.
+the agent gets the message. If not, the service gets the answer that it was not taken. So a service that was killed can
+ask again without harm.
 
-To deliver a message, the agent's current process is ended. If it has not read its input yet, that input is lost. The
-log shows the service whether it has, so a message names the process it is meant for, and is refused if another one runs
-by now.
+To deliver a message, the agent's current process is ended. If that process has not read its input yet, the input is
+lost. The log shows the service whether the process has read it. So a message names the process that it is meant for,
+and is refused if another process runs by now.
 
 A message without a command line is for an agent whose sessions cannot be resumed: it is added to a file that the agent
 reads.
@@ -39,9 +40,9 @@ class Messages(NamedTuple):
 
 
 def tell(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Store a message for the agent, only once. `taken` in the answer says whether it was accepted.
+    """Store a message for the agent, only once. `taken` in the answer says whether the message was accepted.
 
-    It is not if the agent has not begun or has ended, or if its session has another process by now.
+    It is refused if the agent has not begun or has ended, or if the agent's session has another process by now.
     """
     job, number = JobPaths(request), request["number"]
     with not_ended(job):
@@ -82,9 +83,9 @@ def is_told(job: JobPaths) -> bool:
 
 
 def take_messages(job: JobPaths, *, is_over: bool) -> Messages | None:
-    """The messages that the agent has not got, recorded as given; None if there are none, or it `is_over`.
+    """Take the messages that the agent has not got, and record them as given.
 
-    After None, no further message is accepted.
+    Returns None if there are none, or if the run `is_over`. After that, no further message is accepted.
     """
     with _open(job) as book:
         given = count_given(job)
@@ -98,8 +99,10 @@ def take_messages(job: JobPaths, *, is_over: bool) -> Messages | None:
 
 
 def put_back(job: JobPaths, messages: Messages) -> None:
-    """Record that the agent did not get these messages, because no process could be started. No more are
-    accepted."""
+    """Record that the agent did not get these messages, because no process could be started for them.
+
+    No further message is accepted.
+    """
     with _open(job) as book:
         _save(job, {**book, "given": messages.numbers[0] - 1, "is_closed": True})
 

@@ -1,4 +1,4 @@
-"""The tombstone of a job: after its environment was removed, no late request can start anything for it."""
+"""The tombstone of a job. After the job's environment was removed, no late request can start anything for the job."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import IO
 from ..files import Failure, JobPaths, open_plain
 
 KEPT_S = 30 * 86_400
-"""How long a tombstone is kept. No request is that late."""
+"""How long a tombstone is kept, in seconds. No request is that late."""
 
 
 @contextmanager
 def not_ended(job: JobPaths) -> Iterator[None]:
-    """Keep the job from being ended inside the block. Raises `Failure` if it has ended already."""
+    """Make `ended` wait until the block ends. Raises `Failure` if the job has ended already."""
     with _open(job, fcntl.LOCK_SH) as mark:
         if mark.read(1):
             raise Failure("ended", "the job has ended, and its environment is gone")

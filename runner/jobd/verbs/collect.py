@@ -1,4 +1,4 @@
-"""The stage `collect`: collects the results of the agent's run: its texts, and the change in its worktree."""
+"""The stage `collect`. It collects the results of the agent's run: its texts, and the change in its worktree."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ..stages.stage import Stage
 from .watchers import watch_written
 
 TEXTS = {"report": "report.md", "worklog": "worklog.md", "pr_title": "pr_title.txt", "repro": "repro.py"}
-"""The files of the output folder, by their keys in the result."""
+"""The files of the output folder, by the key of each in the result."""
 
 
 def collect(stage: Stage) -> dict[str, Any]:
-    """Lint, then write the result. Raises `Failure` if there is no change; the result still has the rest."""
+    """Lint, then write the result. Raises `Failure` if the change cannot be found. The result then has the rest."""
     job, request = stage.job, stage.request
     kill_processes(job.id)
     mount_environment(job, stage.limit_s)  # An agent's finished work must not be lost.
@@ -35,12 +35,12 @@ def collect(stage: Stage) -> dict[str, Any]:
         job.place.chmod(0o700)
     problems: list[str] = []
     found: dict[str, Any] = {"changes": [], "patch": ""}
-    if not os.path.lexists(job.environment_file):  # A job without a sandbox can delete it, with everything else.
+    if not os.path.lexists(job.environment_file):  # A job without a sandbox can delete this file, too.
         write_file(job.result, json.dumps({**found, **dict.fromkeys(TEXTS, ""), "problems": problems}))
         require_worktree(job.worktree)
-    # Control files cannot be read in the sandbox.
+    # Control files cannot be read in the sandbox, so they are read here.
     folders, held_back = find_git_folders(job), find_held_back(job, request["max_changes"])
-    asked = {**request, "left": read_json(job.layers).get("left", [])}
+    change_request = {**request, "left": read_json(job.layers).get("left", [])}
     try:
         do_inside(stage, problems, lambda: restore(folders, request, held_back, problems, stage.deadline))
         if request["lint"]:
@@ -48,7 +48,7 @@ def collect(stage: Stage) -> dict[str, Any]:
         for command in request["lint"]:
             require_worktree(folders.worktree)
             lint(stage, command, problems)
-        found = do_inside(stage, problems, lambda: find_change(folders, asked, problems, stage.limit_s))
+        found = do_inside(stage, problems, lambda: find_change(folders, change_request, problems, stage.limit_s))
     finally:
         texts = do_inside(stage, problems, lambda: read_texts(job.output, request["max_text_bytes"], problems))
         write_file(job.result, json.dumps({**found, **texts, "problems": problems}))
@@ -56,7 +56,7 @@ def collect(stage: Stage) -> dict[str, Any]:
 
 
 def do_inside(stage: Stage, problems: list[str], work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Work on the job's files in its sandbox. Raises `Failure`; what the work has added to `problems` is there then."""
+    """Work on the job's files in its sandbox. Raises `Failure`. Either way, `problems` has what the work added."""
 
     def do() -> dict[str, Any]:
         try:
@@ -75,7 +75,7 @@ def do_inside(stage: Stage, problems: list[str], work: Callable[[], dict[str, An
 def restore(
     folders: GitFolders, request: Mapping[str, Any], held_back: HeldBack, problems: list[str], deadline: float
 ) -> dict[str, Any]:
-    """Undo in the worktree what hid files and edits from the agent. Raises `Failure`."""
+    """Put files and edits that were hidden from the agent back into the worktree. Raises `Failure`."""
     require_worktree(folders.worktree)
     bring_back(folders, request)
     put_back(folders, request, held_back, problems, deadline)
@@ -85,7 +85,7 @@ def restore(
 def find_change(folders: GitFolders, request: Mapping[str, Any], problems: list[str], limit_s: float) -> dict[str, Any]:
     """The change in the worktree. Raises `Failure`."""
     require_worktree(folders.worktree)
-    # The time of the stage may be over: the change has its own, because a lint command may hang.
+    # The change has a time limit of its own. The time of the stage may be over, because a lint command may hang.
     open_up(folders.worktree, time.monotonic() + limit_s)
     return compute_change(folders, request, problems)
 
@@ -100,7 +100,7 @@ def lint(stage: Stage, command: str, problems: list[str]) -> None:
 
 
 def read_texts(output: Path, limit: int, problems: list[str]) -> dict[str, str]:
-    """The texts that the agent wrote, each cut at `limit` bytes; empty if missing."""
+    """The texts that the agent wrote, each cut at `limit` bytes. A missing text is empty."""
     if not is_folder(output):
         problems.append("the agent deleted the folder for its report, or put something else in its place")
         return dict.fromkeys(TEXTS, "")
@@ -111,7 +111,7 @@ def read_texts(output: Path, limit: int, problems: list[str]) -> dict[str, str]:
 
 
 def read_text(path: Path, limit: int, problems: list[str]) -> str:
-    """One text; empty if it is missing."""
+    """One text. Empty if it is missing."""
     piece = read_piece(path, 0, limit)
     if piece is None:
         if os.path.lexists(path):
