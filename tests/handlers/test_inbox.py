@@ -398,6 +398,6 @@ async def test_whatever_else_ends_the_service_costs_a_delivery_nothing(sqlite_ur
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not is_so():
             await asyncio.sleep(0.01)
