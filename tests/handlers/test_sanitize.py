@@ -399,6 +399,10 @@ def test_a_folded_part_ends_whatever_it_holds() -> None:
     assert folded.endswith("```\n</details>\n```\n\n</details>")
 
 
+def test_the_summary_of_a_folded_part_has_at_most_200_characters() -> None:
+    assert collapse("x" * 300, "").startswith(f"<details>\n<summary>{'x' * 199}…</summary>\n")
+
+
 def test_a_short_text_is_not_cut() -> None:
     assert cut("abc", 3, "…") == "abc"
 
