@@ -29,6 +29,10 @@ def test_a_text_that_fails_is_made_small() -> None:
     assert (failure.smallest, failure.faults) == ("|", ["it has a bar"])
 
 
+SEEDS = {"closing keywords": 41, "definitions of links": 2, "entities": 5}
+"""Rule -> a seed that soon makes a text that only this rule makes safe. Others take hundreds or thousands of texts."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "rule",
@@ -40,4 +44,5 @@ def test_a_text_that_fails_is_made_small() -> None:
 def test_the_outbound_target_fails_without_a_rule(rule: str) -> None:
     rules = [known for known in RULES if known.name != rule]
     assert len(rules) == len(RULES) - 1
-    assert any([*judge(defuse(make_numbered(1, number), rules))] for number in range(10_000))
+    seed = SEEDS.get(rule, 1)
+    assert any([*judge(defuse(make_numbered(seed, number), rules))] for number in range(10_000))
