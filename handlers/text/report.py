@@ -21,10 +21,13 @@ _SECTIONS = (
     (r"changes?\b|(the )?fix$", "change"),
     (r"(regression )?tests?\b", "test"),
 )
-"""The beginning of a heading, without case, numbers and punctuation, and its section."""
+"""Patterns for the beginnings of headings, each with the section that it names.
+
+A heading is matched in lower case, without numbers and punctuation.
+"""
 
 MAX_PARSED = 20_000
-"""The most characters that are parsed: more than a comment shows of a report."""
+"""The most characters of a report that are parsed. A comment shows fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class ParsedReport:
     outcome: str | None
     """One of `OUTCOMES`."""
     summary: str
-    """The section of that name, or else the text before the first section; possibly empty."""
+    """The section of that name, or else the text before the first section. It may be empty."""
     reproduction: str | None = None
     root_cause: str | None = None
     change: str | None = None
@@ -42,7 +45,7 @@ class ParsedReport:
 
 
 def has_words(report: Report | None) -> bool:
-    """Whether a run has a report. Without one, its worklog, edits and repro are shown only to readers of its log."""
+    """Whether a run has a report with text. If not, only readers of its log can see its worklog, edits and repro."""
     return report is not None and bool(report.body.strip())
 
 
@@ -65,12 +68,12 @@ def parse_report(text: str) -> ParsedReport:
 
 
 def leave_out(text: str, names: Collection[str]) -> str:
-    """The report without its outcome and the sections of these names. What is not parsed stays."""
+    """The report without its outcome and without the named sections. Text after `MAX_PARSED` characters is kept."""
     lines = split_lines(text[:MAX_PARSED])
     place, _ = find_outcome(lines)
     lines[: place + 1] = [""] * (place + 1)
     found = [*_find_sections(lines)]
-    # Without a summary, the text before the first section is one.
+    # In a report without a summary section, the text before the first section counts as the summary.
     dropped = {*names} | (
         {"preamble"} if "summary" in names and "summary" not in {name for name, *_ in found} else set()
     )
@@ -79,15 +82,17 @@ def leave_out(text: str, names: Collection[str]) -> str:
 
 
 def _split_sections(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """The known sections, and as `preamble` the text before the first one."""
+    """The name and text of each section, as `_find_sections` finds them."""
     for name, _, start, end in _find_sections(lines):
         yield name, "\n".join(lines[start:end]).strip()
 
 
 def _find_sections(lines: list[str]) -> Iterator[tuple[str, int, int, int]]:
-    """Name, first line, line after the heading, and line after the last of each known section. The first is `preamble`.
+    """For each section: its name, its first line, the line after its heading, and the line after its end.
 
-    An unknown heading belongs to its section, unless it has the same or a higher level.
+    The first section is `preamble`: the text before the first known heading. An unknown heading belongs to the current
+    section if that is the preamble, or if the heading is a subheading of it. Otherwise the heading begins a section
+    whose name is empty.
     """
     name, level, begun, start = "preamble", 7, 0, 0
     for found, found_level, first, end in _find_headings(lines):
@@ -99,7 +104,10 @@ def _find_sections(lines: list[str]) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _find_headings(lines: list[str]) -> Iterator[tuple[str | None, int, int, int]]:
-    """Section named (None for an unknown one), level, first line and line after the last of each top-level heading."""
+    """For each top-level heading: the section that it names, its level, its first line, and the line after it.
+
+    The section of an unknown heading is None. Headings in lists and quotes are left out.
+    """
     tokens = parse_blocks("\n".join(lines))
     for heading, title in pairwise(tokens):
         if heading.type == "heading_open" and heading.map and heading.level == 0:

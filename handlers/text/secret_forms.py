@@ -1,6 +1,7 @@
-"""What a live secret may look like in a text: as it is, line by line, and as other notations spell it. Pure.
+"""Finds secrets in a text, in every form in which they may be written there. Pure.
 
-Refuses to know what is done about it: `sanitize.redact` replaces it, `shown_patch` masks its lines.
+A secret may be there unchanged, line by line, or in another notation such as JSON or base64. Callers decide what to do
+with a secret that was found: `sanitize.redact` replaces it, `shown_patch` masks its lines.
 """
 
 from __future__ import annotations
@@ -15,22 +16,25 @@ from functools import cache, partial
 from urllib.parse import quote, quote_plus
 
 MIN_SECRET = 6
-"""Characters. A shorter value would be found in innocent words."""
+"""The fewest characters of a form. A shorter one would be found in ordinary words."""
 
 MIN_PIECE = 20
-"""Characters of a line of a secret that has several, from which on the line alone is taken for the secret."""
+"""The fewest characters of one line of a multi-line secret, if the line alone is treated as a secret."""
 
 MIN_PACKED = 8
-"""Characters of a secret from which on it is looked for in hexadecimal and in base64, which are letters like others."""
+"""The fewest characters of a secret that is also searched for in hexadecimal and base64.
+
+The encoded form of a shorter secret would be found in ordinary letters and digits.
+"""
 
 Shape = re.Pattern[str] | None
 
 _DROPPED = re.compile(r"\\([!-/:-@\[-`{-~])|(?<=[^\s*~])[*~]++(?=[^\s*~])")
-"""What Markdown does not show: the backslash before a sign (CommonMark, 2.4), and emphasis within a word."""
+"""Marks that Markdown does not show: a backslash before punctuation (CommonMark, 2.4), and emphasis within a word."""
 
 
 def spell_out(secrets: Collection[str]) -> frozenset[str]:
-    """The secrets, and how they look inside a string of JSON, and inside one that stands in another."""
+    """The secrets, with their forms inside a JSON string, and inside a JSON string within another JSON string."""
     forms = {form for secret in secrets for form in (secret, secret.strip())}
     for _ in range(2):
         forms |= {json.dumps(form, ensure_ascii=escaped)[1:-1] for form in forms for escaped in (True, False)}
@@ -38,7 +42,7 @@ def spell_out(secrets: Collection[str]) -> frozenset[str]:
 
 
 def _encode(secret: str) -> Iterator[str]:
-    """How addresses, HTML, shells, JSON, hexadecimal and base64 spell a secret. At most some 20 forms, most equal."""
+    """The forms of a secret in URLs, HTML, shells, JSON, hexadecimal and base64. At most 29, and many may be equal."""
     for spelled in (*(quote(secret, safe, errors="replace") for safe in ("", "/", "!'()*")), _quote_plus(secret)):
         yield from (spelled, _PERCENT.sub(lambda found: found[0].lower(), spelled))
     escaped = html.escape(secret, quote=False)
@@ -56,7 +60,7 @@ def _encode(secret: str) -> Iterator[str]:
 
 _PERCENT = re.compile("%..")
 _JSON_SIGNS = (re.compile("[<>&]"), re.compile("[<>&'+`]"), re.compile(r"[!#-/:-@\[\]-`{-~]"))
-"""What some writers of JSON spell by its number: Go's, .NET's, and the most careful."""
+"""The characters that JSON encoders write as `\\u` escapes: Go's encoder, .NET's, and the strictest ones."""
 
 _URL_SAFE = str.maketrans("+/", "-_")
 _quote_plus = partial(quote_plus, errors="replace")
@@ -67,7 +71,10 @@ def _spell_sign(form: str, found: re.Match[str]) -> str:
 
 
 def _find_base64(raw: bytes) -> Iterator[str]:
-    """What the base64 of any content with these bytes must contain: a text for each position in a group of three."""
+    """Three texts. The base64 of any content with these bytes contains one of them.
+
+    Base64 encodes groups of three bytes. Each text is for one position of the first byte in its group.
+    """
     for before in range(3):
         first, last = -(-8 * before // 6), 8 * (before + len(raw)) // 6
         yield b64encode(bytes(before) + raw).decode()[first:last]
@@ -75,9 +82,10 @@ def _find_base64(raw: bytes) -> Iterator[str]:
 
 @cache
 def find_forms(secrets: frozenset[str]) -> tuple[str, ...]:
-    """What to look for, the longest first: one may be part of another. Sets of secrets are few, texts are many.
+    """The forms to search for. The longest come first, because a form may be part of another one.
 
-    Of a secret with several lines each line that says enough is a form: a text may quote or indent it, or show a part.
+    Each line of a multi-line secret is a form of its own if it has `MIN_PIECE` characters, because a text may indent or
+    quote the lines, or contain only some of them. The result is cached: there are many texts, but few sets of secrets.
     """
     forms = {form for secret in spell_out(secrets) for form in (secret, secret.replace("\r\n", "\n"))}
     pieces = {piece.strip() for form in forms if "\n" in form.strip() for piece in form.split("\n")}
@@ -87,7 +95,10 @@ def find_forms(secrets: frozenset[str]) -> tuple[str, ...]:
 
 
 def find_head(text: str, secrets: frozenset[str]) -> int:
-    """Where, in whole lines, the first lines of a secret begin that goes on after them; else their length."""
+    """Where the beginning of a multi-line secret begins, if the text ends with one. The rest may be in the next lines.
+
+    The text has whole lines. Returns its length if it does not end with the beginning of a secret.
+    """
     lone, longer = _find_heads(secrets)
     last = text[text.rfind("\n", 0, -1) + 1 :]
     found = [head for head in longer.get(last, ()) if text.endswith(head)]
@@ -97,17 +108,21 @@ def find_head(text: str, secrets: frozenset[str]) -> int:
 
 
 def has_head(text: str, secrets: frozenset[str]) -> bool:
-    """Whether a line of the text may be the first one of a secret that has several."""
+    """Whether a line of the text may be the first line of a multi-line secret."""
     lone, _ = _find_heads(secrets)
     return any(head in text for head in lone)
 
 
 @cache
 def _find_heads(secrets: frozenset[str]) -> tuple[tuple[str, ...], Mapping[str, Sequence[str]]]:
-    """The first lines of secrets that have several, up to the end of each line but their last: those that are one line,
-    and the longer ones by their last line. A log asks for them line by line."""
+    """The beginnings of multi-line secrets: the first line, the first two lines, and so on, without the last line.
+
+    Returns the beginnings of one line, and the longer ones by their last line. They are cached, because a log is
+    searched for them line by line.
+    """
     found = [(form, place) for form in find_forms(secrets) for place in range(len(form) - 1) if form[place] == "\n"]
-    # Not an empty line: it would hold back every line there is, and what comes after it is a secret, too.
+    # Blank beginnings do not count, because a log would hold back every blank line. The secret without its blank
+    # beginning is a form, too.
     heads = dict.fromkeys(form[: place + 1] for form, place in found if form[:place].strip())
     longer: dict[str, list[str]] = {}
     for head in heads:
@@ -117,11 +132,17 @@ def _find_heads(secrets: frozenset[str]) -> tuple[tuple[str, ...], Mapping[str, 
 
 
 PIECE = 50_000
-"""Characters that are searched at once. Other threads wait for that: a few milliseconds, and 100 for some megabytes."""
+"""The characters that are searched at once. Other threads have to wait meanwhile.
+
+That takes a few milliseconds for a piece, and 100 for some megabytes.
+"""
 
 
 def _cut(text: str) -> Iterator[str]:
-    """The text in pieces. Each ends with a blank, which no match of `_RUN` and `_DROPPED` goes over."""
+    """The text in pieces, each with up to `PIECE` characters, or more if it cannot be cut before.
+
+    Each piece but the last ends with a space or a newline, because no match of `_RUN` or `_DROPPED` contains one.
+    """
     start = 0
     while len(text) - start > PIECE:
         blanks = (text.rfind(blank, start, start + PIECE) for blank in "\n ")
@@ -136,18 +157,24 @@ _RUN = re.compile(r"[A-Za-z0-9+/_%-]{12,}+")
 
 @cache
 def _find_probe(form: str) -> str:
-    """The longest part of a form that occurs only in a run of these signs, or nothing."""
+    """The longest match of `_RUN` in a form. Empty if there is none.
+
+    In a text, this part of the form can only be inside a match of `_RUN`.
+    """
     return max(_RUN.findall(form), key=len, default="")
 
 
 def find_present(text: str, forms: Iterable[str]) -> list[str]:
-    """The forms that the text contains. There are many forms, so most are searched only in its long runs."""
+    """The forms that the text contains.
+
+    There are many forms, so the whole text is searched for a form only if its probe is in the text's matches of `_RUN`.
+    """
     runs = "\n".join(run for piece in _cut(text) for run in _RUN.findall(piece))
     return [form for form in forms if _find_probe(form) in runs and form in text]
 
 
 def find_spans(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> Iterator[tuple[int, int]]:
-    """Where in the text something begins and ends that is a secret or looks like one, in no order."""
+    """Where secrets, and parts of the text with one of the shapes, begin and end. In no order."""
     for secret in find_present(text, secrets):
         at = text.find(secret)
         while at >= 0:
@@ -158,30 +185,33 @@ def find_spans(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> It
 
 
 _MARGIN = 10_000
-"""Characters by which it is certain whether a key begins at a place: the first part of a JSON web token may hold
-certificates."""
+"""The characters after a place that are enough to decide whether a key begins there.
+
+They are this many because the first part of a JSON web token may contain certificates.
+"""
 
 
 def find_matches(shape: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Like `finditer`, in pieces, so that other threads can run: some megabytes may take seconds.
+    """Like `finditer`, but piece by piece, so that other threads can run. Searching some megabytes may take seconds.
 
-    Only a private key is searched for at once: where it begins depends on its end, which may be far away.
+    Only private keys are searched for in the whole text at once, because a match needs the end of the key, which may be
+    far from its beginning.
     """
     size, start, at = len(text) if "-----END" in shape.pattern else PIECE, 0, 0
     while start < len(text):
         end = start + size
         at = max(at, start)
         while (found := shape.search(text, at, end + _MARGIN)) and found.start() < end:
-            found = shape.match(text, found.start()) or found  # It may go on behind what was searched.
+            found = shape.match(text, found.start()) or found  # The match may end after the searched part.
             at = found.end()
             yield found
         start = max(end, at)
 
 
 def find_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> Iterator[tuple[int, int]]:
-    """The places, in order, of what is a secret or has such a shape once backslashes and emphasis are dropped.
+    """Where the text has a secret, or one of the shapes, after `_DROPPED` is removed from it. In order of beginning.
 
-    Shells and strings in programs write signs with a backslash, too.
+    Shells, and string literals in programs, also write backslashes before punctuation.
     """
     plain = "".join(_DROPPED.sub(r"\1", piece) for piece in _cut(text))
     spans = sorted(find_spans(plain, secrets, shapes)) if len(plain) < len(text) else []
@@ -196,7 +226,7 @@ def find_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape]) -> 
 
 
 def mask_escaped(text: str, secrets: Iterable[str], shapes: Iterable[Shape], mask: str) -> str:
-    """The text without what is a secret once Markdown has dropped its marks: `ghp\\_a**b**` shows `ghp_ab`."""
+    """Mask what Markdown would show as a secret. For example, `ghp\\_a**b**` is shown as `ghp_ab`."""
     parts, done = [], 0
     for first, last in find_escaped(text, secrets, shapes):
         if first >= done:
