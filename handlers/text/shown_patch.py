@@ -1,8 +1,9 @@
-"""A patch as people are shown it, wherever that is: line for line, so that nothing hides behind a secret. Pure.
+"""Converts a patch to the form in which people see it, in comments, on pages and in terminals. Pure.
 
-Who approves a diff approves what they saw. Every line of the patch can be read back from what is shown
-(`runner.characters.unescape_invisible`), except the lines that hold a secret: those are masked one by one, keep their
-diff mark, and are named. A masked line that the change adds, or that names a file, may not be approved by anybody.
+People approve a diff as they saw it. So each line can be converted back to the original line
+(`runner.characters.unescape_invisible`), unless it contains a secret. Lines with a secret are masked one by one, so
+that no other line is hidden. They keep their diff marks, and `ShownPatch.remarks` mentions them. Nobody can approve a
+diff if a masked line is added by the change or names a file.
 """
 
 from __future__ import annotations
@@ -21,45 +22,48 @@ from runner.changes.patch import PatchLine, list_lines
 from runner.characters import escape_invisible, show_path
 
 MAX_KEPT = 4
-"""Patches that are kept as they are shown: a report asks several times for the same one."""
+"""How many shown patches are cached. A report needs its patch several times."""
 
 LONG = 1_000_000
-"""Characters of a patch of which only the last one is kept. What is shown can be eight times as long."""
+"""The most characters of a patch that is cached among `MAX_KEPT`. Only the last one of the longer patches is cached.
+
+The shown form of a patch can be eight times as long as the patch.
+"""
 
 _KINDS = {"context": "unchanged", "hunk": "unchanged"}
-"""What lines are called, where not by their kind: a hunk's head quotes a line that stays."""
+"""What kinds of lines are called in a remark, if not by their kind. The header of a hunk quotes an unchanged line."""
 
 
 @dataclass(frozen=True, slots=True)
 class MaskedLine:
-    """A line that is not shown, for it holds what looks like a secret."""
+    """A line that is not shown, because it contains a possible secret."""
 
     number: int
-    """Which line of the patch it is, from 0."""
+    """The number of the line in the patch, from 0."""
     kind: str
-    """What it is, as `runner.changes.patch.PatchLine` says it."""
+    """One of the kinds of `runner.changes.patch.PatchLine`."""
     file: str
 
     @property
     def is_proposed(self) -> bool:
-        """Whether the change puts it into the repository. A hunk's head quotes what is there already."""
+        """Whether the change adds the line, or the line names a file. The header of a hunk quotes an unchanged line."""
         return self.kind in ("added", "header")
 
 
 @dataclass(frozen=True, slots=True)
 class ShownPatch:
-    """What people are shown of a patch."""
+    """A patch in the form in which people see it."""
 
     text: str
-    """With as many lines as the patch."""
+    """The shown form. It has as many lines as the patch."""
     masked: Sequence[MaskedLine]
     returning: Sequence[str]
-    """The files whose lines all end with a carriage return, which is not written out there."""
+    """The files in which all lines end with a carriage return. In these files, it is not written out."""
     is_exact: bool
-    """Whether it is the patch itself, so that git can apply it."""
+    """Whether the text is the unchanged patch, so that git can apply it."""
 
     def remarks(self) -> list[str]:
-        """What its reader has to know, a sentence each."""
+        """What readers have to know about the shown form, as clauses."""
         counts = Counter((line.file, _KINDS.get(line.kind, line.kind)) for line in self.masked)
         what = "with what looks like a secret, masked in the diff of"
         remarks = [
@@ -76,7 +80,7 @@ class ShownPatch:
 
 
 def show_patch(patch: str, secrets: Collection[str], shapes: Sequence[Rule] = KEY_SHAPES) -> ShownPatch:
-    """The patch as people may see it. The only way in which one leaves the service."""
+    """The patch as people may see it. The service shows patches to people only in this form."""
     return (_show if len(patch) <= LONG else _show_long)(patch, find_forms(frozenset(secrets)), tuple(shapes))
 
 
@@ -102,13 +106,16 @@ def _show(patch: str, secrets: Sequence[str], shapes: Sequence[Rule]) -> ShownPa
 
 _RETURN = "\u27e8U+000D\u27e9"
 _LAST_RETURN = re.compile(r"\r(?=\n\\ No newline at end of file)")
-"""In the file itself no line feed follows this one."""
+"""A carriage return at the end of a file that has no final line feed.
+
+Only in the patch does a line feed follow it.
+"""
 
 
 def _find_returns(lines: Sequence[PatchLine]) -> tuple[list[str], list[int]]:
-    """The files whose every line ends with a carriage return, and the numbers of the lines that do so in others.
+    """The files in which all lines end with a carriage return, and the numbers of such lines in other files.
 
-    Pages and comments drop a carriage return at the end of a line, and to a shell it is a part of the line.
+    Pages and comments drop a carriage return at the end of a line, but for a shell it is part of the line.
     """
     files: list[str] = []
     odd: list[int] = []
@@ -143,13 +150,14 @@ def _mask(line: PatchLine) -> str:
 
 
 def _find_masked(patch: str, lines: Sequence[PatchLine], secrets: Collection[str], shapes: Sequence[Rule]) -> set[int]:
-    """The numbers of the lines that hold a secret, on either side of the change or across its marks."""
+    """The numbers of the lines with a secret. It may be on either side of the change, or include the diff marks."""
     masked = set(_find_lines(patch, range(len(lines)), find_spans(patch, secrets, ())))
     plain = [shape.pattern for shape in shapes if shape.pattern not in _KEY_BLOCKS]
     for numbers, texts in _read_sides(lines):
         text = "\n".join(texts)
         masked.update(_find_lines(text, numbers, find_spans(text, secrets, plain)))
-        # Without shapes: a regular expression for credentials looks like a credential without its backslashes.
+        # Without `shapes`, because the source of a regular expression for credentials, without its backslashes, looks
+        # like a credential.
         masked.update(_find_lines(text, numbers, find_escaped(text, secrets, ())))
         if shapes and "PRIVATE KEY" in text:
             masked.update(numbers[at] for at in _find_keys(texts))
@@ -157,13 +165,14 @@ def _find_masked(patch: str, lines: Sequence[PatchLine], secrets: Collection[str
 
 
 _BETWEEN = -1
-"""In place of a line's number, between two hunks: nothing goes on across it."""
+"""Stands in for a line number before and after each header, so that no secret continues across a header."""
 
 
 def _read_sides(lines: Sequence[PatchLine]) -> Sequence[tuple[list[int], list[str]]]:
-    """Which lines make up the old side and the new one, and their contents without diff marks and carriage returns.
+    """The old and the new side of the change: the numbers of the lines, and their text.
 
-    Each header is in both, by itself.
+    The text has no diff marks, and no carriage returns at the ends of lines. Headers of files and hunks are on both
+    sides, separated from the lines around them.
     """
     old, new = (list[int](), list[str]()), (list[int](), list[str]())
     both = (old, new)
@@ -190,12 +199,15 @@ def _find_lines(text: str, numbers: Sequence[int], spans: Iterable[tuple[int, in
         yield from numbers[first - 1 : last]
 
 
-# Private keys: several lines, of which the first and the last say nothing
+# Private keys. They have several lines, and the first and the last line contain no secret.
 
 _KEY_BLOCKS = [shape.pattern for shape in KEY_SHAPES if "private keys" in shape.name]
 _EDGE = re.compile(r"-----(BEGIN|END) [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _AROUND = " \t\r\"'`,|>#*/+\\"
-"""What stands around the lines of a key in source code. No parentheses: a call is no key."""
+"""Characters that may be around the lines of a key in source code.
+
+Parentheses are not among them, because a line with a call is not part of a key.
+"""
 
 _ROLES = (
     ("k", re.compile(r"[A-Za-z0-9+/=]{16,}")),
@@ -205,28 +217,31 @@ _ROLES = (
 _LONG_RUN = re.compile(r"[A-Za-z0-9+/=]{40}")
 
 _KEY = re.compile(r"B(?:h*+k)++(?:h*+s?+h*+E)?|(?<![kh])[kh]*+(?:(?<=[kh])s)?+h*+E")
-"""A key that is whole, or cut by the end of a hunk on either side, as the roles of its lines."""
+"""The roles of a key's lines. A hunk may show the whole key, or only its beginning or its end."""
 
 _AROUND_CODE = re.compile(r"B[^BE|]*+E")
 
 
 def _find_keys(texts: Sequence[str]) -> Iterator[int]:
-    """Which of these lines belong to a private key.
+    """The places of the lines that belong to a private key.
 
-    Around nothing but code the first and the last line are no key: else their writer could hide that code.
+    If there is only code between a first and a last line of a key, they do not count. Otherwise somebody could write
+    these two lines around code to hide it.
     """
     roles = "".join(map(_find_role, texts))
     yield from (at for at, role in enumerate(roles) if role in "BEO" and any(find_spans(texts[at], (), _KEY_BLOCKS)))
     for found in _KEY.finditer(roles):
         yield from range(*found.span()) if "k" in found[0] else ()
-    for found in _AROUND_CODE.finditer(roles):  # A key whose lines stand in code.
+    for found in _AROUND_CODE.finditer(roles):  # A key whose lines are inside code.
         inside = [at for at in range(*found.span()) if _LONG_RUN.search(texts[at])]
         yield from (found.start(), *inside, found.end() - 1) if inside else ()
 
 
 def _find_role(text: str) -> str:
-    """What a line is in a key: `B`eginning, `E`nd or both in `O`ne; `k`ey, a `s`hort line of it, a `h`eader or nothing.
-    `x` is none of it, and `|` stands between hunks.
+    """The role of a line in a private key, as a letter.
+
+    `B`: the beginning. `E`: the end. `O`: beginning and end in one line. `k`: a line of the key. `s`: a short line of
+    it. `h`: a header, or an empty line. `x`: not part of a key. `|`: the border of a header.
     """
     if text == "\0":
         return "|"
