@@ -1,6 +1,6 @@
-"""Lists the targets of an issue's images and links for the agent. Nobody follows them.
+"""Lists the targets of an issue's images and links for the agent. The service does not open them.
 
-Pure, and linear in the text.
+Pure. Takes linear time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _ADDRESS = re.compile(
 
 
 def list_links(texts: Iterable[str]) -> tuple[str, ...]:
-    """The first addresses in `reveal`ed Markdown, each once, as `image: ADDRESS` or `link: ADDRESS`."""
+    """The first `MAX_LINKS` addresses in Markdown, without repeated ones, as `image: ADDRESS` or `link: ADDRESS`.
+
+    The texts are as `hidden_text.reveal` returns them.
+    """
     found: dict[str, None] = {}
     for text in texts:
         for link in _find_links(text):

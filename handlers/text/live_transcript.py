@@ -1,4 +1,4 @@
-"""A log for people, also while it grows: each line appears as soon as no secret can begin in it.
+"""Converts a log to entries for people, also while it grows. A line appears once no secret can continue after it.
 
 The result does not depend on the pieces in which the log arrives. Pure.
 """
@@ -36,7 +36,7 @@ MAX_END = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The entries of some whole lines, and the offset of their end in the log."""
+    """The entries of one or more whole lines, and the offset in the log at which these lines end."""
 
     end: int
     entries: tuple[Entry, ...]
@@ -48,8 +48,8 @@ class LiveTranscript:
     def __init__(
         self, agent: Agent | None, secrets: Collection[str], start: int = 0, *, is_jobds: bool = False
     ) -> None:
-        """`agent` wrote the log; None for any other log. `start` is the offset of the first byte. `is_jobds` says that
-        the log is of a stage of jobd's own, in which marked lines are jobd's (`stage_log`).
+        """`agent` is the agent that wrote the log, or None if no agent did. `start` is the offset of the first byte.
+        `is_jobds` says that the log belongs to a stage of jobd itself, so jobd wrote the marked lines (`stage_log`).
 
         If a log is not read from its beginning, the first `MAX_HELD` bytes are skipped, because the beginning of a
         secret may be missing.
@@ -76,7 +76,7 @@ class LiveTranscript:
         return self._tell(self._redactor.feed(chunk))
 
     def finish(self) -> list[Told]:
-        """The remaining entries at the end of the log."""
+        """End the log, and return the remaining entries."""
         if self._teller is None:
             return self._tell(self._redactor.finish())
         last = [
@@ -91,13 +91,13 @@ class LiveTranscript:
 
     def _tell(self, found: Sequence[Clean]) -> list[Told]:
         shown = [one for one in found if one.end > self._from]
-        # Backends would keep only the beginning of a long string.
+        # Shorten the strings of events here, because backends would keep only the beginning of a long string.
         events = iter(clean_events([one.text for one in shown if one.is_event], str, MAX_TEXT))
         told = [
             Told(one.end, tuple(self._read(next(events) if one.is_event else one.text, is_event=one.is_event)))
             for one in shown
         ]
-        # A backend may join strings.
+        # Redact again, because a backend may join strings, and a secret may be in several of them.
         texts = iter(redact_each([entry.text for one in told for entry in one.entries], self._clean))
         return [Told(one.end, tuple(_polish(entry.kind, next(texts)) for entry in one.entries)) for one in told]
 
@@ -124,7 +124,7 @@ def read_transcript(
 
 
 def read_last_lines(log: bytes, agent: Agent | None, secrets: Collection[str]) -> str:
-    """The end of a log, as `find_last_lines` quotes it."""
+    """The last lines of a log, as `find_last_lines` chooses them."""
     start = max(len(log) - MAX_HELD - MAX_END, 0)
     transcript = LiveTranscript(agent, secrets, start)
     return find_last_lines(join_plain([*transcript.feed(log[start:]), *transcript.finish()]))

@@ -1,8 +1,9 @@
 """Removes secrets from a log while it is read. This is the only place where logs are redacted. Pure.
 
-It is fed raw bytes in any pieces, and holds back what may become a secret: a private key without its end, the first
-lines of a secret with several lines, a header whose value is on the next line. The result depends only on the log, not
-on the pieces. So a reader that starts again at `offset` with a new redactor neither loses nor repeats a line.
+`LogRedactor` is fed raw bytes, in pieces of any size. It holds back text that may become a secret: a private key
+without its end, the first lines of a multi-line secret, a header whose value is on the next line. The result depends
+only on the log, not on the pieces. So a reader that starts again at `offset` with a new redactor neither loses nor
+repeats a line.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LONGEST = 3 * PIECE
 """The most bytes of a piece."""
 
 MARGIN = 10_000
-"""The bytes on each side of a cut that are compared, because a secret is found only if it is complete."""
+"""The bytes on each side of a cut in which a secret is searched. A secret is found only if it is complete."""
 
 MAX_EVENT = 4_000_000
 """The most bytes of a line that is an event."""
@@ -42,22 +43,24 @@ CHUNK = 262_144
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """Redacted lines: an event, or plain text. A line that is too long has several of them."""
+    """A redacted part of the log: an event, or plain text. A line that is too long becomes several parts."""
 
     end: int
-    """The offset of their end in the raw log."""
+    """The offset in the raw log at which the part ends."""
     text: str
     is_event: bool = False
 
 
 class LogRedactor:
-    """One log. `secrets` are the exact texts to remove; `has_events` says that its agent prints events."""
+    """Redacts one log."""
 
     def __init__(
         self, secrets: Collection[str], *, has_events: bool = False, by_line: bool = False, start: int = 0
     ) -> None:
-        """`start` is the offset of the first byte. With `by_line` each line is returned separately, if no secret spans
-        lines. Without it, the ends of the returned texts depend on the pieces of the log.
+        """`secrets` are the exact texts to remove. `has_events` says that the agent of this log prints events.
+
+        `start` is the offset of the first byte. With `by_line`, each line is returned separately, unless a secret may
+        span several lines. Without it, the ends of the returned texts depend on the pieces of the log.
         """
         self._secrets = frozenset(secrets)
         self._has_events = has_events
@@ -68,22 +71,22 @@ class LogRedactor:
         """The offset of the current line, or of its next piece."""
         self._line = b""
         self._in_line = False
-        """Whether pieces of the current line were taken already."""
+        """Whether pieces of the current line were cut off already."""
         self._held = ""
         """Lines in which a secret may have begun, without colours."""
         self._ends: list[int] = []
-        """Where in `_held` each of them ends."""
+        """Where in `_held` each held line ends."""
         self._offsets: list[int] = []
-        """Where in the log each of them ends."""
+        """Where in the log each held line ends."""
         self._begins = 0
         """Where in `_held` the possible secret begins."""
         self._in_key = False
         """Whether the possible secret is a private key."""
         self._events: list[tuple[int, int, Clean]] = []
-        """Events between the lines of a private key, with the number of held lines before each, and its offset."""
+        """Events between the lines of a private key. Each has the number of held lines before it, and its offset."""
 
     def feed(self, chunk: bytes) -> list[Clean]:
-        """Add bytes, and return what is certainly free of secrets."""
+        """Add bytes, and return the redacted parts that no later byte can change."""
         found: list[Clean] = []
         for start in range(0, len(chunk), CHUNK):
             lines, newline, rest = (self._line + chunk[start : start + CHUNK]).rpartition(b"\n")
@@ -92,14 +95,14 @@ class LogRedactor:
         return self._clean(found)
 
     def finish(self) -> list[Clean]:
-        """The rest at the end of the log."""
+        """End the log, and return the rest of it, redacted."""
         line, self._line = self._line, b""
         found = [*self._take_line(line, b"")] if line else []
         found += self._release(len(self._ends))
         return self._clean(found)
 
     def _take_lines(self, lines: Sequence[bytes], found: list[Clean]) -> None:
-        """Take whole lines: at once as many as no secret can span, and the others one by one."""
+        """Take whole lines. If no secret can span several of them, they are taken at once, and otherwise one by one."""
         if self._are_simple(lines):
             for group in lines if self._by_line else _group(lines):
                 self.offset = self._end = self._end + len(group) + 1
@@ -125,7 +128,8 @@ class LogRedactor:
             begin = self._end
             self._end += len(line) + len(newline)
             event = Clean(self._end, text + newline.decode(), is_event=True)
-            # Only a private key continues after an event: another program may print it, a line at a time.
+            # Of all secrets, only a private key can continue after an event. Another program may print the key line by
+            # line between the events.
             if self._in_key and not self._are_too_many(self._end - self.offset - self._begins):
                 self._events.append((len(self._ends), begin, event))
                 self._offsets[-1] = self._end
@@ -158,11 +162,11 @@ class LogRedactor:
         return line[start:]
 
     def _find_border(self, line: bytes) -> int:
-        """A place to cut that is not inside a secret; the last place, if there is none."""
+        """Find a place to cut that is not inside a secret. Returns the last tried place if all of them are."""
         border = LONGEST
         for place in range(PIECE, LONGEST + 1, STEP):
             border = place
-            while border > place - 3 and line[border] & 0xC0 == 0x80:  # Not within a character of UTF-8.
+            while border > place - 3 and line[border] & 0xC0 == 0x80:  # Do not cut inside a UTF-8 character.
                 border -= 1
             before, after = (
                 part.decode(errors="replace") for part in (line[border - MARGIN : border], line[border:][:MARGIN])
@@ -184,8 +188,8 @@ class LogRedactor:
             self._begins = find_open(self._held, self._secrets, self._held.rfind("\n", 0, self._begins) + 1)
             self._in_key = self._held.startswith("-----BEGIN ", self._begins)
         before = bisect_right(self._ends, self._begins)
-        # Too many: release the lines before the possible secret, or else all. What is before it in its line says
-        # nothing about its length.
+        # If too much is held, release the lines before the possible secret. If there are none, release all lines. The
+        # text before the secret in its own line does not count.
         if before == len(self._ends) or (before and self._are_too_many(len(self._held))):
             yield from self._release(before)
         elif not before and self._are_too_many(len(self._held) - self._begins):
@@ -195,7 +199,7 @@ class LogRedactor:
         return len(self._ends) + len(self._events) > MAX_HELD_LINES or size > MAX_HELD
 
     def _release(self, count: int) -> list[Clean]:
-        """The first held lines, joined."""
+        """Release the first held lines, joined, and the events between them."""
         if not count:
             return []
         size, self.offset = self._ends[count - 1], self._offsets[count - 1]
@@ -205,12 +209,13 @@ class LogRedactor:
         self._in_key = self._in_key and bool(self._ends)
         events = [event for event in self._events if event[0] <= count]
         self._events = [(before - count, begin, event) for before, begin, event in self._events if before > count]
-        # The lines around the events are returned before them, and so end there: a live log goes on after any end.
+        # The lines around the events are returned before the events, so they get an end before the events. A reader of
+        # a live log may start again at any end.
         end = events[0][1] if events else self.offset
         return [Clean(end, text), *(event for _, _, event in events)]
 
     def _clean(self, found: Sequence[Clean]) -> list[Clean]:
-        """Redact. Many short texts are searched at once."""
+        """Redact parts. Many short parts are searched at once, because that is faster."""
         plain = _by_batch([one.text for one in found if not one.is_event], self._clean_plain)
         events = _by_batch([one.text for one in found if one.is_event], self._clean_events)
         return [_respell(one, next(events if one.is_event else plain)) for one in found]
@@ -232,7 +237,7 @@ class LogRedactor:
 def _respell(one: Clean, text: str) -> Clean:
     if one.text == text:
         return one
-    # If a secret spans several strings, their quotes are removed, too. The rest is shown, but is not an event.
+    # If a secret spans several strings of an event, their quotes are removed, too. The rest is shown as plain text.
     return replace(one, text=text, is_event=one.is_event and parse_line(text) is not None)
 
 

@@ -39,7 +39,7 @@ class ReproScript:
 
 
 def extract_repros(texts: Iterable[tuple[str, str]], import_names: Sequence[str]) -> tuple[ReproScript, ...]:
-    """The repro scripts in Markdown texts with their origins: each script once, the first `MAX_REPROS`.
+    """The first `MAX_REPROS` scripts in Markdown texts, without repeated ones. `texts` are pairs of origin and text.
 
     `import_names` are the project's top-level modules. Without them, any Python import counts.
     """
@@ -59,7 +59,7 @@ def _read_scripts(text: str) -> Iterator[str]:
     for token in parse_blocks(text):
         if token.type == "fence" and token.map and token.map[0] < certain:
             code = _read_code(token.content)
-            # What nobody looks for is not run either.
+            # Readers do not look for code that is far to the right or far below, so it is not run.
             if FAR in code:
                 continue
             if _claims_python(token.info) or _parse_python(code):
@@ -71,7 +71,7 @@ def _claims_python(info: str) -> bool:
 
 
 def _read_code(block: str) -> str:
-    """The block as code; from a doctest transcript, only the input."""
+    """The code of a block. If the block is a doctest transcript, only its input."""
     lines = block.split("\n")
     if any(line.lstrip().startswith(">>>") for line in lines):
         lines = [_PROMPT.sub("", line) for line in lines if _PROMPT.match(line)]

@@ -1,9 +1,9 @@
-"""The logs of jobd's own stages for people: its sentences, its commands, and what the commands print. Pure.
+"""Converts the logs of jobd's own stages to entries for people: jobd's sentences, its commands, and their output. Pure.
 
-Commands of the repository and of agents print into these logs, too, and may imitate jobd's lines. So each line of
-jobd's own begins with a mark, and jobd removes the mark from what commands print (`runner.jobd.stages.log`). A line
-without a mark is a command's, whatever it looks like. In an agent's log no mark counts, except on the one line
-between two processes of a session (`runner.agents.events.GOES_ON`).
+Commands of the repository and of agents also print into these logs, and may imitate jobd's lines. So jobd begins each
+of its own lines with a mark, and removes the mark from the output of commands (`runner.jobd.stages.log`). A line
+without a mark was printed by a command, whatever it looks like. In an agent's log, marks do not count, except on the
+line between two processes of a session (`runner.agents.events.GOES_ON`).
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _RUN = re.compile(r"(.+), run (\d{1,9}) of \d{1,9}")
 """The heading of one run of a check (`runner.jobd.verbs.check`), without its brackets and full stop."""
 
 _TIMES = re.compile(r"\b\d{1,9}(?:\.\d{1,9})? ?(?:ms|s|seconds?)\b")
-"""How long something took. It differs from run to run."""
+"""A duration in the output of a run. It differs from run to run."""
 
 NO_OUTPUT = "No output."
 
 
 def drop_marks(text: str) -> str:
-    """The text of a log as jobd's lines would be without marks."""
+    """The text of a log without jobd's marks."""
     return _MARKED.sub("", text)
 
 
 def tell_lines(text: str) -> Iterator[Entry]:
-    """The entries of whole lines of such a log."""
+    """The entries of whole lines of a stage's log."""
     # Python's `splitlines` would also split at the mark.
     for is_marked, lines in groupby(_LINE.findall(text), lambda line: line.startswith(MARK)):
         if is_marked:
@@ -54,7 +54,11 @@ def _tell_own(line: str) -> Entry:
 
 
 def fold_runs(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """The entries of a log that has ended, with each output of a check once for each side that it ran on."""
+    """The entries of an ended log, without repeated outputs of a check.
+
+    If several runs of a check on one side have the same output, except for times, the first of them is kept. A
+    reference to it replaces the others. A run without output gets the entry `NO_OUTPUT`.
+    """
     first_runs: dict[tuple[str, str], tuple[str, str]] = {}
     run: re.Match[str] | None = None
     for entry in [*entries, None]:

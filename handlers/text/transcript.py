@@ -1,7 +1,7 @@
-"""An agent's log for people: what it said and did, instead of lines of JSON. Pure.
+"""Converts an agent's log to entries for people: what the agent said and did, instead of lines of JSON. Pure.
 
-Secrets are searched in the values of the JSON and in its raw text, and always before anything is cut. The caller
-provides the redaction.
+Secrets are searched for in the values of the JSON and in its raw text, always before a text is cut. The caller provides
+the function that redacts.
 """
 
 from __future__ import annotations
@@ -18,16 +18,21 @@ from runner.agents.lines import parse_line
 from runner.model.ending import Ending
 
 SHOWN_LINES = 12
-"""The lines that are shown of a tool's input and output; of the output the last ones, which contain errors."""
+"""The most lines that are shown of a tool's input and of its output.
+
+The first lines of the input are shown. Of the output, the last lines are shown, because they contain errors.
+"""
 
 LAST_LINES, MAX_LAST_LINE = 12, 300
-"""How much is quoted of the end of a log: so many lines, and of each so many characters."""
+"""The lines at the end of a log that are quoted, and the most characters of each."""
 
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 """A string in a whole line of JSON."""
 
 _BETWEEN_QUOTES = re.compile(r'(?:[^"\\\n]|\\.)++')
-"""What may be the inside of one in whatever text: where a log was cut, nobody knows which quotes open a string."""
+"""What may be the inside of a JSON string. The quotes around it are not part of the pattern, because in a log that was
+cut it is unknown which quotes open a string.
+"""
 
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """The sequences by which programs colour and move what they write to a terminal (ECMA-48, 5.4)."""
@@ -43,7 +48,7 @@ _ENDINGS = {
 Redact = Callable[[str], str]
 
 _SIGNS = range(0x3400, 0xD7A4)
-"""Signs that people see, and more of them than almost any text holds at once."""
+"""Code points of visible characters. Almost no text contains all of them, so one of them can separate texts."""
 
 
 class EntryKind(StrEnum):
@@ -73,7 +78,7 @@ class Entry:
 
 
 def find_last_lines(entries: Sequence[Entry]) -> str:
-    """The end of a log for people who want to know why it ended; empty if it says nothing."""
+    """The end of a log, for people who want to know why the agent ended. Empty if the log has no text."""
     lines: list[str] = []
     for entry in reversed(entries):
         lines[:0] = entry.text.strip("\n").split("\n")
@@ -88,11 +93,12 @@ def drop_colours(text: str) -> str:
 
 
 def redact_each(texts: Sequence[str], redact: Redact) -> list[str]:
-    """Redact every text. Many small ones take about as long as one text of the same total length."""
+    """Redact every text. Many short texts take about as long as one text of the same total length."""
     if len(texts) < 2:
         return [*map(redact, texts)]
     whole = "".join(texts)
-    # On a line of its own a sign that no text has parts them, and nothing that is one secret goes over it.
+    # The texts are joined with a separator: a line with a character that no text contains. If something that was
+    # redacted spans a separator, the halves of the texts are redacted separately.
     sign = next((sign for sign in map(chr, _SIGNS) if sign not in whole), "")
     border = f"\n{sign}\n"
     cleaned = redact(border.join(texts)).split(border) if sign else []
@@ -112,7 +118,10 @@ def redact_log(log: str, redact: Redact) -> str:
 
 
 def _clean_strings(insides: Collection[str], redact: Redact, limit: int | None = None) -> dict[str, str]:
-    """What stands in the place of each of these insides of JSON's strings, for those that cannot stay."""
+    """The insides of JSON strings that have to be replaced, each with its replacement.
+
+    An inside is replaced if it contains a secret, or if it is longer than `limit` characters.
+    """
     meanings = {inside: meaning for inside in insides if (meaning := _read_string(inside)) is not None}
     cleaned = redact_each([*meanings.values()], redact)
     shortened = (shorten(text, limit) if limit else text for text in cleaned)
@@ -132,7 +141,7 @@ def _read_string(inside: str) -> str | None:
 
 
 def shorten(text: str, limit: int) -> str:
-    """Omit the middle of a long text. Backends would keep only its beginning."""
+    """Omit the middle of a text that is longer than `limit`."""
     if len(text) <= limit:
         return text
     left_out = f"\n[{len(text) - limit} characters are left out]\n"
@@ -170,7 +179,7 @@ class Teller:
     error: str = field(default="", repr=False)
 
     def tell(self, line: str) -> Iterator[Entry]:
-        """The entries of a line with one or more events."""
+        """The entries of one line, which may have several events."""
         for event in self.agent.read_line(line):
             if event.kind is EventKind.END and event.text == self.error:
                 yield Entry(EntryKind.NOTE, _describe_end(event, ""))
@@ -180,14 +189,14 @@ class Teller:
             self.error = event.text if event.kind is EventKind.ERROR else self.error
 
     def conclude(self) -> Iterator[Entry]:
-        """The entries at the end."""
+        """The entries after the last line."""
         if self.unknown:
             what = "1 event is" if self.unknown == 1 else f"{self.unknown} events are"
             yield Entry(EntryKind.NOTE, f"{what} not shown, because this version does not know them.")
 
 
 def _show(event: AgentEvent) -> Entry | None:
-    """An event as an entry; None if it has nothing for people."""
+    """An event as an entry. None if people do not need to see it."""
     text = event.text.strip("\n")
     match event.kind:
         case EventKind.TEXT:
