@@ -30,8 +30,9 @@ _STRING = re.compile(r'"((?:[^"\\]|\\.)*+)"')
 """A string in a whole line of JSON."""
 
 _BETWEEN_QUOTES = re.compile(r'(?:[^"\\\n]|\\.)++')
-"""What may be the inside of a JSON string. The quotes around it are not part of the pattern, because in a log that was
-cut it is unknown which quotes open a string.
+"""Text that may be the inside of a JSON string.
+
+The quotes are not part of the pattern, because in a log that was cut it is unknown which quotes open a string.
 """
 
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")

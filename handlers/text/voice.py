@@ -1,6 +1,7 @@
-"""Keeps our own words apart from an agent's: the beginnings of our lines, and the quote that holds an agent's words.
+"""Keeps the bot's own lines apart from an agent's: labels that begin our lines, and quotes that hold an agent's words.
 
-Pure. What we post takes its headings and marks from here, so that whatever is ours is also protected here.
+Pure. All our comments take their labels, marks and headlines from here. So `mark_forgery` knows all of them, and marks
+an agent's line that begins with one.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from runner.changes.concerns import OUTCOMES
 from runner.characters import drop_invisible, show_invisible, unify
 
 NOTE_PLACEHOLDER = "in your own words, what the change does and why it is right"
-"""What the report asks for, word for word; repeating it is no answer."""
+"""What a report asks people to write in a note. A note that only repeats these words does not count."""
 
 SPEAKER = "agent:"
-"""What stands before a line of an agent's that begins like one of ours."""
+"""Comes before an agent's line that begins like one of ours, so that readers see whose line it is."""
 
 
 class Label(StrEnum):
-    """The words with which a line or a fold of ours begins in what we post about a job."""
+    """The words at the beginning of our lines, and of the summaries of folded parts, in posts about a job."""
 
     PTQ = "ptq"
     NOW = "Now:"
@@ -57,12 +58,12 @@ class Label(StrEnum):
 
     @property
     def bold(self) -> str:
-        """The label as Markdown that stands out."""
+        """The label in bold, as Markdown."""
         return f"**{self}**"
 
 
 class Mark(StrEnum):
-    """The sign before a line of a list of ours."""
+    """The symbol at the beginning of an item in our lists."""
 
     GOOD = "✅"
     FAILS = "🔴"
@@ -72,7 +73,7 @@ class Mark(StrEnum):
 
 
 class Headline(StrEnum):
-    """How the end of a job is called where no outcome of a report says it."""
+    """Our own headlines for an ended job. The outcome in an agent's report may be the headline instead."""
 
     DONE = "Done"
     NOT_FINISHED = "Not finished"
@@ -92,16 +93,16 @@ def say_who_wrote(login: str) -> str:
 
 
 def quote(text: str, secrets: Collection[str], limit: int, notice: str) -> str:
-    """Somebody's Markdown as a quote of at most `limit` characters, safe to post; the notice follows where it was cut.
+    """Somebody's Markdown as a quote of at most `limit` characters, safe to post. If it is cut, `notice` follows.
 
-    Every line has the mark of the quote, so nothing in it ends the quote. A line that begins like one of ours says
-    first that an agent wrote it. The text is redacted whole and cut before it is made safe: the cost has a bound.
+    Every line has the mark of a quote, so no line can end the quote. A line that begins like one of ours gets `SPEAKER`
+    before it. The whole text is redacted. It is then cut before it is made safe, so that this takes bounded time.
     """
     whole = redact(text, secrets).strip()
     if not whole:
         return ""
     room = max(limit - len(notice) - 2, 0)
-    # What makes a text safe only ever adds to it, so no more of it than this could be shown.
+    # `make_safe` hardly ever makes a text shorter, so text after the first `room` characters could not be shown.
     safe = make_safe(join_wrapped(whole[:room]), ()).rstrip("\n")
     lines, is_whole = _clip(cut(safe, max(room - _LONGEST_PREFIX, 0), "").rstrip("\n"), room)
     is_whole = is_whole and len(whole) <= room and len(safe) <= room - _LONGEST_PREFIX
@@ -109,9 +110,10 @@ def quote(text: str, secrets: Collection[str], limit: int, notice: str) -> str:
 
 
 def show_words(text: str, secrets: Collection[str], limit: int) -> str:
-    """Somebody's words as code within a line of ours, at most `limit` characters of them: nothing in there is Markdown.
+    """At most `limit` characters of somebody's words, as a code span in a line of ours. So they contain no Markdown.
 
-    Unlike `sanitize.show_code`, which is for names, it writes no sign out that people can read, and fits no table.
+    `sanitize.show_code` is for names, and writes out more characters. Do not use this function in a table, because it
+    leaves `|` as it is.
     """
     line = " ".join(show_invisible(redact(text, secrets)).split()).replace("`", LIKE_A_TICK)
     return f"`{line if len(line) <= limit else f'{line[: limit - 1]}…'}`" if line else "no words"
@@ -119,11 +121,11 @@ def show_words(text: str, secrets: Collection[str], limit: int) -> str:
 
 _LONGEST_PREFIX = len(f"> {SPEAKER} ")
 _FENCE = re.compile(r"(`{3,})([^`]*)")
-"""What `make_safe` writes itself: it spells out every other mark of code."""
+"""A fence in a text from `make_safe`, which writes every fence itself, and replaces all other marks of code."""
 
 
 def _clip(text: str, room: int) -> tuple[list[str], bool]:
-    """As many lines of a safe text as there is room for, as a quote, and whether those are all."""
+    """The lines of a safe text for which there is room, as a quote, and whether these are all lines."""
     quoted: list[str] = []
     fence = ""
     lines = text.split("\n")
@@ -139,9 +141,10 @@ def _clip(text: str, room: int) -> tuple[list[str], bool]:
 
 
 def _find_underlines(lines: Sequence[str]) -> list[str]:
-    """For each line the underline that makes its paragraph a heading, or nothing. A heading may have several lines.
+    """For each line, the line that underlines its paragraph and so makes it a heading. Empty without such a line.
 
-    The line of dashes in a table is one, too: what is in the head of a table stands out.
+    A heading may have several lines. The line of dashes in a table counts as an underline, because the head of a table
+    is shown in bold.
     """
     found, underline = [""] * len(lines), ""
     for at in range(len(lines) - 1, -1, -1):
@@ -152,7 +155,7 @@ def _find_underlines(lines: Sequence[str]) -> list[str]:
 
 
 def _find_open(line: str, fence: str) -> str:
-    """The fence that is open after a line, empty where none is; `fence` is the one that was open before."""
+    """The fence that is open after a line, or empty. `fence` is the one that was open before the line, or empty."""
     found = _FENCE.fullmatch(line)
     if not found:
         return fence
@@ -163,19 +166,21 @@ def _find_open(line: str, fence: str) -> str:
 
 
 _BEGINNING = re.compile(rf"(?:[\s>#*+~|_\\-]|\d{{1,9}}[.)](?=\s)|\[[ xX]\](?=\s)|{SPEAKER}[\s*~_\\]*+\|)*")
-"""What may stand before the first word of a line: the marks of quotes, lists, headings, tables and emphasis. A cell
-that holds only the speaker does not cover the next cell."""
+"""Everything before the first word of a line: the marks of quotes, lists, headings, tables and emphasis.
+
+A cell that contains only `SPEAKER` also counts as a mark. Otherwise a forged label in the next cell would not be found.
+"""
 
 _LINK_END = re.compile(r"\]\((?:[^\s()]++|\([^\s()]*+\))*+\)")
-"""Where a link leads. A reader does not see it. `make_safe` leaves no link with more to it than an address."""
+"""The address of a link, which readers do not see. `make_safe` leaves no links with a title."""
 
 _UNDERLINE = re.compile(r"[\s>]*+(?:=+\s*|(?=[|:\s]*+-)[|:\s-]++)")
 
 
 def mark_forgery(line: str, following: str = "") -> str:
-    """The line, which says that an agent wrote it where it begins like one of ours; any other stays as it is.
+    """Put `SPEAKER` before a line that begins like one of ours. Any other line stays as it is.
 
-    `following` is the line that underlines its paragraph, if one does: by it a line can be a heading.
+    `following` is the line that underlines the paragraph, if there is one. It makes the line a heading.
     """
     beginning = _BEGINNING.match(line)
     marks = beginning[0] if beginning else ""
@@ -186,21 +191,21 @@ def mark_forgery(line: str, following: str = "") -> str:
         sounds_like_us(cell, stands_out=stands_out or _has_emphasis(cell)) for cell in cells
     ):
         return line
-    # Before the marks of emphasis, which end after the words.
+    # `SPEAKER` comes before marks of emphasis, because the emphasis ends after the words.
     marks = marks.rstrip("*_~\\")
     return f"{marks}{SPEAKER} {line[len(marks) :]}"
 
 
 _WROTE = re.compile(r"(?:the operator|[a-z0-9][a-z0-9-]*) (?:wrote:|told the agent\b)")
-"""How the note of a human begins in a pull request (`say_who_wrote`), and the words for a running agent in a report:
-without their signs, as `_plain` shows them."""
+"""The beginnings of two of our lines: the line above a note (`say_who_wrote`), and the line above a message to an agent
+(`report_comment.say_who_told`). Without punctuation, as `_plain` returns them."""
 
 _SIGNS = re.compile(r"^(?::[a-z0-9_+-]{1,40}:|[\W_]|[0-9]|[a-z](?=[.):]))+")
-"""What may be before the first word of a line: dots, arrows, brackets, pictures and their names (`:rocket:`), the
-number or letter of an item."""
+"""Symbols before the first word of a line: dots, arrows, brackets, emoji and their names (`:rocket:`), the number or
+letter of an item."""
 
 _LOOKED_AT = 200
-"""Characters of a line as it looks: more than any beginning of ours has."""
+"""The characters of a line that are compared with the beginnings of ours, which are shorter."""
 
 
 def _has_emphasis(words: str) -> bool:
@@ -210,8 +215,11 @@ def _has_emphasis(words: str) -> bool:
 
 
 def sounds_like_us(words: str, *, stands_out: bool) -> bool:
-    """Whether a line, or a cell of a table, begins with a mark of ours or with one of our labels; or, where it stands
-    out as a heading does, with a headline."""
+    """Whether a line, or a cell of a table, begins with one of our marks or labels.
+
+    The lines above a note and above a message to an agent count, too. If the line or cell `stands_out`, as a heading
+    does, our headlines also count.
+    """
     shown = _plain(words)[:_LOOKED_AT]
     phrases = (*_phrases(), *(_headlines() if stands_out else ()))
     signs = (_SIGNS.match(shown) or [""])[0]
@@ -244,13 +252,13 @@ _SHORTCODES = {
     "❌": "⛔",
     "🚫": "⛔",
 }
-"""The signs that look like ours, and how GitHub spells them and ours."""
+"""Symbols that look like one of our marks, and names that GitHub shows as one of them, each with our mark."""
 
 _SHORTCODE = re.compile("|".join(_SHORTCODES))
 
 
 def _plain(text: str) -> str:
-    """A text as it looks, letters alone: without emphasis, signs of no width, and spaces that nobody notices."""
+    """A text as it looks, in lower case, without emphasis, invisible characters, and spaces that nobody notices."""
     text = unify(drop_invisible(html.unescape(text).replace("\ufe0f", "")))
     text = _SHORTCODE.sub(lambda found: _SHORTCODES[found[0]], text)
     text = re.sub(r"[][*_`~\\]", "", text).replace("\u2019", "'")
@@ -265,7 +273,11 @@ def _marks() -> tuple[str, ...]:
 
 @cache
 def _phrases() -> Sequence[str]:
-    """The labels; their last sign counts only where a single word would be found in innocent lines without it."""
+    """The labels, as `_plain` returns them.
+
+    Of labels with several words, a final colon or full stop is removed. A single word without it would also be found in
+    ordinary lines.
+    """
     labels = [_plain(label) for label in Label]
     return [label if " " not in label else label.rstrip(":.") for label in labels]
 
