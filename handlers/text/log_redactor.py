@@ -32,7 +32,7 @@ LONGEST = 3 * PIECE
 """The most bytes of a piece."""
 
 MARGIN = 10_000
-"""The bytes on each side of a cut in which a secret is searched. A secret is found only if it is complete."""
+"""The bytes on each side of a cut that are searched for a secret. A secret is found only if it is complete."""
 
 MAX_EVENT = 4_000_000
 """The most bytes of a line that is an event."""
