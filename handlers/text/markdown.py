@@ -1,4 +1,4 @@
-"""Markdown, as far as several modules here have to know it: its blocks, and what in it may be meant as code. Pure."""
+"""The parts of Markdown that several modules here need: blocks, headings, wrapped lines, and code. Pure."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ LANGUAGES = (
     r"|scala|sh|shell|sql|starlark|swift|tex|text|toml|traceback|triton|ts|tsx|txt|typescript|vim|wgsl|xml"
     r"|yaml|yml|zig|zsh"
 )
-"""The names of languages that people write behind the marks of a fence, as a pattern."""
+"""A pattern for the names of languages that people write after the marks of a fence."""
 
 
 class AnyLink(MarkdownIt):
-    """A parser for which every link is valid, as for GitHub's: what that refuses, it refuses later."""
+    """A parser that accepts any address of a link, as GitHub's parser does. GitHub refuses some addresses later."""
 
     def validateLink(self, url: str) -> bool:  # noqa: D102, N802
         return True
 
 
 def parse_blocks(text: str) -> list[Token]:
-    """The blocks of a CommonMark text, in order, without a look at the words in them.
+    """The blocks of a CommonMark text, in order. The text inside of blocks is not parsed.
 
-    Takes no more than linear time on what strangers write.
+    Takes linear time at most, also for strangers' texts.
     """
-    return _parser().parse(text.removeprefix("\ufeff"))  # As GitHub's parser does.
+    return _parser().parse(text.removeprefix("\ufeff"))  # GitHub's parser removes it, too.
 
 
 @cache
@@ -50,7 +50,7 @@ _HEADING_OR_FENCE = re.compile(r"^ {0,3}(?:#{1,6}[ \t]+(.*)|(`{3,}+|~{3,}+)(.*))
 
 
 def find_headings(text: str) -> list[str]:
-    """The words of the headings that begin with `#`, in order. A comment in fenced code is not one."""
+    """The text of all headings that begin with `#`, in order. Comments in fenced code are not headings."""
     found: list[str] = []
     fence = ""
     for line in _HEADING_OR_FENCE.finditer(text):
@@ -65,13 +65,13 @@ def find_headings(text: str) -> list[str]:
 
 
 MIN_WRAPPED = 40
-"""The characters of a line that may have been wrapped. Its author ended a shorter one on purpose."""
+"""The fewest characters of a line that may have been wrapped. Authors end shorter lines on purpose."""
 
 _ENDS = re.compile(r"(?:\\|  )$")
-"""The end of a line with a break of its own."""
+"""The end of a line with an explicit line break."""
 
 _OWN_LINE = re.compile(r"\s*(?:\||\[\^)")
-"""The start of a line of a table or of a footnote, which are paragraphs for this parser."""
+"""The start of a table row or a footnote. For this parser, tables and footnotes are paragraphs."""
 
 
 def join_wrapped(text: str) -> str:
@@ -84,13 +84,16 @@ def join_wrapped(text: str) -> str:
         if token.type == "inline" and token.map and "\n" in token.content:
             start, end = token.map
             inner = token.content.split("\n")
-            if len(inner) == end - start:  # Not a heading of several lines.
+            if len(inner) == end - start:  # Not so for a heading of several lines.
                 lines[start:end] = _join(lines[start:end], inner)
     return "\n".join(lines)
 
 
 def _join(lines: Sequence[str], inner: Sequence[str]) -> list[str]:
-    """The lines of a paragraph, joined where they were wrapped. `inner` has no marks of the lists and quotes around."""
+    """The lines of a paragraph, joined where they were wrapped.
+
+    `inner` has the same lines without the marks of the lists and quotes around them.
+    """
     joined = [lines[0]]
     for line, before, words in zip(lines[1:], inner, inner[1:], strict=False):
         if len(before) < MIN_WRAPPED or _ENDS.search(before) or _OWN_LINE.match(before) or _OWN_LINE.match(words):
@@ -101,31 +104,32 @@ def _join(lines: Sequence[str], inner: Sequence[str]) -> list[str]:
 
 
 LINE_START = r"^([ \t]*+(?:(?:[>*+-]|[0-9]{1,9}[.)])[ \t]*+)*+"
-"""The start of a line and the marks of quotes, lists and emphasis. Its group is left open."""
+"""The start of a line, with the marks of quotes, lists and emphasis. The pattern does not close its group."""
 
 
-# What may be meant as code. Parsers disagree about where code is, so nothing here tells where it is: these functions
-# say what to rewrite as code, and their caller leaves no other mark of code in the text.
+# Code. Parsers disagree about where code is in a text, so these functions do not say where it is. They say what to
+# rewrite as code, and the caller removes all other marks of code from the text.
 
 _OPENER = re.compile(rf"{LINE_START})(`{{3,}}+(?=[^`]*$)|~{{3,}}+)(.*)")
 _CLOSER = re.compile(r"([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+")
 _MAX_QUOTES = 20
-"""Marks of quotes that are taken off a line of code."""
+"""The most quote marks that are removed from a line of code."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """A fenced block of code: the first word behind its opening, and its lines without their quotes and indentation."""
+    """A fenced block: the first word after its opening marks, and its lines without quote marks and indentation."""
 
     info: str
     lines: Sequence[str]
 
 
 def split_fences(text: str) -> Iterator[Fence | Sequence[str]]:
-    """What an author probably means by a text: fenced code, and the lines between, none of them blank at either end.
+    """Split a text into fenced code and the lines between, as its author probably meant them.
 
-    A fence is whatever looks like one, at any depth, and goes on to a line that may close it or to the end. What
-    follows it is moved left, because there is no list any more in which it stands.
+    Whatever looks like the start of a fence is one, at any depth in lists and quotes. The fence ends at the first line
+    that may close it, or at the end of the text. Lines after a fence are moved left, because they are no longer in a
+    list. Blank lines next to a fence, and at both ends of the text, are left out.
     """
     lines = text.split("\n")
     prose: list[str] = []
@@ -137,7 +141,7 @@ def split_fences(text: str) -> Iterator[Fence | Sequence[str]]:
             prose.append(lines[at - 1])
             continue
         if any(map(str.isdigit, opener[1])):
-            # The number of a step that is nothing but code.
+            # Keep the number of a list item that begins with the fence.
             prose.append(opener[1].rstrip())
         yield from _trim(prose, moves=moves)
         prose, moves = [], True
@@ -147,7 +151,7 @@ def split_fences(text: str) -> Iterator[Fence | Sequence[str]]:
 
 
 def _read_fence(lines: Sequence[str], start: int, opener: re.Match[str]) -> tuple[Sequence[str], int]:
-    """The code of a fence whose first line is at `start`, and where the text goes on."""
+    """The code of a fence, and the number of the line after the fence. `start` is the number of its first line."""
     quotes = re.compile(rf"(?:[ \t]*+>){{0,{min(opener[1].count('>'), _MAX_QUOTES)}}}+")
     width = _measure(opener[1].rpartition(">")[2])
     code: list[str] = []
@@ -161,8 +165,11 @@ def _read_fence(lines: Sequence[str], start: int, opener: re.Match[str]) -> tupl
 
 
 def _trim(lines: list[str], *, moves: bool) -> Iterator[Sequence[str]]:
-    """The lines without blank ones at their ends, if any is left. With `moves`, those that are at least as far to the
-    right as the first begin where the margin is."""
+    """Yield the lines without blank lines at both ends, unless all lines are blank.
+
+    With `moves`, the lines are moved left so that the first one begins at the margin. This ends at a line with less
+    indentation than the first one.
+    """
     written = [place for place, line in enumerate(lines) if line.strip(" \t")]
     if not written:
         return
@@ -174,7 +181,7 @@ def _trim(lines: list[str], *, moves: bool) -> Iterator[Sequence[str]]:
 
 
 def _dedent(line: str, width: int) -> str:
-    """The line without its first `width` columns, as far as they are blank."""
+    """The line without up to `width` columns of blanks at its start."""
     at = column = 0
     while column < width and line.startswith((" ", "\t"), at):
         column += 4 - column % 4 if line[at] == "\t" else 1
@@ -192,20 +199,20 @@ def _measure(text: str) -> int:
 
 _TICKS = re.compile(r"`+")
 _ADDRESS = re.compile(r"(?:://|www\.|mailto:|xmpp:)[^ \t]*", re.IGNORECASE)
-"""A bare address may take the backticks in it, up to the next space; others than those of ASCII belong to it."""
+"""A bare address. Backticks up to the next space or tab may be part of it. Non-ASCII spaces do not end it."""
 
 _OF_RULED_LINE = frozenset(" \t|:>*+-.)0123456789")
 _DEFINITION = re.compile(r"[ \t>*+.)0-9-]*\[")
 
 Span = tuple[int, int, str]
-"""Where a code span starts and ends in its line, and the code."""
+"""The start and the end of a code span in its line, and its code."""
 
 
 def find_spans(lines: Sequence[str]) -> Iterator[tuple[str, Sequence[Span]]]:
-    """Each line, with what in it can be written as a code span that every parser sees, if no other backtick is left.
+    """Each line, with the spans in it that every parser sees as code if the line has no other backticks.
 
-    Not what goes over the end of a line, stands in an address, or may be cut by a table or used up by a link's
-    definition. The caller breaks up links that have more to them than an address, and definitions.
+    Left out are spans over several lines, spans in an address, and spans that a table may cut or that the definition of
+    a link may contain. The caller breaks up definitions, and links with more than an address.
     """
     for is_blank, paragraph in groupby(lines, key=lambda line: not line.strip(" \t")):
         block = list(paragraph)
@@ -230,13 +237,13 @@ def find_spans(lines: Sequence[str]) -> Iterator[tuple[str, Sequence[Span]]]:
 
 
 def _is_within(ranges: Sequence[tuple[int, int]], place: int) -> bool:
-    """Whether one of some ranges, in order and apart from each other, has this place in it."""
+    """Whether a place is in one of the ranges. The ranges are in order, and do not overlap."""
     at = bisect_right(ranges, place, key=lambda found: found[0])
     return at > 0 and place < ranges[at - 1][1]
 
 
 def _pair_ticks(line: str) -> Sequence[Span]:
-    """The code spans of a line, by CommonMark's rule: the next run of as many backticks ends one."""
+    """The code spans of a line. In CommonMark, the next run of the same number of backticks ends a span."""
     return [
         (opener.start(), closer.end(), line[opener.end() : closer.start()])
         for opener, closer in _pair_runs(line)
@@ -245,12 +252,12 @@ def _pair_ticks(line: str) -> Sequence[Span]:
 
 
 def find_half_span(line: str) -> int:
-    """Where the first backtick stands to which none belongs, or else the length of the line."""
+    """The place of the first run of backticks without a closing run. The length of the line if there is none."""
     return next((opener.start() for opener, closer in _pair_runs(line) if closer is None), len(line))
 
 
 def _pair_runs(line: str) -> Iterator[tuple[re.Match[str], re.Match[str] | None]]:
-    """Each run of backticks that opens code, or would, with the one that closes it."""
+    """Each run of backticks that could open code, with the run that closes it, or None if no run closes it."""
     runs = list(_TICKS.finditer(line))
     closers: list[int | None] = [None] * len(runs)
     later: dict[int, int] = {}
