@@ -1,4 +1,4 @@
-"""What of one line the page does not show: comments, tags, alt text, titles. Pure, and linear in the line."""
+"""Removes from a line what the page does not show: comments, tags, alt text, titles. Pure. Takes linear time."""
 
 from __future__ import annotations
 
@@ -27,40 +27,45 @@ STEPS = (
     "far text",
     "invisible characters",
 )
-"""What is done: `links` have titles, `definitions` are those of links; the words of a fence behind its first are its
-info string. Each can be left out, so that a test can show what it is for."""
+"""The names of the steps, by what each step removes or marks.
+
+`links` removes the titles of links, and `definitions` marks definitions of links. `info strings` removes the words
+after the opening marks of a fence, except its language. A test can leave out a step, to show what the step is for.
+"""
 
 FOLDED, FOOTNOTE, DRAWN, TINY, FAR = "⟨folded⟩", "⟨footnote⟩", "⟨drawn⟩", "⟨tiny⟩", "⟨far off⟩"
-"""Our marks, at what a page shows only to a reader who unfolds it, at its very end if at all, as a picture, too small
-to read, and so far to the right or below that nobody looks for it."""
+"""Our marks for text that a page shows only after a click, at its very end or not at all, as a picture, too small to
+read, or so far to the right or below that no reader looks there."""
 
 UNSEEN, BEYOND = "⟨perhaps unseen⟩", "⟨beyond the table⟩"
-"""Our marks of a line that the page may not show, and before the cells of a row for which its table has no column."""
+"""Our marks for a line that the page may not show, and for the cells of a row for which the table has no columns."""
 
 DRAWN_LANGUAGE = re.compile(r"(?:mermaid|geojson|topojson|stl|math)\b", re.IGNORECASE)
-"""Blocks of code in these languages are shown as pictures."""
+"""The languages of code blocks that GitHub shows as pictures."""
 
 LANGUAGE = re.compile(rf"(?:{DRAWN_LANGUAGE.pattern}|(?:{LANGUAGES})(?![\w+#-]))", re.IGNORECASE)
-"""What a fence's info string may begin with. A page does not show it, so an agent gets no other word."""
+"""The languages at the beginning of an info string that an agent is shown. A page does not show info strings, so all
+other words are removed.
+"""
 
 
 class Trust(IntEnum):
-    """How well we know what the page shows of a line and of those below it."""
+    """How certain it is what the page shows of a line and of the lines below it."""
 
     CERTAIN = 0
     NO_CODE = 1
-    """Up to the end of the paragraph nothing counts as code: each rule applies to all of it."""
+    """Up to the end of the paragraph, nothing counts as code, so each rule applies to all of the text."""
     MARKED = 2
-    """Up to the end of the paragraph something may be hidden."""
+    """Up to the end of the paragraph, something may be hidden."""
     LOST = 3
-    """Up to the end of the text something may be hidden."""
+    """Up to the end of the text, something may be hidden."""
 
 
 _SPECIAL = re.compile(r"!\[|[\\`<\[\]$]")
 _PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 _TICKS = re.compile(r"`+")
 _MAX_TICKS = 80
-"""GitHub's parser takes longer runs for text."""
+"""The most backticks that open a code span. For GitHub's parser, longer runs are text."""
 
 _URL = re.compile(r"(?:://|www\.)[^ \t\v\f<]*", re.IGNORECASE)
 """A bare address: backticks in it are part of it."""
@@ -71,10 +76,10 @@ TAG = re.compile(
     re.ASCII,
 )
 _LOOSE_TAG = re.compile(r"</?([A-Za-z][^\s<>\"'`/]*+)[^<>\"'`]*>")
-"""Text in a paragraph, a tag in raw HTML."""
+"""Something that is text in a paragraph, but a tag in raw HTML."""
 
 _BOGUS = re.compile(r"<(?:\?[^<>`]*\?|!\[CDATA\[[^<>`]*\]\]|![A-Za-z][^<>`]*)>")
-"""What browsers treat as a comment; see "bogus comment state" in the HTML standard, section 13.2.5."""
+"""What browsers treat as a comment. See "bogus comment state" in the HTML standard, section 13.2.5."""
 
 _BOGUS_IN_HTML = re.compile(r"<(?:!(?!--|\[)|/(?![A-Za-z]))[^<>`]*>")
 ADDRESS = re.compile(r"<(?:[A-Za-z][A-Za-z0-9.+-]{1,31}:[^\s<>`]*|[A-Za-z0-9][\w.+-]*@[A-Za-z0-9.-]+)>", re.ASCII)
@@ -97,63 +102,72 @@ _KNOWN_TAG = re.compile(
     r"|tfoot|th|thead|time|tr|tt|ul|var|wbr",
     re.IGNORECASE,
 )
-"""Tags that GitHub shows with what is in them. Others it drops, browsers hide what `rp` and `video` hold, and `bdo`
-turns the letters around."""
+"""Tags that GitHub keeps, and whose contents are visible as they are written.
+
+Not among them are tags that GitHub removes, `rp` and `video`, whose contents browsers hide, and `bdo`, which reverses
+the letters.
+"""
 
 _SIZES = {
     **dict.fromkeys(("small", "sub", "sup"), 0.75),
     **dict.fromkeys(("code", "h6", "kbd", "pre", "samp", "tt"), 0.85),
     "rt": 0.5,
 }
-"""Elements that make letters smaller, and by how much, in browsers and on GitHub's pages."""
+"""Elements that make letters smaller in browsers and on GitHub's pages, and the factor for each."""
 _SMALLEST = 0.49
-"""Smaller letters cannot be read. An index of an index, as in a formula, can: it has 0.56 of the size."""
+"""Letters with a smaller part of the usual size cannot be read. An index of an index, as in a formula, has 0.56."""
 
 _EMPTY = frozenset({"br", "hr", "img", "source", "wbr"})
-"""Tags that hold nothing."""
+"""Elements without contents."""
 
 _HIDING = re.compile(r"rp|template|audio|video|canvas|object|svg|math|datalist|select|dialog", re.IGNORECASE)
-"""Elements whose contents a browser does not show, or shows otherwise than they read."""
+"""Elements whose contents a browser does not show, or shows in another form."""
 
 _PLAIN_CONTENT = re.compile(r"[^<`\\]*+</([A-Za-z]++)>")
-"""An element's words, without other tags and code, and its end."""
+"""The contents of an element, if they have no tags and no code, with its end tag."""
 
 RAW_TEXT = re.compile(r"script|style|textarea|title|xmp|iframe|noembed|noframes|noscript|plaintext", re.IGNORECASE)
-"""Elements in which a browser reads no tags and no comments."""
+"""Elements in which tags and comments are text for a browser."""
 
 _ADDRESSES = {"a": "href", "img": "src", "source": "src", "video": "src"}
 
 _SIZES_KEPT = frozenset({"border", "cellpadding", "cellspacing", "height", "hspace", "size", "vspace", "width"})
-"""Attributes that make room on the page. They are kept where they move what follows far away (`distance.py`)."""
+"""Attributes that take space on the page. Large ones are kept, because they can move text far away (`distance.py`)."""
 _SIZED = frozenset({"hr", "img", "table", "tbody", "td", "tfoot", "th", "thead", "tr"})
 _PIXELS = re.compile(r"\s*(\d{1,6})(?![\d.]*%)")
 _ROOM = 100
-"""Pixels. Smaller sizes are left out."""
+"""Pixels. An attribute with this size or a smaller one is removed."""
 
 Found = tuple[str, int, Trust]
-"""What is shown of a part, where it ends, and how well we know it."""
+"""What the page shows of a part of a line, where the part ends in the line, and how certain this is."""
 
 
 class Editor:
-    """Takes from lines what is hidden. `defines` and `has_footnotes` say whether the text has definitions of links, and
-    footnotes: without them brackets are brackets."""
+    """Removes hidden parts from lines.
+
+    `defines` and `has_footnotes` say whether the text has definitions of links, and footnotes. Without them, brackets
+    are shown as brackets.
+    """
 
     def __init__(self, steps: Collection[str], *, defines: bool, has_footnotes: bool) -> None:
         self._steps = steps
         self._defines = defines
         self._has_footnotes = has_footnotes
         self._open: list[tuple[str, float]] = []
-        """The open elements, each with the size of letters in it: a part of the page's usual one."""
+        """The open elements, each with the size of the letters in it, as a part of the usual size."""
         self._open_before = 0
-        """How many of them were opened in blocks before this one."""
+        """How many of the open elements were opened before this block."""
 
     def begin_block(self) -> None:
-        """Another paragraph, quote or item begins. The page may ignore an end tag in it for what is open by now."""
+        """Begin another paragraph, quote or item. A page may ignore an end tag in it for an element opened before."""
         self._open_before = len(self._open)
 
     def edit(self, line: str, *, certain: bool, html: bool) -> tuple[str, Trust]:
-        """What is shown of a line, and how well we know it. `html`: it may be raw HTML. `certain`: nothing before it
-        in its paragraph is open, so that its code spans and escapes are what they seem."""
+        """What the page shows of a line, and how certain this is.
+
+        `html` says that the line may be raw HTML. `certain` says that nothing is open before the line in its paragraph,
+        so that its code spans and escapes are what they look like.
+        """
         part = _Part(line, html)
         shown, done, trust = [], 0, Trust.CERTAIN if certain else Trust.NO_CODE
         while found := _SPECIAL.search(line, done):
@@ -193,7 +207,8 @@ class Editor:
     def _show_bracket(self, part: _Part, at: int) -> Found:
         if not part.line.startswith("[^", at) or "footnotes" not in self._steps:
             return "[", at + 1, Trust.CERTAIN
-        # The label of a footnote is not shown, and GitHub drops one that goes on below, whether the footnote exists.
+        # A page does not show the label of a footnote. GitHub removes a label over several lines, even if there is no
+        # such footnote.
         mark = FOOTNOTE if self._has_footnotes else ""
         return f"{mark}[", at + 1, Trust.CERTAIN if _NOTE.match(part.line, at) else Trust.MARKED
 
@@ -216,7 +231,7 @@ class Editor:
             end = found.end() if found else -1
         if end >= 0:
             dropped = line[at:end]
-            # Where it may be code, what it seems to hold may be a tag that counts.
+            # If this may be code instead of a comment, a tag inside may be a real one.
             trust = Trust.LOST if not certain and "<" in dropped[1:] else Trust.CERTAIN
             return "" if comments else dropped, end, trust
         if not html and (found := ADDRESS.match(line, at)):
@@ -236,7 +251,7 @@ class Editor:
         return "<", at + 1, self._judge_open_tag(line, at, html=html)
 
     def _judge_open_tag(self, line: str, at: int, *, html: bool) -> Trust:
-        """What it means that HTML begins here and does not end on this line."""
+        """How certain the following text is if HTML begins here and does not end on this line."""
         if html or line.startswith(("<?", "<![CDATA["), at):
             return Trust.LOST
         if line.startswith("<!", at) and not re.match(r"<!(?:--|[A-Za-z])", line[at : at + 4]):
@@ -246,8 +261,10 @@ class Editor:
         return Trust.MARKED
 
     def _follow_size(self, tag: re.Match[str], *, certain: bool) -> bool:
-        """Whether letters behind this tag are too small to read. An end tag counts only for the element that was opened
-        last: browsers do not obey each of the others."""
+        """Whether the letters after this tag are too small to read.
+
+        An end tag counts only for the last opened element, because browsers ignore some of the other end tags.
+        """
         name = tag[2].lower()
         if tag[1]:
             if certain and len(self._open) > self._open_before and self._open[-1][0] == name:
@@ -264,35 +281,35 @@ class Editor:
         return shown + FOLDED * (found[0].lower().startswith("<details") and "folded parts" in self._steps)
 
     def _show_tag(self, found: re.Match[str]) -> str:
-        """A tag with what a page shows something of: where it leads, and that it is not folded."""
+        """A tag with only the attributes that readers can notice: an address, much space, and that it is not folded."""
         closing, name, rest = found.groups()
-        # Of several with one name, the first counts.
+        # Of several attributes with one name, the first counts.
         attributes = {key.lower(): value for key, value in reversed(_ATTRIBUTE.findall(rest))}
         known = _KNOWN_TAG.fullmatch(name)
         key = _ADDRESSES.get(name.lower(), "")
         address = attributes.get(key, "").strip()
         kept = f" {key}={address}" if address and not closing and not re.search(r"\s", address) else ""
-        # Of several with one name, a browser opens one alone.
+        # Of several `details` elements with one name, a browser opens only one.
         is_open = "open" in attributes and "name" not in attributes
         kept += " open" * (is_open and name.lower() == "details")
         if name.lower() in _SIZED and not closing:
-            # A reader sees how large a picture is.
+            # Readers see a picture in its space, so its height and width are left out.
             kept += "".join(_name_room(attributes, ("height", "width") if name.lower() == "img" else ()))
         tag = f"<{closing}{name}{kept if 'attributes' in self._steps else rest}>"
         if not known:
             return f"⟨{tag}⟩" if "unknown tags" in self._steps else tag
         folded = name.lower() == "details" and not closing and not is_open
-        # GitHub takes `<pre lang=mermaid>` for a fence with this language.
+        # GitHub treats `<pre lang=mermaid>` as a fence with this language.
         language = unescape(attributes.get("lang", "")).strip(" \t\"'")
         drawn = name.lower() == "pre" and DRAWN_LANGUAGE.match(language) is not None
-        if "dir" in attributes and "unknown tags" in self._steps:  # It may show words and numbers in another order.
+        if "dir" in attributes and "unknown tags" in self._steps:  # It may change the order of words and numbers.
             tag = f"⟨{tag}⟩"
         tag += DRAWN * (drawn and "drawings" in self._steps)
         return tag + FOLDED * (folded and "folded parts" in self._steps)
 
 
 def _name_room(attributes: Mapping[str, str], dropped: Collection[str]) -> Iterator[str]:
-    """The attributes that make much room, as numbers."""
+    """The attributes that take much space, each with its pixels, without those in `dropped`."""
     for key in sorted(_SIZES_KEPT.intersection(attributes).difference(dropped)):
         pixels = _PIXELS.match(unescape(attributes[key]).strip("\"'"))
         if pixels and int(pixels[1]) > _ROOM:
@@ -300,7 +317,7 @@ def _name_room(attributes: Mapping[str, str], dropped: Collection[str]) -> Itera
 
 
 def _judge_tag(line: str, tag: re.Match[str], name: str) -> Trust:
-    """What a tag means for what follows. An element that hides its contents, all of them on this line, ends here."""
+    """How certain the text after a tag is. It is also certain if all that the element hides is on this line."""
     if RAW_TEXT.fullmatch(name):
         return Trust.LOST
     if tag[0].startswith("</") or not _HIDING.fullmatch(name):
@@ -310,18 +327,18 @@ def _judge_tag(line: str, tag: re.Match[str], name: str) -> Trust:
 
 
 class _Part:
-    """A line, and what was found out about it once."""
+    """A line, with cached results about it."""
 
     def __init__(self, line: str, html: bool) -> None:
         self.line = line
         self.html = html
         self._last_closer = line.rfind("-->")
         self._runs: dict[int, list[int]] = {}
-        """Where the runs of backticks of a length begin."""
+        """The length of runs of backticks -> the places where these runs begin."""
         self._urls: list[tuple[int, int]] | None = None
 
     def show_code(self, at: int, *, certain: bool) -> Found:
-        """A code span as it is; backticks that open none on this line leave the rest of their paragraph in doubt."""
+        """An unchanged code span. If the backticks open none on this line, the rest of the paragraph is uncertain."""
         run = _TICKS.match(self.line, at)
         length = run.end() - at if run else 1
         if not certain:
@@ -340,14 +357,14 @@ class _Part:
         return self._runs
 
     def is_in_url(self, at: int) -> bool:
-        """Whether it is in a bare address, to which backticks and backslashes belong."""
+        """Whether a place is in a bare address. Backticks and backslashes in an address are part of it."""
         if self._urls is None:
             self._urls = [found.span() for found in _URL.finditer(self.line)]
         place = bisect_left(self._urls, (at, 0)) - 1
         return place >= 0 and at < self._urls[place][1]
 
     def find_comment_end(self, at: int) -> int:
-        """Where the comment that begins here ends; -1 if that is not on this line, or cannot be told."""
+        """Where the comment that begins here ends. -1 if it does not end on this line, or if parsers disagree."""
         if self._last_closer < at + 4 or self.line.startswith(("<!-->", "<!--->"), at):
             return -1
         end = self.line.index("-->", at + 4)
