@@ -1,8 +1,8 @@
-"""What a stranger wrote, as far as a reader of the rendered page sees it.
+"""Removes or marks the parts of a stranger's text that a reader of the rendered page does not see. Pure.
 
-What a maintainer could not see must not steer an agent: it is removed, or marked. A text keeps its bytes only in a
-fence that GitHub certainly shows as code; everywhere else every rule applies, and a line carries a mark where we cannot
-say what the page shows of it. Time is linear in the text. Refuses to know who wrote a text and where it goes.
+Text that a maintainer could not see must not steer an agent. Only inside a fence that GitHub certainly shows as code is
+a text left as it is. Everywhere else, all rules apply, and a line gets a mark if it is uncertain what the page shows of
+it. Takes linear time. This module does not know who wrote a text, or where it goes.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ _MAYBE_DEFINITION = re.compile(rf"{_LABEL}\\?(?:\]:|$)")
 _NO_DEFINITION = re.compile(
     r"\[[^\[\]\\]+\]:[ \t]*[^\s<]\S*[ \t]+(?:[^\s\"'(]|\"[^\"\\]*\"[ \t]*\S|'[^'\\]*'[ \t]*\S|\([^()\\]*\)[ \t]*\S)"
 )
-"""`[rank0]: Traceback (most recent call last):` is none, because more follows than an address and a title."""
+"""A line that looks like a definition of a link, but has more than an address and a title after the colon.
+
+For example `[rank0]: Traceback (most recent call last):`.
+"""
 
 _FOOTNOTE = re.compile(r"\[\^[^\] \t\n\0]++(\]:)?")
-"""Takes what is no footnote, too: a search that started again behind each `[^` of it would take quadratic time."""
+"""Also matches texts that are not footnotes. If the search began again after each `[^` in such a text, it would take
+quadratic time."""
 
 _FENCE = re.compile(r"(`{3,}(?=[^`]*$)|~{3,})[ \t]*(\S{0,20})")
 MAX_MARKS = 250
-"""GitHub's parser counts no more than 255 marks of a fence, so a longer one ends elsewhere than it seems."""
+"""The most marks of a fence whose end is certain. GitHub's parser counts at most 255 marks of a fence."""
 
 _BLANKS = r"[ \t\v\f]*+"
 _DELIMITERS = re.compile(rf"[ \t\v\f>]*+\|?+{_BLANKS}:?-++:?{_BLANKS}(?:\|{_BLANKS}:?-++:?{_BLANKS})*+\|?{_BLANKS}")
@@ -57,14 +61,14 @@ _HEADING = re.compile(r"#{1,6}(?:[ \t]|$)")
 _RULER = re.compile(r"([-*_])[ \t]*(?:\1[ \t]*){2,}$")
 _MARKER = re.compile(r"([-+*]|\d{1,9}[.)])( *)(\t|[^ ]|$)")
 _PLAIN = re.compile(r"[^\W\d_]|[\[\"'(]")
-"""How a line begins that continues a paragraph for certain."""
+"""The beginning of a line that certainly continues a paragraph."""
 
 _FORMULA_BEGINS = re.compile(r"\$(?=\S)")
 _FORMULA_ENDS = re.compile(r"(?<=\S)\$(?!\w)")
-"""GitHub draws what is between two such dollars of a paragraph. `$HOME and $PATH` is no formula."""
+"""GitHub shows the text between these two patterns in a paragraph as a formula. `$HOME and $PATH` is not a formula."""
 
 _FORMULA = re.compile(r"\$[^$\n]*\$(?![\w({])")
-"""A formula of one line, with or without spaces."""
+"""A formula on one line, with or without spaces next to its dollars."""
 
 _HTML = re.compile(r"<[A-Za-z/!?]")
 _HTML_BLOCK = re.compile(
@@ -79,7 +83,7 @@ _PRE_ENDS = re.compile(r"</(?:pre|script|style|textarea)>", re.IGNORECASE)
 _OTHER_BLANKS = re.compile(r"[^\S \t\n]")
 
 UNSURE = -1
-"""The indentation of a list whose end we cannot tell."""
+"""The indentation of a list if it is uncertain where the list ends."""
 
 
 class Html(IntEnum):
@@ -91,28 +95,33 @@ class Html(IntEnum):
 
 
 def reveal(text: str, steps: Collection[str] = STEPS, whole: str = "") -> str:
-    """The text as far as a reader of the page sees it, and with every invisible character written out.
+    """The text as a reader of the page sees it, with every invisible character written out.
 
-    Comments, the alt text of images, titles of links, attributes and info strings go; folded parts, footnotes,
-    drawings and unknown tags are marked. Lines with definitions, and all that the page may not show, are marked at
-    their beginning. What stands in code is seen, and stays. Where `text` is the beginning of a longer one, `whole` is
-    all of it: a definition or a footnote at its end changes what the page shows of the beginning.
+    Comments, the alt text of images, titles of links, attributes and info strings are removed. Folded parts, footnotes,
+    drawings and unknown tags are marked. Lines with definitions, and lines that the page may not show, are marked at
+    their beginning. Text in code is visible, so it stays.
+
+    If `text` is the beginning of a longer text, `whole` is the longer text. A definition or a footnote at its end
+    changes what the page shows of its beginning.
     """
-    # GitHub's parser drops one byte order mark at the beginning, and then sees what follows it at column 0.
+    # GitHub's parser drops one byte order mark at the beginning, so the text after it begins at column 0.
     text, whole = (_LINE_END.sub("\n", one.removeprefix("\ufeff")) for one in (text, whole or text))
     shown = "\n".join(_Page(text.split("\n"), steps, whole).show())
     return show_invisible(shown) if "invisible characters" in steps else shown
 
 
 def count_certain_lines(text: str) -> int:
-    """How many lines a text has before the page may hide all that follows, such as in `<template>`."""
+    """The number of lines before the page may hide all of the following text, for example because of `<template>`."""
     page = _Page(_LINE_END.sub("\n", text.removeprefix("\ufeff")).split("\n"), STEPS, text)
     return next((number for number, _ in enumerate(page.show()) if page.is_lost), text.count("\n") + 1)
 
 
 class _Page:
-    """Walks the lines. A line that begins at column 0 is in no list, quote or footnote, unless it continues a
-    paragraph there: so what opens a fence at column 0 does so for certain, outside of raw HTML."""
+    """Goes through the lines of a text.
+
+    A line that begins at column 0 is not in a list, quote or footnote, unless it continues a paragraph in one. So marks
+    of a fence at column 0 certainly open a fence, except in raw HTML.
+    """
 
     def __init__(self, lines: Sequence[str], steps: Collection[str], whole: str) -> None:
         self._lines = lines
@@ -122,16 +131,16 @@ class _Page:
         self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
         self._formulas = _find_formulas(lines) if "formulas" in steps else frozenset()
         self._lost = False
-        """Whether something is open whose end we do not know: raw HTML, or a very long fence."""
+        """Whether raw HTML, a comment or a fence is open, and it is uncertain where it ends."""
         self._begin()
 
     @property
     def is_lost(self) -> bool:
-        """Whether the page may hide the line that was shown last, and all that follow."""
+        """Whether the page may hide the line that was shown last, and all following lines."""
         return self._lost
 
     def _begin(self) -> None:
-        """Nothing is open: what comes is at the top level."""
+        """Begin at the top level, where nothing is open."""
         self._list: int | None = None
         self._in_footnote = self._in_pre = False
         self._end_paragraph()
@@ -144,14 +153,17 @@ class _Page:
         self._editor.begin_block()
 
     def show(self) -> Iterator[str]:
-        """The lines that are left."""
+        """The remaining lines, with marks."""
         distance = Distance()
         for shown, line, is_code in self._show_lines():
             is_far = distance.is_far(shown, line, is_code=is_code)
             yield FAR + shown if is_far and "far text" in self._steps else shown
 
     def _show_lines(self) -> Iterator[tuple[str, str, bool]]:
-        """Each line that is left, how it was written, and whether it certainly is code. A comment was nothing."""
+        """For each remaining line: the shown line, the original line, and whether it certainly is code.
+
+        In fences and comments, the original line is empty.
+        """
         at = 0
         while at < len(self._lines):
             line = self._lines[at]
@@ -173,7 +185,10 @@ class _Page:
             at += 1
 
     def _find_block_end(self, at: int) -> int:
-        """Where the fence or the comment of whole lines ends that begins here; `at` itself if none does."""
+        """The end of the fence or comment that begins on this line: the number of the line after it.
+
+        Returns `at` if none begins here, or if it is uncertain where it ends.
+        """
         line = self._lines[at]
         indent = _measure(line)
         rest = line[indent:]
@@ -202,7 +217,7 @@ class _Page:
         if "comments" not in self._steps:
             return at
         if self._lines[at].startswith(("<!-->", "<!--->"), indent):
-            # Browsers end the comment here, and older parsers do not.
+            # Browsers end the comment here, but older parsers do not.
             self._lost = True
             return at
         for number in range(at, len(self._lines)):
@@ -226,14 +241,14 @@ class _Page:
         closed = last.find("-->", len(first) - len(first.lstrip(" ")) + 2 if end - 1 == at else 0)
         if closed < 0:
             return
-        # What is behind a comment on its last line is raw HTML.
+        # On the last line of a comment, the text after the comment is raw HTML.
         shown, trust = self._editor.edit(last[closed + 3 :], certain=False, html=True)
         self._lost = trust is Trust.LOST
         shown = DRAWN * (end - 1 in self._formulas) + shown
         yield UNSEEN + shown if trust >= Trust.MARKED else shown
 
     def _show_info(self, line: str, fence: re.Match[str]) -> str:
-        """A line that opens a fence, as far as readers need it."""
+        """A line that opens a fence, with only the language of its info string."""
         if "info strings" not in self._steps:
             return line + self._name_drawing(fence)
         language = LANGUAGE.match(fence[2])
@@ -257,7 +272,7 @@ class _Page:
             self._in_footnote = True
         self._count_columns(at)
         shown = DRAWN * (at in self._formulas) + self._edit(at, prefix)
-        # What begins at the margin is in no block of code, so that its blanks count as one.
+        # A line without indentation and marks is not in a block of code, so the page merges its blanks.
         if prefix or self._lost or self._in_pre or self._html is not Html.NO:
             shown = self._mark_far(shown, is_code=not prefix.strip(" \t>"))
         self._fresh = self._html is Html.NO and bool(_HEADING.match(line))
@@ -266,7 +281,7 @@ class _Page:
         return FOOTNOTE + shown if footnote else shown
 
     def _mark_far(self, line: str, *, is_code: bool) -> str:
-        """A line with a mark before what is far to the right. Only lines of code can be long: others wrap."""
+        """A line with a mark before text that is far to the right. Only lines of code can be too long: others wrap."""
         if "far text" not in self._steps:
             return line
         at = find_far(_OTHER_BLANKS.sub(" ", line))
@@ -278,7 +293,7 @@ class _Page:
         line = self._lines[at]
         drawn = ""
         if fence := _FENCE.match(line, len(prefix)):
-            # For all we know it is a line of a paragraph, and its backticks open a code span.
+            # It may also be a line of a paragraph, and then its backticks open a code span.
             self._trust = max(self._trust, Trust.NO_CODE)
             if not {"<", "["} & set(line[fence.start() :]):
                 shown = self._show_info(line, fence)
@@ -318,8 +333,8 @@ class _Page:
             self._html = Html.MAYBE
 
     def _look_for_definition(self, line: str, prefix: str) -> None:
-        """A definition is displayed nowhere, and may go on below."""
-        if self._in_pre:  # Also its last line, after a blank one, begins no paragraph.
+        """Mark definitions of links. The page does not show them, and they may have several lines."""
+        if self._in_pre:  # Not even its last line, after a blank one, begins a paragraph.
             self._in_paragraph = False
         elif self._fresh and not prefix and _PLAIN.match(line):
             self._in_paragraph = True
@@ -334,7 +349,7 @@ class _Page:
             self._trust = max(self._trust, Trust.MARKED)
 
     def _follow_list(self, line: str) -> None:
-        """Keep account of how deep a line has to be indented to stand in the list at the top level."""
+        """Update the indentation that a line needs to be in the current list at the top level."""
         indent = _measure(line)
         rest = line[indent:]
         if self._html is not Html.NO or self._lost or self._in_pre:
@@ -368,7 +383,7 @@ class _Page:
             self._columns = min(columns, self._columns or columns)
 
     def _find_cells_beyond(self, line: str) -> int | None:
-        """Where the cells begin for which the table has no column; None where there are none."""
+        """Where the cells begin for which the table has no columns. None if there are no such cells."""
         if self._columns is None or "cells" not in self._steps:
             return None
         row = re.compile(rf"[ \t>]*+\|?+(?:(?:\\.|[^|\\])*+\|){{{self._columns}}}(?=.*[^\s|])")
@@ -377,7 +392,7 @@ class _Page:
 
 
 def _find_formulas(lines: Sequence[str]) -> frozenset[int]:
-    """The numbers of the lines that a page may draw as mathematics, in whole or in part."""
+    """The numbers of the lines that a page may show as formulas, in whole or in part."""
     drawn = {at for at, line in enumerate(lines) if _FORMULA.search(line)}
     begun: int | None = None
     pending: list[int] = []
@@ -399,7 +414,7 @@ def _find_formulas(lines: Sequence[str]) -> frozenset[int]:
 
 
 def _is_lone_tag(rest: str) -> bool:
-    """Whether a line is a tag and nothing else, with which raw HTML begins."""
+    """Whether a line is only a tag, and raw HTML begins with it."""
     tag = TAG.fullmatch(rest.rstrip(" \t"))
     if tag is None or RAW_TEXT.fullmatch(tag[2]) or tag[2].lower() == "pre":
         return False
@@ -407,6 +422,6 @@ def _is_lone_tag(rest: str) -> bool:
 
 
 def _measure(line: str) -> int:
-    """How many spaces a line begins with; a tab counts as four."""
+    """How many spaces a line begins with. A tab after fewer than four spaces makes them four."""
     indent = len(line) - len(line.lstrip(" "))
     return 4 if line[indent : indent + 1] == "\t" and indent < 4 else indent
