@@ -7,9 +7,9 @@ from runner.model.meter import Meter
 
 
 def describe_cost(meter: Meter) -> str:
-    """The cost: `$0.42`, `about $0.42` if it is estimated from tokens, or that it is unknown.
+    """The cost: `$0.42`, or `about $0.42` if it is estimated from tokens, or `cost unknown`.
 
-    `the agent says $0.42` if nobody else has counted it.
+    If only the agent has counted the cost, it is `the agent says $0.42`.
     """
     return _attribute(meter, _describe_money(meter)) if meter.usage.cost_usd is not None else _describe_money(meter)
 
@@ -28,7 +28,7 @@ def _describe_money(meter: Meter) -> str:
 
 
 def describe_limits(request: JobRequest) -> str:
-    """The limits that were requested for a run: `at most 20 turns and $2.00`; empty if there are none."""
+    """The limits that were requested for a run: `at most 20 turns and $2.00`. Empty without limits or agent."""
     turns, cost_usd = request.max_turns, request.max_cost_usd
     limits = [
         *([f"{turns:,} turn{'s' * (turns != 1)}"] if turns else []),
@@ -51,7 +51,7 @@ def _shorten(number: float) -> str:
 
 
 def describe_meter(meter: Meter) -> str:
-    """The usage on one line: `12 turns, 34 tool calls, 120k tokens, $0.42`. An agent may not report any of it."""
+    """The usage on one line: `12 turns, 34 tool calls, 120k tokens, $0.42`. Parts may be unknown."""
     usage = meter.usage
     if not usage.tokens and not usage.turns:
         return "tokens and cost unknown"

@@ -1,6 +1,7 @@
-"""Why a form starts no job, for pages: next to the field that is wrong, and without commands or Markdown. Pure.
+"""The errors in a form that keep a job from starting, for pages and terminals. Pure.
 
-Where a page can say the same as a reply in the thread, `strip_marks` makes it from that reply.
+They contain no commands of threads and no Markdown. A page shows an error next to the field that it is about. If an
+error says the same as a reply in a thread, `strip_marks` makes it from the reply.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ class FormError:
 
     words: str
     field: str = ""
-    """The name of the field; empty if it is about none, or about several."""
+    """The name of the wrong field. Empty if the error is about no field, or about several."""
     in_terminal: str = ""
-    """What a terminal says; empty if that is the reply in the thread."""
+    """The words in a terminal. Empty if a terminal shows the reply for the thread instead."""
 
 
 def _say_both(words: str, field: str) -> FormError:
-    """The same words for a page and for a terminal."""
+    """An error with the same words on a page and in a terminal."""
     return FormError(words, field, words)
 
 
@@ -46,25 +47,25 @@ NOTHING_TO_VERIFY = _say_both(
 
 
 def say_opposed(reasons: Sequence[str]) -> FormError:
-    """Somebody may be working on the issue; `reasons` are our own clauses."""
+    """Somebody may be working on the issue. `reasons` are clauses that we wrote."""
     why = strip_marks(" and ".join(reasons))
     why = f"{why[:1].upper()}{why[1:]}."
     return FormError(f"{why} Tick this box to start anyway.", "anyway", f"{why} Use --anyway to start anyway.")
 
 
 def say_unknown_preset(presets: Iterable[Preset]) -> FormError:
-    """A preset that this repository does not offer."""
+    """This repository does not offer the preset."""
     return FormError(f"Choose a preset of this repository: {', '.join(preset.name for preset in presets)}.", "preset")
 
 
 def say_option_refused(why: str, option: str) -> FormError:
-    """An option that is not available, that this agent does not have, or a limit of the run that does not fit."""
+    """The option is not available, the agent does not have it, or a limit of the run does not fit."""
     clause = strip_marks(why)
     return FormError(f"{clause[:1].upper()}{clause[1:]}.", option)
 
 
 def say_onto_refused(base_branch: str) -> FormError:
-    """A target of a rebase that does not exist."""
+    """The target of a rebase does not exist."""
     return FormError(f"Enter an existing branch, or the full SHA of a commit on {base_branch}.", "onto")
 
 
@@ -76,11 +77,11 @@ def say_busy(job_id: str) -> FormError:
 
 
 def say_onto_missing(branch: str) -> FormError:
-    """A rebase without a target, of a diff whose base branch GitHub does not have."""
+    """A rebase has no target, and GitHub does not have the base branch of the diff."""
     why = f"GitHub has no branch {branch}, the base of this diff."
     return FormError(f"{why} Enter a branch.", "onto", f"{why} Name a branch with --onto BRANCH.")
 
 
 def strip_marks(reply: str) -> str:
-    """A reply of ours as plain text: without code marks, and with links as their words."""
+    """One of our replies as plain text: without backticks, and with only the words of links."""
     return re.sub(r"\[([^\[\]]+)\]\([^)\s]+\)", r"\1", reply).replace("`", "")

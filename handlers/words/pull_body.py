@@ -1,5 +1,8 @@
-"""The texts of a draft pull request: first the human's note, verbatim, then the service's own checks, then the agent's
-texts, each under its own name."""
+"""The texts of a draft pull request.
+
+The body begins with the human's note, verbatim. The results of the service's own checks follow, and then the agent's
+texts. Each part says who wrote it.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +31,17 @@ from runner.checks.verification import Check
 from runner.model.job import DIGEST_SHOWN, Job, Report
 
 MAX_EDITS = 20_000
-"""The most characters of people's own text in a body that we write again."""
+"""The most characters of people's own text that are kept when a body is written again."""
 
 _MARKER = re.compile(r"^<!-- ptq:pull=\w+ -->$", re.MULTILINE)
-"""The beginning of our part of a body. People may have edited the text above it. An agent's lines are quoted, so none
-of them is this line."""
+"""The line at the beginning of our part of a body. People may have edited the text above it.
+
+An agent cannot forge this line, because its lines are quoted.
+"""
 
 
 def render_marker(job_id: str) -> str:
-    """The hidden line with which we find our pull request again after a lost answer."""
+    """The hidden line with which the service finds its pull request again if GitHub's answer was lost."""
     return f"<!-- ptq:pull={job_id} -->"
 
 
@@ -51,9 +56,9 @@ def render_pull_title(pull: Pull, job: Job, report: Report, secrets: Collection[
 
 
 def render_commit_message(title: str, job: Job, pull: Pull, signer: Author | None = None) -> str:
-    """The commit message: title, issue, approval, and the sign-off, if any. `job` is the one that wrote the change.
+    """The commit message: title, issue, authors, approval, and the sign-off, if any. `job` wrote the change.
 
-    A task has no issue.
+    Without an issue (a task), the message does not name one.
     """
     approval = f"{Label.APPROVED} {pull.approver} for digest {pull.digest[:DIGEST_SHOWN]}."
     issue = f"For issue #{job.thread}. " if job.thread is not None else ""
@@ -75,11 +80,11 @@ def render_pull_body(
     public_url: str,
     secrets: Collection[str],
 ) -> str:
-    """The body of the pull request, with the repository's `template`, if any, under the note and the checks.
+    """The body of the pull request, with the repository's `template`, if any, after the note and the checks.
 
-    If this job only rebased the change, `author` is the job that wrote it, and `model` is that job's model. `edits` are
-    people's own texts (`find_edits`), which follow the note. `Fixes #N` is ours; an agent's text cannot close an issue,
-    and a task has none.
+    If `job` only rebased the change, `author` is the job that wrote it, and `model` is the model of that job. `edits`
+    are people's own texts (`find_edits`), which follow the note. We write `Fixes #N` ourselves, because an agent's text
+    cannot close an issue. A task has no issue, so its pull request has no such line.
     """
     url = job_url(public_url, job.id) if public_url else ""
     author = author or job
@@ -101,7 +106,8 @@ def render_pull_body(
 def _render_texts(author: Job, report: Report, secrets: Collection[str], url: str) -> list[str]:
     """Report, repro and worklog, each collapsed and quoted.
 
-    On GitHub, the body can become the message of a commit. Prose and code are changed where they would command there.
+    On GitHub, the body can become the message of a commit. So words in them that would act as commands there are
+    changed, in prose and in code (`disarm`). A script with such words is left out.
     """
     notice = f"… (cut: [all of it is here]({url}))" if url else "… (cut)"
     agents = (Label.AGENTS_REPORT, Label.AGENTS_REPRO, Label.AGENTS_WORKLOG)
@@ -115,9 +121,10 @@ def _render_texts(author: Job, report: Report, secrets: Collection[str], url: st
 
 
 def _render_repro(script: str, url: str) -> str:
-    """The script as it is, or why it is not here: a script that is changed would not be the one that ran.
+    """The unchanged script, or a sentence why it is left out.
 
-    It is quoted, because other bots obey lines that begin with `/close` or `@bot`, also in code.
+    A script is left out if it would have to be changed, because a changed script is not the one that ran. It is quoted,
+    because other bots obey lines that begin with `/close` or `@bot`, also in code.
     """
     if not commands_in_commit(script):
         return "> " + fence(script, "python").replace("\n", "\n> ") if script.strip() else ""
@@ -128,7 +135,7 @@ def _render_repro(script: str, url: str) -> str:
 def find_edits(body: str, notes: Sequence[str], secrets: Collection[str]) -> str | None:
     """People's own text above our part of a body, without the `notes` (`render_note`).
 
-    None if somebody has deleted the marker between the two: agents' text could then look like people's.
+    None if somebody has deleted the marker, because an agent's text could then be taken for people's text.
     """
     above, *ours = _MARKER.split(body.replace("\r\n", "\n"), maxsplit=1)
     if not ours:
@@ -153,14 +160,17 @@ def _render_disclosure(pull: Pull, job: Job, author: Job, model: str | None, url
 
 
 def _name_authors(job: Job, named: str) -> str:
-    """Who wrote a change. If a person edited it, the earlier agent is not certain. In a worktree there was none."""
+    """Who wrote a change.
+
+    If a person edited the change, it is uncertain which agent worked on it before. In a worktree, no agent did.
+    """
     if job.by_hand_alone:
         return job.requested_by
     return f"a coding agent, and edited by {job.requested_by}" if job.by_hand else f"a coding agent{named}"
 
 
 def _fit(parts: Sequence[str], room: int, url: str) -> list[str]:
-    """The collapsed parts that fit, in order; a part that does not fit is replaced by a link."""
+    """The collapsed parts, in order. A part that does not fit is replaced by a sentence, with a link if possible."""
     elsewhere = f"(Part of this is too long: [see here]({url}).)" if url else "(Part of this is too long.)"
     room -= len(parts) * (len(elsewhere) + 2)
     fitted = []

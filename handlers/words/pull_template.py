@@ -27,7 +27,7 @@ MAX_ANSWER = 1_000
 """The most characters under a heading. The whole report follows below."""
 
 MAX_RENDERED = 20_000
-"""The most characters in total."""
+"""The most characters of all headings and answers."""
 
 _REST_BELOW = "… (all of it is in the agent's report below)"
 _NAME = re.compile(r"pull_request_template(?:\.md|\.txt)?", re.IGNORECASE)
@@ -40,12 +40,12 @@ _TEST = re.compile(r"\b(?:\w++ )?tests?\b|testing\b|tested\b|verification\b|how 
 
 
 def choose_template(paths: Iterable[str]) -> str | None:
-    """The first path that is a template."""
+    """The first path whose file name is that of a template. None if there is none."""
     return next((path for path in paths if _NAME.fullmatch(path.rpartition("/")[2])), None)
 
 
 def render_template(template: str, job: Job, report: Report, secrets: Collection[str]) -> str:
-    """The headings of the template with our texts; empty if it has none."""
+    """The headings of the template with our texts. Empty if the template has no headings."""
     parsed = parse_report(redact(report.body, secrets))
     parts = []
     for level, words in _find_headings(_COMMENT.sub("", redact(template[:MAX_TEMPLATE], secrets))):
@@ -56,7 +56,7 @@ def render_template(template: str, job: Job, report: Report, secrets: Collection
 
 
 def _find_headings(template: str) -> Iterator[tuple[int, str]]:
-    """Level and text of the first headings."""
+    """The level and the text of each of the first headings."""
     found = (
         (int(opening.tag[1:]), inline.content)
         for opening, inline in pairwise(parse_blocks(template))

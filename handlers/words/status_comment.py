@@ -22,22 +22,22 @@ from runner.model.meter import Meter
 MAX_SHOWN_PLACE = 5
 
 MAX_HEADINGS = 3
-"""How many headings of a worklog are shown, the last ones."""
+"""How many headings at the end of a worklog are shown."""
 
 MAX_HEADING = 200
-"""The most characters of such a heading."""
+"""The most characters of a shown heading."""
 
 MAX_HEADINGS_READ = 30
-"""How many of the last headings can keep all of them from being shown."""
+"""How many headings at the end of a worklog are searched for a security concern."""
 
 MAX_HEADING_READ = 2_000
-"""The most characters of a heading in which secrets are searched."""
+"""The most characters of a heading that are searched for concerns and secrets."""
 
 MAX_WORKLOGS = 64
-"""Of how many worklogs the headings are cached. They are asked for again all the time."""
+"""The number of worklogs whose headings are cached, because status comments are rendered again all the time."""
 
 _PROGRESS = f"\n\n{Label.SO_FAR.bold} "
-"""Separates the changing numbers, and what follows them, from the rest of a status comment."""
+"""Separates the changing numbers, and the text after them, from the rest of a status comment."""
 
 _WORKLOG = f"\n\n{Label.WORKLOG.bold}\n\n"
 """Separates an agent's headings from the rest of a status comment."""
@@ -52,8 +52,11 @@ _LAST_STEPS = {
     "asked another agent": ("agent", "task"),
 }
 LAST_STEPS = {tool: words for words, tools in _LAST_STEPS.items() for tool in tools}
-"""The name of an agent's tool, in lower case -> what it did. An agent can choose any name for a tool of its own, and
-everybody reads status comments, so they show no other names."""
+"""The name of an agent's tool, in lower case -> what the tool did.
+
+An agent can choose any name for a tool of its own, and everybody reads status comments. So status comments do not show
+the names of tools.
+"""
 
 PHASES = {
     JobState.PREPARING: "preparing the environment",
@@ -75,10 +78,10 @@ def render_status(
     secrets: Collection[str] = (),
     worklog: str = "",
 ) -> str:
-    """The status comment of an active job; with a `meter`, also its usage and last step.
+    """The status comment of an active job.
 
-    The last headings of a `worklog` are shown, too. Until there is a report, a worklog belongs to the log: callers
-    pass it only if everybody may read that.
+    While the agent works, it also shows the usage and the last step from `meter`, and the last headings of `worklog`.
+    Until there is a report, the worklog is part of the log. So callers pass it only if everybody may read the log.
     """
     head = f"{Label.PTQ.bold} · `{job.preset}` for {job.requester} · attempt {job.attempt}"
     wishes = [*([f"thinking `{job.thinking}`"] if job.thinking else []), describe_limits(job)]
@@ -86,7 +89,7 @@ def render_status(
     if job.cancel_requested_at:
         phase = f"cancelling (requested by {job.canceller})"
     elif job.state is JobState.QUEUED:
-        # A position far behind would change with each ended job, and each change costs an edit.
+        # The number of a place far behind would change whenever a job ends, and each change needs an edit on GitHub.
         place = f"number {queued_before + 1} in line" if queued_before < MAX_SHOWN_PLACE else "far behind in line"
         phase = f"queued, {place}"
     else:
@@ -115,16 +118,17 @@ def _render_progress(meter: Meter) -> str:
 
 
 def _render_headings(worklog: str, secrets: Collection[str]) -> str:
-    """The last headings of an agent's worklog, quoted, each as code on a line of its own."""
+    """The last headings of an agent's worklog, as a quoted list. Each heading is shown as code."""
     headings = _choose_headings(worklog, frozenset(secrets))
     return "\n".join(f"> - {show_words(heading, secrets, MAX_HEADING)}" for heading in headings)
 
 
 @lru_cache(MAX_WORKLOGS)
 def _choose_headings(worklog: str, secrets: frozenset[str]) -> Sequence[str]:
-    """The last headings; none of them if one names a security concern: what is in a comment's history stays there.
+    """The last headings of a worklog. Empty if one of the last `MAX_HEADINGS_READ` names a security concern.
 
-    As in a live log, what may be the beginning of a secret is held back.
+    Nothing can be removed from the edit history of a comment. So, as in a live log, text is also held back if it may be
+    the beginning of a secret.
     """
     clean = "".join(one.text for one in LogRedactor(secrets).feed(worklog.encode(errors="replace")))
     headings = [heading[:MAX_HEADING_READ] for heading in find_headings(clean)[-MAX_HEADINGS_READ:]]
@@ -132,7 +136,7 @@ def _choose_headings(worklog: str, secrets: frozenset[str]) -> Sequence[str]:
 
 
 def drop_progress(status: str) -> str:
-    """A status comment without numbers and headings. If two comments differ only in them, nothing else has changed."""
+    """A status comment without the changing numbers and headings, to see whether anything else has changed."""
     return status.partition(_PROGRESS)[0].partition(_WORKLOG)[0]
 
 
@@ -143,14 +147,17 @@ def render_reporting(job: Job, public_url: str) -> str:
 
 
 def render_tried_again(job: Job, again: Job, public_url: str) -> str:
-    """The status comment of a rebase that left conflicts. Another job tries again, and will have the report."""
+    """The status comment of a rebase that left conflicts. The job `again` tries again, and will post the report."""
     attempt = link_job(public_url, again.id, f"attempt {again.attempt}")
     head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
     return _join_page(f"{head}: unresolved conflicts; {attempt} tries again", public_url, job.id, "job")
 
 
 def render_finished_status(job: Job, public_url: str, report_url: str | None, *, confidential: bool = False) -> str:
-    """The final status comment: one line with a link to the report, and nothing else if that is `confidential`."""
+    """The final status comment: one line with a link to the report.
+
+    If the report is `confidential`, the line does not say how the job ended, and has no link to the job's page.
+    """
     report = f"[report]({report_url})" if report_url else "its report could not be posted"
     head = f"{Label.PTQ.bold} · `{job.preset}` attempt {job.attempt}"
     if confidential:

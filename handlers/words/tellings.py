@@ -1,6 +1,7 @@
-"""What people read about words for a running agent: in the thread, on pages and in the terminal. Pure.
+"""The sentences about messages to a running agent, for threads, pages and terminals. Pure.
 
-Its sentences have no Markdown except code, and no live commands (`handlers.words.replies`).
+The sentences have no Markdown except code. Commands in them are in code, so they are not carried out
+(`handlers.words.replies`).
 """
 
 from __future__ import annotations
@@ -9,17 +10,17 @@ from handlers.addresses import link_job
 from runner.model.job import Job, JobKind, JobState
 
 RETRY = "`/ptq retry`, followed by your words, starts another attempt with them."
-"""How to go on in a thread when it is too late to tell an agent something."""
+"""How to continue in a thread if it is too late for a message to an agent."""
 
 
 def render_told(job: Job, public_url: str) -> str:
-    """The reply to words for an agent."""
+    """The reply to an accepted message."""
     page = f" · {link_job(public_url, job.id, 'job')}" if public_url else ""
     return f"{say_told(job)}{page}"
 
 
 def say_told(job: Job, where: str = "the report") -> str:
-    """When the agent gets the message. `where` says whether it has got it."""
+    """When the agent gets the message. `where` names the place that says if the agent did not get it."""
     if job.state is JobState.RUNNING:
         return (
             "Noted. The agent gets your message when its current command finishes. If the command does not finish "
@@ -31,17 +32,17 @@ def say_told(job: Job, where: str = "the report") -> str:
 
 
 def say_no_words() -> str:
-    """Nothing to tell."""
+    """The message is empty."""
     return "Not sent: the message is empty. Say what the agent should know or do."
 
 
 def say_too_long(limit: int) -> str:
-    """More words than an agent gets."""
+    """The message is longer than `limit` characters."""
     return f"Not sent: a message can have up to {limit:,} characters."
 
 
 def say_too_many(limit: int) -> str:
-    """More messages than one agent gets."""
+    """The job already has `limit` messages."""
     return f"Not sent: this job already has {limit} messages, the most for one job."
 
 
@@ -56,10 +57,10 @@ def say_ending() -> str:
 
 
 def say_at_result() -> str:
-    """The agent has ended, and its result is collected or verified."""
+    """The agent has ended, and its result is being collected or verified."""
     return "Not sent: the agent has finished, and its result is being checked."
 
 
 def say_no_agent() -> str:
-    """A job of a kind without an agent."""
+    """The job is of a kind without an agent."""
     return "Not sent: no agent works in this job."
