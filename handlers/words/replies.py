@@ -1,7 +1,9 @@
-"""The bot's replies, except for statuses (`status_comment`), holds (`hold_replies`), reports (`report_comment`), pull
-requests (`pull_body`) and the help (`commands`).
+"""The bot's replies in threads. Pure.
 
-Pure. Commands in sentences are always in code, so that our own comments are never read as commands.
+Other modules have statuses (`status_comment`), holds (`hold_replies`), reports (`report_comment`), messages to agents
+(`tellings`), pull requests (`pull_body`) and the help (`commands`).
+
+Commands in sentences are always in code, so that the bot's own comments never give commands.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def render_lost_twice(lost: Job) -> str:
 
 
 def render_not_again(why: str) -> str:
-    """Why a lost job was not restarted; `why` is our own clause."""
+    """Why a lost job was not restarted. `why` is a clause that we wrote."""
     return f"Not restarted: {why}."
 
 
@@ -96,7 +98,7 @@ def render_nothing_to_retry() -> str:
 
 
 def render_retry_refused() -> str:
-    """`/ptq retry` of a confidential attempt. It does not say why."""
+    """`/ptq retry` of a confidential attempt. The reply does not say why it is refused."""
     return "Not started: `/ptq retry` cannot continue this attempt. `/ptq fix` starts a new one."
 
 
@@ -116,9 +118,11 @@ def render_not_a_retry(command: str) -> str:
 
 
 def render_capped(use: CapUse, requested_by: str, *, is_quota: bool, again: bool = False) -> str:
-    """A request, or the restart of a lost job (`again`), while a cap is used up: when it resets, and who can raise it.
+    """A cap is used up. Says when it resets, and who can raise it.
 
-    A quota is a cap that the repository has set itself.
+    It is about a request, or about the restart of a lost job (`again`).
+
+    A quota (`is_quota`) is a cap that the repository has set itself.
     """
     head, free = "Not restarted" if again else "Not started", _FREE_AGAIN.get(use.scope, "")
     raised = f"Only the operator of this App can raise it: `{use.key}` in `ptq.toml`."
@@ -128,9 +132,9 @@ def render_capped(use: CapUse, requested_by: str, *, is_quota: bool, again: bool
 
 
 def render_no_permission(login: str, repository: str, role: Role, *, command: str = "", helps: bool = False) -> str:
-    """The one answer to somebody without the needed permission on an issue.
+    """The only answer to somebody without the needed permission on an issue.
 
-    `command` is the one that they asked for, if there is one. `helps` says that they may start jobs.
+    `command` is the command that the person used, if any. `helps` says that the person may start jobs.
     """
     can = f"can use `{command}`" if command else "can do it"
     if helps:
@@ -141,12 +145,12 @@ def render_no_permission(login: str, repository: str, role: Role, *, command: st
 
 
 def render_not_configured(login: str, repository: str) -> str:
-    """The one answer to a requester in a repository that is not configured."""
+    """The only answer to a requester in a repository that is not configured."""
     return f'@{login}, `{repository}` isn\'t configured yet. Operators: add `[repos."{repository}"]` to `ptq.toml`.'
 
 
 def render_pull_request_thread() -> str:
-    """Commands on a pull request that is not ours, or that is of a task without an issue."""
+    """Commands on a pull request that the bot did not open, or that belongs to a task without an issue."""
     return (
         "ptq-bot only works on issues and on the pull requests that it opened for them. Please write the command on "
         "the issue that this pull request is about. For a pull request of a task, use the job's page: the description "
@@ -231,18 +235,18 @@ def render_nothing_to_verify() -> str:
 
 
 def render_spoken_against(reasons: Sequence[str], command: str) -> str:
-    """A request for an issue that somebody may be working on; `reasons` are our own clauses."""
+    """A request for an issue that somebody may be working on. `reasons` are clauses that we wrote."""
     why = " and ".join([", ".join(reasons[:-1]), reasons[-1]] if reasons[1:] else reasons)
     return f"Not started: {why}. Use `{command} --anyway` to start anyway."
 
 
 def render_issue_changed(number: int) -> str:
-    """A request on a pull request, whose issue has changed since."""
+    """A request on a pull request whose issue has changed since the request."""
     return f"Not started: issue #{number} has changed since your comment. Please check it, and use the command there."
 
 
 def render_issue_gone(number: int) -> str:
-    """A request on a pull request, whose issue GitHub does not find."""
+    """A request on a pull request whose issue GitHub does not find."""
     return f"Not started: GitHub does not find issue #{number} in this repository. It was deleted or transferred."
 
 
@@ -255,7 +259,7 @@ def render_label_too_late() -> str:
 
 
 def render_broken_rules(fault: str) -> str:
-    """A request in a repository whose own rules are not valid; `fault` contains text of the file."""
+    """A request in a repository whose own rules are not valid. `fault` may contain text from the file."""
     why = make_plain_line(fault, (), 300)
     return f"Invalid `.github/ptq.toml` on the default branch: {why}. Fix it to use ptq-bot."
 
@@ -297,7 +301,7 @@ def render_again(body: str) -> str:
 
 
 def render_private_before() -> str:
-    """A request in a public repository for the results of a job from when it was private."""
+    """A request for the results of a job that ran before its repository became public."""
     return "The last attempt ran while this repository was private, so its results are not used here."
 
 
@@ -308,7 +312,7 @@ def render_unknown_command(word: str, suggestion: str | None) -> str:
 
 
 def render_idle(public_url: str, last: Job | None, *, confidential: bool = False) -> str:
-    """`/ptq status` without an active job; it does not say how a `confidential` one ended."""
+    """`/ptq status` without an active job. If the last job is `confidential`, the reply does not say how it ended."""
     if last is None:
         return "No job has run on this issue yet. See `/ptq help`."
     state = link_job(public_url, last.id, "ended" if confidential else str(last.state))
@@ -335,7 +339,7 @@ def render_no_diff() -> str:
 
 
 def render_stale_digest(given: str, standing: str) -> str:
-    """`/ptq pr` with another digest than that of the current diff."""
+    """`/ptq pr` with a digest that is not the digest of the current diff."""
     return (
         f"`{given}` is outdated. The current diff is `{standing}`. "
         f"Please read the newest report and, if you agree with it, reply with `/ptq pr {standing}` and your note."
@@ -371,9 +375,9 @@ def render_unshown_diff() -> str:
 
 
 def render_pull_opened(number: int, approver: str, *, updated: bool = False, drops_edits: bool = False) -> str:
-    """The link from the issue to its pull request; an `updated` one existed with another diff.
+    """The pull request of an issue was opened, or was `updated` with a new diff.
 
-    `drops_edits` says that people's text in its body was left out.
+    `drops_edits` says that people's text in the earlier body was left out.
     """
     done = f"Pull request #{number} now has this diff" if updated else f"Draft pull request #{number} is open"
     body = f"It begins with @{approver}'s note."
@@ -386,13 +390,13 @@ def render_pull_opened(number: int, approver: str, *, updated: bool = False, dro
 
 
 def render_pull_exists(number: int | None) -> str:
-    """A diff that a note has approved already; `number` is None while its pull request is being opened."""
+    """A diff that a note has approved already. `number` is None while its pull request is being opened."""
     if number is None:
         return "An earlier note for this diff was accepted. Its draft pull request is being opened."
     return f"Pull request #{number} already contains this diff."
 
 
 def render_pull_failed(reason: str) -> str:
-    """A note whose pull request failed."""
+    """The pull request for a note could not be opened."""
     why = make_plain_line(reason, (), 300)
     return f"Could not open the pull request: {why}. After this is fixed, please send the note again."

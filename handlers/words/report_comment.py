@@ -1,6 +1,6 @@
 """The report comment of a finished job. Pure.
 
-An agent's texts are quoted under its name (`voice`), or in code.
+An agent's texts are either quoted under its name (`voice`), or in code.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ MAX_COMMENT = 60_000
 """The most characters of a comment. GitHub's limit is 65,536."""
 
 MAX_MARKER = 100
-"""The characters reserved for the hidden line with which we find our comment (`casebook.Reply.marker`)."""
+"""The characters reserved for the hidden line with which the service finds its comment (`casebook.Reply.marker`)."""
 
 MAX_TEXT = 12_000
-"""The most characters of report and worklog, each. The job's page has the rest."""
+"""The most characters of the report, and of the worklog. The job's page has the rest."""
 
 MAX_SUMMARY = 3_000
 MAX_DIFF_WITHOUT_PAGE = 30_000
 """A longer diff is not in the comment of a job without a page. A shorter one usually is (`shows_diff`)."""
 
 MAX_TOLD = 6_000
-"""The most characters of what the agent was told, together."""
+"""The most characters of all messages to the agent together."""
 
 MAX_DOUBTS = 6_000
 MAX_DOUBT = 800
-"""The most characters of one of them: it may name two paths before it says what is wrong."""
+"""The most characters of one warning. It may name two paths before it says what is wrong."""
 
 MAX_TITLE = 120
 """The most characters of a pull request's title."""
@@ -56,14 +56,16 @@ MAX_LISTED = 100
 """The most files in a list."""
 
 MODEL_NAME = re.compile(r"[\w.:/@+\[\]-]{1,100}", re.ASCII)
-"""The form of a model's name. The agent reports it, and sentences and metrics contain it, so it must not be words."""
+"""The form of a model's name. The agent reports the name, and our sentences and metrics contain it, so it must not be
+able to say anything else.
+"""
 
 MAX_SHOWN_DIFF = 4_000
 MAX_SHOWN_LINES = 40
 """A diff with at most this many characters and lines is not collapsed."""
 
 MAX_STEP = 2_000
-"""The characters reserved for a next step that is known only when the report is stored."""
+"""The characters reserved for the next step, if it is known only when the report is stored."""
 
 HEADLINES = {
     JobState.SUCCEEDED: Headline.DONE,
@@ -79,7 +81,7 @@ class Draft:
 
     above: str
     next_step: str = ""
-    """The default next step; empty if the report has none."""
+    """The default next step. Empty if the report has no next step."""
     below: str = ""
 
     def finish(self, next_step: str | None = None) -> str:
@@ -106,7 +108,7 @@ def approvable(job: Job, report: Report | None, secrets: Collection[str], *, has
 
 
 def shows_diff(comment: str, report: Report, secrets: Collection[str]) -> bool:
-    """Whether a comment of ours has the whole diff."""
+    """Whether one of our comments contains the whole diff."""
     return fence(show_patch(report.patch, secrets).text, "diff") in comment
 
 
@@ -142,16 +144,19 @@ def draft_report(
 ) -> Draft:
     """The report of an ended job: findings, diff, next step, and costs.
 
-    `model` is the configured model, `checks` are the service's own checks, and `tellings` is what the agent was told
-    after the request. `pull_number` is the issue's pull request,
-    if there is one, and `approved` says where the diff is, if a note has approved it already. `key_on_machine` says
-    whether the agent's key was on the machine, and `caps_unpriced` whether turns and time are capped where the cost is
-    unknown. `signs_in` says whether people can sign in to the pages, and write a note there, and `opens_page` whether
-    the job's page opens without. A withheld run gets a neutral text.
+    - `model` is the configured model, and `checks` are the service's own checks.
+    - `tellings` are the messages that people sent to the agent after the request.
+    - `pull_number` is the number of the issue's pull request, if there is one.
+    - `approved` says where the diff is, if a note has approved it already.
+    - `key_on_machine` says whether the agent's key was on the machine.
+    - `caps_unpriced` says whether turns and time are capped when the cost is unknown.
+    - `signs_in` says whether people can sign in to the pages, and write a note there.
+    - `opens_page` says whether the job's page opens without signing in.
+    - `last_lines` is the redacted end of a failed agent's log.
 
-    More people read a thread than a log. Unless everybody may read the log (`quotes_log`), the comment contains no line
-    that was logged after the agent started, and no results of a run without a report. `last_lines` is the redacted end
-    of a failed agent's log.
+    A withheld run gets a neutral text. More people read a thread than a log. So unless everybody may read the log
+    (`quotes_log`), the comment contains no line that was logged after the agent started, and no results of a run
+    without a report.
     """
     if is_withheld(job, report):
         return Draft(render_confidential())
@@ -240,13 +245,13 @@ def _render_findings(job: Job, parsed: ParsedReport | None, secrets: Collection[
 
 
 def _render_told(job: Job, tellings: Sequence[Telling], secrets: Collection[str]) -> str:
-    """What people told the agent, collapsed, and that it has missed some of it."""
+    """The messages of people to the agent, collapsed. A warning comes first if the agent did not receive all."""
     if not tellings:
         return ""
     room = MAX_TOLD // len(tellings)
     told = [f"{say_who_told(telling)}\n\n{_quote_telling(telling, secrets, room)}" for telling in tellings]
     shown = collapse(Label.TOLD, "\n\n".join(told))
-    # A job that replaces a lost one gets all of it.
+    # If the job was lost, the job that replaces it gets all messages.
     if all(telling.given_at for telling in tellings) or job.state is JobState.LOST:
         return shown
     return f"{Label.NOTE.bold} {_MISSED}\n\n{shown}"
@@ -256,7 +261,7 @@ _MISSED = "The agent ended before it received all messages. To pass them on, wri
 
 
 def _quote_telling(telling: Telling, secrets: Collection[str], room: int) -> str:
-    """A person's words in a fence: nothing in them is Markdown."""
+    """A person's words in a fence, so that they contain no Markdown."""
     words = show_invisible(redact(telling.words, secrets))
     return fence(words if len(words) <= room else f"{words[:room]}\n{_REST_ON_PAGE}")
 
@@ -277,7 +282,7 @@ _REST_ON_PAGE = "… (the job's page has the rest)"
 
 
 def _render_doubts(report: Report, secrets: Collection[str]) -> str:
-    """The warnings above the diff: why it cannot be proposed, and what readers could overlook."""
+    """The list above the diff: why it cannot become a pull request, and what readers could overlook in it."""
     refusals = [f"- {Mark.REFUSED} {_plain_line(refusal, secrets)}" for refusal in report.refusals[:MAX_LISTED]]
     refusals += [
         f"- {Mark.REFUSED} A possible secret is added in {show_code(name, secrets)}: "
@@ -293,15 +298,18 @@ def _render_doubts(report: Report, secrets: Collection[str]) -> str:
 
 
 def propose_title(job: Job, report: Report | ReportHead, secrets: Collection[str]) -> str:
-    """The title of pull request and commit, unless the note has another one: the agent's, or else the title that the
-    issue had when the job was requested. Its author may change that later. A task has only a name."""
+    """The title of the pull request and the commit, unless the note has another one.
+
+    It is the agent's title, or else it names the issue, or the task if there is no issue. The issue's title is the one
+    from when the job was requested, because the author of the issue may change it later.
+    """
     usual = f"Changes from {job.name}" if job.thread is None else f"Fix: {job.issue_title}"
     proposed = (report.pr_title, usual)
     return next(filter(None, (make_safe_title(title, secrets, MAX_TITLE) for title in proposed)), "")
 
 
 def _render_pull(job: Job, report: Report, pull_number: int | None, secrets: Collection[str]) -> str:
-    """What the pull request will be called, and the branch that it goes to."""
+    """The title that the pull request will have, and the branch into which it can be merged."""
     title = propose_title(job, report, secrets)
     kept = f" (while it is open, pull request #{pull_number} keeps its title)" if pull_number else ""
     branch = show_code(job.base_branch, secrets)
@@ -335,7 +343,7 @@ def _render_diff(
 
 
 def _explain_apply(job: Job, public_url: str, *, opens_page: bool) -> str:
-    """How to apply the diff to a checkout. `curl` has no session, so where people sign in they download it."""
+    """How to apply the diff to a checkout. If the page needs a sign-in, `curl` cannot read it, so there is a link."""
     if opens_page:
         return f"{Label.CHECKOUT}\n\n{fence(f'curl -fsSL {job_url(public_url, job.id)}/patch | git apply', 'sh')}"
     link = f"[download the diff]({patch_file_url(public_url, job.id)})"
@@ -365,7 +373,7 @@ def count_lines(patch: str) -> tuple[int, int]:
 def _render_texts(job: Job, report: Report, secrets: Collection[str], *, is_told: bool) -> str:
     """The report and the worklog, collapsed and quoted under the agent's name.
 
-    If the findings are told whole above (`is_told`), the report is shown without them.
+    `is_told` says that the findings are complete above. The report is then shown without them.
     """
     notice = "… (cut: the job's page has the rest)"
     whole = (Label.AGENTS_REPORT, Label.AGENTS_WORKLOG) if job.has_agent else (Label.FULL_REPORT, Label.FULL_WORKLOG)
@@ -429,7 +437,7 @@ def _render_hand_over(job: Job, report: Report, secrets: Collection[str]) -> str
 
 
 def _render_usual_step(job: Job, report: Report | None, secrets: Collection[str]) -> str:
-    """The next steps after a job without a result."""
+    """The next step if no other next step applies."""
     if report and _needs_human(job, report):
         return _render_hand_over(job, report, secrets)
     if job.kind is JobKind.REBASE:
@@ -441,7 +449,7 @@ def _render_usual_step(job: Job, report: Report | None, secrets: Collection[str]
 
 
 def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: Collection[str]) -> str | None:
-    """The model, safe to show: as the agent reported it, or else as requested, or else as configured."""
+    """The name of the model, safe to show. It is the reported model, or else the requested or configured one."""
     model = (meter and meter.model) or job.model or configured
     if not model:
         return None

@@ -28,13 +28,13 @@ class Outcome(StrEnum):
     REPRODUCES = "still reproduces"
     GONE = "does not reproduce"
     UNSETTLED = "not settled"
-    """Its scripts had different results, or could not be run."""
+    """The scripts had different results, could not run, or settle nothing."""
     NOT_VERIFIED = "not verified"
     """The job did not finish."""
 
     @property
     def is_definite(self) -> bool:
-        """Whether it says if the issue still reproduces."""
+        """Whether the outcome says if the issue still reproduces."""
         return self in (Outcome.REPRODUCES, Outcome.GONE)
 
 
@@ -47,16 +47,19 @@ _HEADLINES = {
 
 GOOD = frozenset({CheckVerdict.VERIFIED, CheckVerdict.REPRODUCED})
 _OPEN = frozenset({CheckVerdict.NAMES_PATCH, CheckVerdict.UNTRIED, CheckVerdict.NOT_RUNNABLE, CheckVerdict.GONE})
-"""Verdicts without a failure, but the script may still look for the patch, could not run, or shows the bug no more."""
+"""Verdicts that speak neither for a change nor against it.
+
+The script may look for the patch, could not run, or no longer shows the bug.
+"""
 
 _OPEN_IF_KEPT = frozenset({CheckVerdict.NOT_RUN, CheckVerdict.NOT_ALWAYS})
-"""More of them for a script that was written for another base: there they say nothing about the change."""
+"""Further such verdicts on a script that was written for another base. For it, they say nothing about the change."""
 
 SHOWS_BUG = GOOD | {CheckVerdict.UNTRIED, CheckVerdict.STILL_FAILS, CheckVerdict.FAILS_OTHERWISE}
-"""Verdicts on a script that fails on base, and as far as is known not because it looks for a patch."""
+"""Verdicts on a script that fails on the base commit, if nothing shows that it fails because it looks for a patch."""
 
 MAX_NAMES = 3
-"""The most names that are quoted of those that only the change has."""
+"""How many of the names that only the change has are quoted."""
 
 _DOUBTS = {
     CheckVerdict.SHOWS_NOTHING: "it does not fail before the change, so it shows nothing",
@@ -88,13 +91,13 @@ _REMEDIES = {
     FaultKind.MISSING_DEVICE: "the machine has no device that the script needs, so this does not count as the bug. "
     "Choose a machine that has one with `--machine`, or the operator sets `requires` of this repository",
 }
-"""What is wrong where a script could not run, and what to do."""
+"""Why a script could not run, and what to do about it."""
 
 
 def render_checks(
     job: Job, checks: Sequence[Check], report: Report | None, public_url: str, secrets: Collection[str]
 ) -> str:
-    """A list with a line for each check; empty without checks."""
+    """A list with a line for each check that was run, or that says why it was not. Empty if there is none."""
     lines = [
         _render(job, check, judge_for(job, check, report), public_url, secrets)
         for check in checks
@@ -106,7 +109,7 @@ def render_checks(
 
 
 def render_environment(job: Job, secrets: Collection[str]) -> str:
-    """A line with the versions and devices that the job had; empty if they are unknown."""
+    """A line with the versions and devices that the job had. Empty if they are unknown."""
     facts = {name: value[:10] if is_companion(name) else value for name, value in job.facts}
     names = [*(name for name in SHORT if name in facts), *filter(is_companion, facts)]
     shown = [f"{name} {show_words(facts[name], secrets, MAX_FACT)}" for name in names]
@@ -120,7 +123,7 @@ def find_outcome(state: JobState, checks: Sequence[Check]) -> Outcome:
     found = {judge(check, has_change=False).verdict for check in checks}
     if CheckVerdict.REPRODUCED in found:
         return Outcome.REPRODUCES
-    # Anybody can comment with a script that does not fail. It settles nothing about somebody else's issue.
+    # Anybody can post a script that does not fail as a comment, so such a script settles nothing about an issue.
     is_known = any(check.kind is CheckKind.KEPT or check.origin == THE_ISSUE for check in checks)
     is_gone = is_known and found <= {CheckVerdict.SHOWS_NOTHING, CheckVerdict.GONE}
     return Outcome.GONE if is_gone else Outcome.UNSETTLED
@@ -134,12 +137,12 @@ def name_outcome(job: Job, checks: Sequence[Check]) -> str:
 
 
 def mark_confidential(outcome: str | None, *, is_confidential: bool) -> str:
-    """An outcome in a list for operators, with a mark if other people may not know it; empty if there is nothing."""
+    """An outcome in a list for operators, with a mark if only they may know it. Empty without an outcome and a mark."""
     return ", ".join([*([outcome] if outcome else []), *(["confidential"] if is_confidential else [])])
 
 
 def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str]) -> str:
-    """Why it is unknown whether an issue still reproduces, as a clause; empty if it is known."""
+    """Why it is unknown whether an issue still reproduces, as a clause. Empty if it is known."""
     outcome = find_outcome(job.state, checks)
     if outcome is Outcome.NOT_VERIFIED:
         return redact(job.failure or str(job.state), secrets)
@@ -155,18 +158,19 @@ def explain_outcome(job: Job, checks: Sequence[Check], secrets: Collection[str])
 
 
 def judge_for(job: Job, check: Check, report: Report | None) -> CheckFinding:
-    """Judge a check with what is known of its job's change."""
+    """Judge a check, and consider the change of its job."""
     if report is None or report.digest is None:
         return judge(check, has_change=False)
     if check.kind not in (CheckKind.AGENT, CheckKind.KEPT):
         return judge(check, has_change=True)
-    # The prompt contains the whole issue. What an earlier attempt wrote in it may name what it wanted to add.
+    # The prompt contains the whole issue. It also has texts of an earlier attempt, which may mention names that the
+    # attempt wanted to add, so these texts are dropped.
     names = find_new_names(check.script, report.changes, report.patch, drop_earlier(job.prompt))
     return judge(check, has_change=True, new_names=names)
 
 
 _HEADS = {CheckVerdict.GONE: "no longer reproduces", CheckVerdict.BREAKS: "the change breaks it"}
-"""What a line begins with where "not verified" says too little."""
+"""The first words about a verdict, if "not verified" says too little about it."""
 
 
 def _render(job: Job, check: Check, finding: CheckFinding, public_url: str, secrets: Collection[str]) -> str:
@@ -183,7 +187,7 @@ def _mark(check: Check, verdict: CheckVerdict) -> Mark:
 
 
 def is_open(check: Check, verdict: CheckVerdict) -> bool:
-    """Whether a verdict on a check speaks neither for a change nor against it."""
+    """Whether a verdict on this check speaks neither for a change nor against it."""
     return verdict in _OPEN or (check.kind is CheckKind.KEPT and verdict in _OPEN_IF_KEPT)
 
 
@@ -221,12 +225,12 @@ def _say(check: Check, finding: CheckFinding, secrets: Collection[str]) -> Itera
 
 
 def explain_doubt(check: Check, finding: CheckFinding, secrets: Collection[str]) -> str:
-    """Why a check does not count, and what to do where it could not run, as a clause in Markdown."""
+    """Why a check does not count, as a clause in Markdown. If it could not run, the clause also says what to do."""
     return name_doubt(check, finding, lambda name: show_words(name, secrets, MAX_FAILURE))
 
 
 def name_doubt(check: Check, finding: CheckFinding, show: Callable[[str], str] = str) -> str:
-    """The same as text; `show` shows a name, which is untrusted."""
+    """Why a check does not count, as text. `show` converts a name, which is untrusted."""
     if finding.verdict is CheckVerdict.NOT_RUNNABLE and finding.fault:
         if finding.fault.kind is FaultKind.SYNTAX and check.kind is not CheckKind.ISSUE:
             return "the agent's script is not valid, so this does not count as the bug"
