@@ -1,4 +1,4 @@
-"""Characters that people cannot see. Pure; the one place that says which they are."""
+"""Characters that people cannot see: which they are, and how a text is shown, compared or stored without them. Pure."""
 
 from __future__ import annotations
 
@@ -7,53 +7,55 @@ import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 
 MAX_GAP = 80
-"""Columns of blanks in a line, also at its beginning, beyond which readers do not look for more of it."""
+"""After this many columns of blanks in a line, readers do not look for more text. Blanks at the beginning count."""
 
 _TAB = 8
-"""Columns to which a page that shows a diff moves at a tab."""
+"""The distance between tab stops on a page that shows a diff, in columns."""
 
 _GAPS = re.compile(rf"[ \t]{{{_TAB},}}|[ \t]*\t[ \t]*")
-"""Runs of blanks that may be as wide as a tab. Narrower ones are not counted: they are between words and in tables."""
+"""Runs of blanks that may be as wide as a tab. Narrower runs do not count: words and tables need them."""
 
 MAX_LINE = 1_000
-"""Characters of a line beyond which nobody reads it."""
+"""The most characters of a line that people read."""
 
 _VISIBLE_CONTROLS = frozenset("\t\n\r")
 _CATEGORIES = frozenset({"Cc", "Cf", "Co", "Cs", "Zl", "Zp"})
-"""Control, format (zero-width and bidirectional ones, tags, the soft hyphen), private use, half a character, and the
-line breaks that only some programs honour."""
+"""The categories of invisible characters: control, format (zero-width and bidirectional characters, tags, the soft
+hyphen), private use, surrogates, and the line and paragraph separators, which only some programs treat as line ends."""
 
 _BIDIRECTIONAL = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _LEFTWARD = frozenset({"R", "AL"})
 _RIGHTWARD = frozenset({"L", "EN"})
-"""The classes (Unicode Standard Annex 9) of letters that are written from right to left, as Hebrew and Arabic are, and
-of letters and digits from left to right. In a line with both, signs and numbers may be shown in another place."""
+"""The bidirectional classes (Unicode Standard Annex 9) of right-to-left letters, such as Hebrew and Arabic, and of
+left-to-right letters and digits. A line with both may show signs and numbers in another place."""
 
 _BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2065\u2800\u3164\uffa0\U00013441\U00013442\U00016fe4\U0001d159")
-"""Letters and marks that are drawn as nothing, although their category says otherwise."""
+"""Characters that are drawn as nothing, although their category is one of visible characters."""
 
 _RANGES = (
     ("\u180b", "\u180f"),  # variation selectors of Mongolian
-    ("\ufe00", "\ufe0d"),  # others, in which text has been smuggled; not the two behind them, see _STRAY_SELECTOR
-    ("\ufff0", "\ufff8"),  # kept free for more like them (Default_Ignorable_Code_Point)
-    ("\U000e0000", "\U000e0fff"),  # tags, and still more variation selectors
+    ("\ufe00", "\ufe0d"),  # variation selectors that people have hidden text in; for U+FE0E and U+FE0F: _STRAY_SELECTOR
+    ("\ufff0", "\ufff8"),  # reserved for more invisible characters (Default_Ignorable_Code_Point)
+    ("\U000e0000", "\U000e0fff"),  # tags, and more variation selectors
 )
 
 _EMOJI = (
     "\u00a9\u00ae\u203c\u2049\u2122\u2194-\u21aa\u231a-\u23fa\u24c2\u25aa-\u25fe\u2600-\u27bf\u2934\u2935"
     "\u2b05-\u2b55\u3030\u303d\u3297\u3299\U0001f000-\U0001faff"
 )
-"""Symbols that a selector shows as an emoji or as text. No letter is among them, so that no name in a program has a
-selector that is visible: to Python, names with and without one differ."""
+"""Symbols that a variation selector shows as an emoji or as text. A selector after one of them counts as visible. The
+list contains no letters, so a selector in a name never counts as visible: Python treats names with and without a
+selector as different."""
 
 _STRAY_SELECTOR = re.compile(f"[\ufe0e\ufe0f](?<![{_EMOJI}].)(?!(?<=[0-9#*]\ufe0f)\u20e3)")
-"""A selector behind anything but such a symbol, or the first half of a keycap."""
+"""A selector that neither follows a symbol in `_EMOJI` nor is in a keycap emoji (such as 1, U+FE0F, U+20E3)."""
 
 
 def is_invisible(char: str) -> bool:
-    """Whether a reader would not see this character, or would see others in another order because of it.
+    """Whether a reader does not see this character, or sees other characters in a wrong order because of it.
 
-    U+FE0E and U+FE0F are visible here. In a text, those that follow no emoji are invisible to the functions below.
+    U+FE0E and U+FE0F count as visible here. The functions for a whole text treat them as invisible if they do not
+    follow an emoji.
     """
     if char in _VISIBLE_CONTROLS:
         return False
@@ -62,19 +64,19 @@ def is_invisible(char: str) -> bool:
 
 
 def drop_invisible(text: str) -> str:
-    """The text without its invisible characters, to compare it as it looks."""
+    """The text without its invisible characters. Callers use it to compare texts by how they look."""
     return _replace_invisible(text, lambda char: "")
 
 
 _NORMALISED = re.compile(r"[^ \t\n]{1,255}")
-"""What is normalised at once. No name of a file is longer than 255 bytes, so each is normalised whole."""
+"""The pieces of a text that are normalised one by one. A file name has at most 255 bytes, so it fits into one piece."""
 
 
 def unify(text: str) -> str:
-    """One spelling for characters that look the same (NFKC).
+    """Give characters that look the same one spelling (NFKC).
 
-    The text is read piece by piece: NFKC of a long run of combining characters takes quadratic time, and nothing can
-    interrupt it.
+    The text is normalised piece by piece, because NFKC of a long run of combining characters takes quadratic time, and
+    nothing can interrupt it.
     """
     if text.isascii():
         return text
@@ -82,8 +84,10 @@ def unify(text: str) -> str:
 
 
 def has_long_runs(text: str) -> bool:
-    """Whether a text has so many combining characters in a row that normalising it takes long, as Python's own parser
-    does with names."""
+    """Whether a text has so many combining characters in a row that normalising it takes long.
+
+    Python's own parser normalises names.
+    """
     if text.isascii():
         return False
     combining = [char for char in set(text) if unicodedata.combining(unicodedata.normalize("NFKD", char)[0])]
@@ -91,9 +95,9 @@ def has_long_runs(text: str) -> bool:
 
 
 def is_lookalike(char: str) -> bool:
-    """Whether a reader would take this character for a plain space, or is shown a box because no font has it.
+    """Whether this character looks like a plain space, or is unassigned, so that readers see only a box.
 
-    People write the spaces in their languages, so only a diff has them written out.
+    Some languages use other spaces than the plain one, so only `escape_invisible`, for diffs, writes them out.
     """
     return char != " " and unicodedata.category(char) in ("Zs", "Cn")
 
@@ -104,14 +108,14 @@ def show_invisible(text: str) -> str:
 
 
 MAX_SHOWN = 300
-"""Characters of a path or of others' words that a sentence of ours has room for."""
+"""The most characters of a path, or of other people's text, in one of ptq-bot's sentences."""
 
 _NO_CODE = {ord("`"): "\u02bc", **{ord(char): f"\u27e8U+{ord(char):04X}\u27e9" for char in "\t\n\r"}}
-"""What would end a code span, or its line."""
+"""Replacements for the characters that would end a code span or its line."""
 
 
 def show_path(path: str) -> str:
-    """A path, or others' words, in a sentence of ours: as code on one line."""
+    """A path, or other people's text, as a code span on one line, for one of ptq-bot's sentences."""
     shown = show_invisible(path[: MAX_SHOWN + 1]).translate(_NO_CODE)  # Cut first: a machine may send megabytes.
     return f"`{shown}`" if len(shown) <= MAX_SHOWN else f"`{shown[:MAX_SHOWN]}…`"
 
@@ -119,8 +123,9 @@ def show_path(path: str) -> str:
 # Writing characters out so that they can be read back
 
 _BYTES = 0x10FF00
-"""`_BYTES + n` stands for the byte n where a text holds bytes that are no characters. It is the end of the last private
-plane: a database takes it, and a file that holds such a character itself is read byte by byte there."""
+"""`_BYTES + n` is the stand-in for the byte n, if it is NUL or not part of valid UTF-8. The stand-ins are in the last
+private-use plane, and databases accept them. If a file itself contains such a character, each of the character's bytes
+becomes a stand-in."""
 
 _MARK_BEGUN = re.compile(r"\u27e8(?=U\+|0x)")
 _MARK = re.compile(r"\u27e8(?:U\+([0-9A-F]{4,6})|0x([0-9A-F]{2}))\u27e9")
@@ -139,31 +144,32 @@ _CUT_CHARACTER = re.compile(r"[\U0010ffc2-\U0010fff4][\U0010ff80-\U0010ffbf]{0,2
 
 
 def decode_exactly(content: bytes) -> str:
-    """The bytes as text that a database can hold, and no two contents as the same text.
+    """Decode bytes to a text that a database can hold. Different bytes always give different texts.
 
-    UTF-8 is read as it is. Each other byte, and NUL, becomes a stand-in that `escape_invisible` writes as `⟨0xE9⟩`.
+    Valid UTF-8 is decoded as usual. Every other byte, and NUL, becomes a stand-in. `escape_invisible` writes it as
+    `⟨0xE9⟩`.
     """
     text = content.decode(errors="surrogateescape")
     return _translate(text, _STAND_INS) if _UNSTOREABLE.search(text) else text
 
 
 def encode_exactly(text: str) -> bytes:
-    """The bytes that `decode_exactly` was given."""
+    """The bytes that `decode_exactly` decoded to this text."""
     return _translate(text, _RAW_BYTES).encode(errors="surrogateescape")
 
 
 def drop_cut_character(text: str) -> str:
-    """The text without the bytes at its end that are the beginning of a character: git cuts at a number of bytes."""
+    """The text without an incomplete character at its end: git cuts text after a number of bytes."""
     return _CUT_CHARACTER.sub("", text)
 
 
 def escape_invisible(text: str) -> str:
-    """The text with everything written out that a reader would not see, so that `unescape_invisible` gives it back.
+    """Write out everything in a text that a reader would not see. `unescape_invisible` restores the text.
 
-    An invisible character becomes `⟨U+202E⟩`. So does any space but the plain one, a character that Unicode has not
-    assigned, and a carriage return that no line feed follows, where some programs end a line. A byte that is no
-    character becomes `⟨0xE9⟩`. Where the text itself says `⟨U+` or `⟨0x`, the bracket is written out. The lines, as
-    `\\n` ends them, stay as many.
+    Four kinds of characters become codes such as `⟨U+202E⟩`: invisible characters, spaces other than the plain one,
+    characters that Unicode has not assigned, and carriage returns without a line feed, because some programs end a line
+    there. The stand-in of a byte (`decode_exactly`) becomes `⟨0xE9⟩`. If the text itself contains `⟨U+` or `⟨0x`, the
+    bracket is written out. The number of lines that end with `\\n` does not change.
     """
     text = _translate(_MARK_BEGUN.sub("\u27e8U+27E8\u27e9", text), _WRITTEN_BYTES)
     text = show_invisible(text)
@@ -172,18 +178,21 @@ def escape_invisible(text: str) -> str:
 
 
 def unescape_invisible(text: str) -> str:
-    """What `escape_invisible` was given."""
+    """The text that `escape_invisible` changed to this one."""
     return _MARK.sub(lambda found: chr(int(found[1], 16) if found[1] else _BYTES + int(found[2], 16)), text)
 
 
 def make_storable(text: str) -> str:
-    """The text without what a database refuses: what UTF-8 cannot say, and NUL, which PostgreSQL does not take."""
+    """Replace the characters that a database refuses: NUL (PostgreSQL refuses it), and those that UTF-8 cannot encode."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def name_oddities(text: str) -> list[str]:
-    """What a reader of `text` would miss: invisible or reordering characters, lines in two directions, line ends that
-    are none for others, lines too long to read."""
+    """List what a reader of `text` would miss, as phrases for people.
+
+    That is: characters that are invisible or change the order of others, lines with text in both directions, carriage
+    returns that end a line only for some programs, text far to the right, and lines too long to read.
+    """
     invisible = _find_invisible(text) | set(_STRAY_SELECTOR.findall(text))
     oddities = []
     if reordering := invisible & _BIDIRECTIONAL:
@@ -204,8 +213,10 @@ def name_oddities(text: str) -> list[str]:
 
 
 def find_far(line: str) -> int | None:
-    """Where in a line something begins that readers do not look for, because it is far to the right: behind gaps of
-    `MAX_GAP` columns together. None where nothing does."""
+    """The place in a line where text begins that readers do not look for, because it is too far to the right.
+
+    The gaps before it are at least `MAX_GAP` columns wide in total. None if there is no such text.
+    """
     moved = gaps = 0
     for found in _GAPS.finditer(line, 0, len(line.rstrip(" \t\r"))):
         began = column = found.start() + moved
@@ -219,7 +230,7 @@ def find_far(line: str) -> int | None:
 
 
 def _find_mixed(text: str) -> set[str]:
-    """The letters from right to left in lines that also have something from left to right."""
+    """The right-to-left letters in lines that also have left-to-right letters or digits."""
     leftward = {char for char in set(text) if unicodedata.bidirectional(char) in _LEFTWARD}
     if not leftward:
         return set()
@@ -232,22 +243,22 @@ def _find_mixed(text: str) -> set[str]:
 
 
 def _find_invisible(text: str) -> set[str]:
-    # Each character is judged once, however long the text: megabytes of it pass through here.
+    # Only different characters are checked, because a text can have megabytes.
     return {char for char in set(text) if is_invisible(char)}
 
 
 def _replace_invisible(text: str, write: Callable[[str], str]) -> str:
-    if "\ufe0e" in text or "\ufe0f" in text:  # Without one, nobody waits for the slow search.
+    if "\ufe0e" in text or "\ufe0f" in text:  # The search is slow, and few texts need it.
         text = _STRAY_SELECTOR.sub(lambda found: write(found[0]), text)
     return _translate(text, {ord(char): write(char) for char in _find_invisible(text)})
 
 
 _PIECE = 50_000
-"""Characters that are translated at once: others wait some milliseconds for that."""
+"""The characters that are translated at once. Other threads wait some milliseconds for each piece."""
 
 
 def _translate(text: str, written: Mapping[int, str]) -> str:
-    """`str.translate`, piece by piece: some megabytes would keep every other thread waiting for half a second."""
+    """`str.translate`, piece by piece. Some megabytes at once would make all other threads wait for half a second."""
     if not written:
         return text
     return "".join(text[at : at + _PIECE].translate(written) for at in range(0, len(text), _PIECE))
@@ -264,5 +275,5 @@ def _name(char: str) -> str:
 
 
 def show_for_terminal(text: str) -> str:
-    """The text with every character written out that would move a terminal's cursor, colour it, or stay unseen."""
+    """Write out every character that is invisible, moves a terminal's cursor, or changes the terminal's colours."""
     return show_invisible(text).replace("\r\n", "\n").replace("\r", "⟨U+000D⟩")
