@@ -1,4 +1,4 @@
-"""Characters that people cannot see: which they are, and how a text is shown, compared or stored without them. Pure."""
+"""Characters that people cannot see: which they are, and how texts are shown, compared and stored. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TAB = 8
 """The distance between tab stops on a page that shows a diff, in columns."""
 
 _GAPS = re.compile(rf"[ \t]{{{_TAB},}}|[ \t]*\t[ \t]*")
-"""Runs of blanks that may be as wide as a tab. Narrower runs do not count: words and tables need them."""
+"""Runs of blanks that may be as wide as a tab. Narrower runs do not count: texts and tables need them."""
 
 MAX_LINE = 1_000
 """The most characters of a line that people read."""
@@ -183,7 +183,7 @@ def unescape_invisible(text: str) -> str:
 
 
 def make_storable(text: str) -> str:
-    """Replace the characters that a database refuses: NUL (PostgreSQL refuses it), and those that UTF-8 cannot encode."""
+    """Replace the characters that a database refuses: those that UTF-8 cannot encode, and for PostgreSQL also NUL."""
     return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 MAX_DOUBLINGS = 60
-"""The counter of failures may grow for years, and a float overflows near 2 to the power of 1,024."""
+"""The most times that a wait doubles. Failures may be counted for years, and a float overflows near 2 ** 1024."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +26,5 @@ class BackOff:
         return max(asked_s, min(doubled_s * (0.5 + chance), self.longest_s))
 
     def since(self, elapsed_s: float) -> float:
-        """The wait if failures are not counted: as long as it has failed so far, so the total time about doubles."""
+        """The wait if failures are not counted. It equals the time since the first failure, so each wait doubles it."""
         return min(max(elapsed_s, self.first_s), self.longest_s)

@@ -1,4 +1,4 @@
-"""How much may be taken, by one run and by all that belong together: what is exceeded, and what soon will be. Pure."""
+"""Caps: how much one run, or several runs together, may use, and how far each cap is used up. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from runner.model.usage import NOTHING, Usage
 Number = TypeVar("Number", int, float)
 
 WARN_FROM = 0.8
-"""The share of a cap from which on an agent is told to come to an end, and the operator that the cap is near."""
+"""When this share of a cap is used, the agent is told to finish, and the operator is told that the cap is near."""
 
 
 class Scope(StrEnum):
-    """What belongs together. Days and months are UTC's."""
+    """The runs whose usage is added up for a cap. Days and months are in UTC."""
 
     JOB = "job"
     ISSUE = "issue"
@@ -38,7 +38,7 @@ OF_WHAT: Mapping[Scope, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """The most that may be taken; None is without end."""
+    """The most that the runs in one scope may use. None means no cap."""
 
     jobs: int | None = None
     turns: int | None = None
@@ -49,12 +49,15 @@ class Caps:
     output_bytes: int | None = None
     """Bytes that agents print."""
     unpriced_turns: int | None = None
-    """Turns of runs whose cost is unknown. With `unpriced_run_s`, it takes the place of a cap on money there."""
+    """Turns of runs whose cost is unknown. For these runs, this and `unpriced_run_s` replace a cap on money."""
     unpriced_run_s: int | None = None
 
     @property
     def needs_prices(self) -> bool:
-        """Whether only models of known cost may be asked: money is capped, and nothing takes its place elsewhere."""
+        """Whether only models with a known cost may be used.
+
+        This is so if money is capped, and no other cap replaces this one for runs of unknown cost.
+        """
         return self.cost_usd is not None and self.unpriced_turns is None and self.unpriced_run_s is None
 
 
@@ -64,7 +67,7 @@ DEFAULT_CAPS: Mapping[Scope, Caps] = {
     Scope.USER_DAY: Caps(cost_usd=50.0, unpriced_turns=1_500, unpriced_run_s=5 * 3600),
     Scope.REPOSITORY_MONTH: Caps(cost_usd=500.0, unpriced_turns=15_000, unpriced_run_s=50 * 3600),
 }
-"""The caps of an installation whose operator has set none. At unknown cost, 300 turns and an hour stand for $10."""
+"""The caps of an installation whose operator has set none. At unknown cost, 300 turns, or an hour, count as $10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +81,18 @@ class CapUse:
 
     @property
     def share(self) -> float:
-        """1.0 and more is too much."""
+        """The used share of the cap. From 1.0 on, the cap is used up."""
         return self.spent / self.limit if self.limit else math.inf
 
     @property
     def key(self) -> str:
-        """The key of `ptq.toml` that sets it, also inside the table of a repository."""
+        """The key in `ptq.toml` that sets the cap. In a repository's table, the key is the same."""
         return f"caps.{self.scope}.{self.kind.removeprefix('unpriced_')}"
 
     def describe(self, requested_by: str, whose: str = "its") -> str:
-        """It as a clause: `its cap of 200 turns`, `the cap of $30.00 for all attempts together`.
+        """Describe the cap for people: `its cap of 200 turns`, `the cap of $30.00 for all attempts together`.
 
-        The requester is named without an `@`: it may be an account on the host.
+        The requester is named without an `@`, because the name may be that of an account on the host.
         """
         unit = _UNITS[self.kind].removesuffix("s") if self.limit == 1 else _UNITS[self.kind]
         amount = f"${self.limit:,.2f}" if self.kind == "cost_usd" else f"{self.limit:,.0f} {unit}"
@@ -103,11 +106,11 @@ def say_who_raises(key: str) -> str:
 
 
 _OPTIONS = {"turns": "--max-turns", "cost_usd": "--max-cost", "unpriced_turns": "--max-cost"}
-"""The option of a request that sets a cap of this kind for its own run."""
+"""Kind of cap -> the option with which a request sets such a cap for its own run."""
 
 
 def explain_raise(use: CapUse, request: JobRequest) -> str:
-    """Who can raise a cap of a run, as a clause: the operator, or who requested the run with a lower limit."""
+    """Who can raise a cap of a run, as a clause: the operator, or the requester if an option has set the cap."""
     if use.scope is Scope.JOB and use.limit == getattr(lower(Caps(), request), use.kind):
         instead = ", at 30 turns for each dollar" if use.kind == "unpriced_turns" else ""
         return f"set by {_OPTIONS[use.kind]} for this run{instead}: try again with a higher one"
@@ -117,7 +120,7 @@ def explain_raise(use: CapUse, request: JobRequest) -> str:
 def lower(caps: Caps, request: JobRequest) -> Caps:
     """The caps of a run, lowered to what its request allows.
 
-    At unknown cost, turns stand for the money of the request, in the relation of the defaults.
+    At unknown cost, turns replace the money that the request allows: as many turns for each dollar as in the defaults.
     """
     lowered = replace(caps, turns=_find_least(caps.turns, request.max_turns))
     if request.max_cost_usd is None:
@@ -134,10 +137,10 @@ def lower(caps: Caps, request: JobRequest) -> Caps:
 
 
 def bound_self_reported(caps: Mapping[Scope, Caps], scope: Scope) -> Caps:
-    """How much of what one run says of itself counts towards a cap that others share; None is all.
+    """The most of one run's self-reported usage that counts towards the caps of a scope. None means all of it.
 
-    An agent without the gateway can say anything. So its word counts no more than what one run may take, and alone it
-    never uses up more than half of such a cap.
+    An agent that does not use the gateway can report anything. So its report counts at most as much as one run may use,
+    and one run alone never uses up more than half of a shared cap.
     """
     run, shared = caps.get(Scope.JOB, Caps()), caps.get(scope, Caps())
     return Caps(
@@ -164,7 +167,7 @@ _UNITS = {
 
 
 def find_uses(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Usage]) -> Iterator[CapUse]:
-    """Every cap there is, and what has been taken of it."""
+    """Every cap, and how much of it is used."""
     for scope, of_scope in caps.items():
         for field in fields(Caps):
             limit = getattr(of_scope, field.name)
@@ -173,15 +176,15 @@ def find_uses(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Usage]) -> Itera
 
 
 def _count(usage: Usage, kind: str) -> float:
-    """What of a usage counts for a cap of this kind. Money that nobody knows does not count."""
-    taken: float = usage.known_usd if kind == "cost_usd" else getattr(usage, kind)
-    return taken
+    """The part of a usage that counts towards a cap of this kind. An unknown cost does not count as money."""
+    counted: float = usage.known_usd if kind == "cost_usd" else getattr(usage, kind)
+    return counted
 
 
 def find_tightest(caps: Mapping[Scope, Caps], spent: Mapping[Scope, Usage], *, starting: bool = False) -> CapUse | None:
-    """The cap that is used up most. None when there is none.
+    """The cap with the largest used share. None if there is no cap.
 
-    The number of jobs holds back only those that are `starting`: one that runs counts among them.
+    Caps on the number of jobs count only when a job is `starting`. A running job is already included in that number.
     """
     uses = (use for use in find_uses(caps, spent) if starting or use.kind != "jobs")
     return max(uses, key=lambda use: use.share, default=None)

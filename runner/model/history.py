@@ -1,7 +1,7 @@
-"""The interface to a repository's history on its host, because a machine must not choose the commit of its jobs.
+"""The interface to a repository's history on its host. `handlers` implements it.
 
-A host stores the commits of forks in the same place, so a commit that exists there may be a stranger's. `handlers`
-implements this interface.
+The service asks the host, because a machine must not choose the commit of its jobs. A host stores the commits of forks
+in the same place, so a commit that the host knows may be a stranger's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Protocol
 class HistoryError(Exception):
     """The host of a repository did not answer. The message is a clause for people.
 
-    If it is `permanent`, the job fails. Otherwise it waits.
+    If the error is `permanent`, the job fails. Otherwise the job waits.
     """
 
     def __init__(self, message: str, *, permanent: bool = False) -> None:
@@ -24,7 +24,7 @@ class History(Protocol):
     """Queries to the host. Both methods raise `HistoryError`."""
 
     async def fetch_newest(self, repository: str, branch: str) -> str | None:
-        """The full SHA of the newest commit of a branch; None if there is no such branch."""
+        """The full SHA of the newest commit of a branch. None if there is no such branch."""
 
     async def leads_to(self, repository: str, commit: str, newest: str) -> bool:
-        """Whether `newest` is this commit or a descendant; False if there is no such commit."""
+        """Whether `newest` is this commit or a descendant of it. False if there is no such commit."""

@@ -1,6 +1,7 @@
 """Parses the answers of the machine-side program. Pure.
 
-They are untrusted, because an agent may have tampered with its machine. An invalid answer only raises `JobdError`.
+The answers are untrusted, because an agent may have tampered with its machine. An invalid answer only raises
+`JobdError`.
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from runner.characters import make_storable
 from runner.model.completed import Completed
 
 SAYS = "the machine says: "
-"""It stands before each text of a machine, wherever the text goes: an agent may have chosen its words, in the name of a
-file for example. In comments what follows it is code (`handlers.text.sanitize.make_plain_line`)."""
+"""The words before each text of a machine, wherever the text is shown. They warn readers, because an agent may have
+chosen the text, for example as a file name. Comments show the text after them as code
+(`handlers.text.sanitize.make_plain_line`)."""
 SHELL_CANNOT_RUN = (126, 127)
-"""A shell's exit statuses for a program that cannot be run, or is not there (POSIX, "Exit Status for Commands")."""
+"""A shell's exit statuses for a program that cannot be run or does not exist (POSIX, "Exit Status for Commands")."""
 MAX_MESSAGE = 8_000
-"""The most characters of a failure's message. The longest contains the last lines of a log."""
+"""The most characters of a failure's message. The longest messages contain the last lines of a log."""
 MAX_WORD = 100
 """The most characters of a name in the protocol, and of a boot id."""
 MAX_WORKLOG = 100_000
-"""The most bytes of a running agent's worklog that are read, from its end."""
+"""The most bytes of a running agent's worklog that are read. If it is longer, only its end is read."""
 MAX_NUMBER = 2**62
 """The largest number that is accepted, because a database cannot store larger ones."""
 
@@ -58,7 +60,7 @@ class Worklog:
     """The worklog of an agent, or its end, as it was at one moment. Untrusted text."""
 
     mark: str
-    """Names this version of the file. The machine chooses it."""
+    """A name for this version of the file. The machine chooses the name."""
     text: str
     is_cut: bool
     """Whether its beginning is missing."""
@@ -72,16 +74,16 @@ class Poll:
     error: str | None
     message: str | None
     result: Mapping[str, Any]
-    """The result fields of the stage; empty before its end."""
+    """The result fields of the stage. Empty before the end of the stage."""
     log: bytes
     """The log from the requested offset, up to the requested number of bytes."""
     log_size: int
     phase: str
-    """The slow part that the stage is in, as a name of the protocol (`base`); usually empty."""
+    """The slow part that the stage is in, as a name of the protocol (`base`). Usually empty."""
     boot_id: str
     """Identifies the machine's current boot. If it changes, no earlier process is alive."""
     worklog: Worklog | None = None
-    """The agent's worklog, if it was asked for and has changed."""
+    """The agent's worklog. None if the service did not ask for it, or if it has not changed."""
     told: int = 0
     """The number of the last message that the agent has got (`runner.model.telling`)."""
 
@@ -98,7 +100,7 @@ def parse_answer(completed: Completed) -> dict[str, Any]:
 
 
 def read_text(told: Any, limit: int = MAX_MESSAGE) -> str:
-    """A text from a machine, shortened, and without characters that a database refuses; empty if it is not a text."""
+    """A text from a machine, shortened, and without characters that a database refuses. Empty if it is not a text."""
     return make_storable(told[:limit]) if isinstance(told, str) else ""
 
 

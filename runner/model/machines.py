@@ -30,10 +30,10 @@ FAULTS: Mapping[str, str] = {
 last lines of somebody's log."""
 
 FAULTS_IN_A_ROW = 3
-"""After this many preparations in a row failed because of the machine, it gets no new jobs."""
+"""A machine gets no new jobs after this many preparations in a row have failed because of it."""
 
 FAULTY_RESTS = BackOff(first_s=300.0, longest_s=3600.0)
-"""How long it gets no new jobs then."""
+"""How long such a machine gets no new jobs."""
 
 PUBLIC, PRIVATE = "public", "private"
 """The kinds of repositories."""
@@ -61,17 +61,17 @@ class Machine:
     slots: int = 1
     labels: frozenset[str] = field(default_factory=frozenset)
     serves: frozenset[str] = frozenset({PUBLIC})
-    """The kinds of repositories whose jobs may run there, because jobs may leave files that others can read."""
+    """The kinds of repositories whose jobs may run there. A job may leave files that later jobs can read."""
     python: str = "python3"
     """The interpreter (3.9 or newer) that runs our machine-side program there."""
     sandbox: Literal["auto", "required"] = "auto"
     """Whether jobs may run without a sandbox if the machine cannot provide one."""
     environment: Literal["auto", "overlay", "copy", "slot"] = "auto"
-    """How environments are made from their base: the best way that works there, or only this one."""
+    """How environments are made from their base. `auto` uses the best way that works there."""
     gpus_per_slot: int | None = None
-    """The GPUs of each slot; None divides all GPUs, 0 lets every job see all of them."""
+    """The number of GPUs of each slot. None divides all GPUs between the slots. 0 lets every job see all GPUs."""
     min_free_gb: float = 0.0
-    """With less free disk space than this (GB of 10^9 bytes) it gets no new jobs."""
+    """The machine gets no new jobs if its disk has less free space than this, in GB of 10^9 bytes."""
     private: tuple[str, ...] = ()
     """Folders and files that no job in a sandbox sees."""
     writable: tuple[str, ...] = ()
@@ -89,9 +89,9 @@ class Gpu:
     vendor: str
     """A key of `VENDORS` in `runner.model.inventory`."""
     id: str
-    """What its vendor's runtime calls it: a UUID, or a number if it has no other name."""
+    """The name that its vendor's runtime uses: a UUID, or a number if it has no other name."""
     files: tuple[str, ...]
-    """Its device files, below /dev; none if they are unknown."""
+    """Its device files, below /dev. Empty if they are unknown."""
     name: str
     """Its model."""
     memory_mib: int | None
@@ -112,7 +112,7 @@ class Lease:
     slot: int
     job_id: str
     gpus: tuple[Gpu, ...] = ()
-    """The GPUs that the job may use; none means all."""
+    """The GPUs that the job may use. Empty means all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ class WarmBase:
 
     machine: str
     slot: int | None
-    """The only slot that can use it; None for all slots."""
+    """The only slot that can use it. None means all slots."""
     recipe: str
     """Identifies the recipe that it was built with."""
 
@@ -168,7 +168,8 @@ def find_out(before: Outage | None, reason: str, *, permanent: bool, now: dateti
 def break_circuit(faults: int, code: str, now: datetime) -> Outage | None:
     """The outage of a machine after this many failed preparations in a row, the last one with this code of `FAULTS`.
 
-    None while there are few of them. Such a machine answers normally, so only another job shows whether it works again.
+    None after fewer than `FAULTS_IN_A_ROW`. A machine that fails in this way still answers normally, so only another
+    job can show whether it works again.
     """
     if faults < FAULTS_IN_A_ROW:
         return None
@@ -182,7 +183,7 @@ class MachineState:
     """The stored state of a machine, which all replicas and the command line share."""
 
     drained_at: datetime | None = None
-    """When an operator drained it; None if it is not drained."""
+    """When an operator drained it. None if it is not drained."""
     drained_by: str | None = None
     outage: Outage | None = None
     faults: int = 0
@@ -200,7 +201,7 @@ class MachineState:
 
     @property
     def trouble(self) -> str | None:
-        """Why it gets no new jobs, as a clause for people; None if it does."""
+        """Why it gets no new jobs, as a clause for people. None if it gets new jobs."""
         if self.outage:
             return self.outage.reason
         return "its operator has drained it" if self.drained_at else None
@@ -213,7 +214,7 @@ USABLE = MachineState()
 def eligible(machines: Iterable[Machine], requires: Iterable[str], *, private: bool | None) -> list[Machine]:
     """The machines that have every label in `requires` and serve repositories of this kind.
 
-    `private` is None only if nothing of a repository is sent to the machine: then both kinds are suitable.
+    None for `private` means that no part of a repository is sent to the machine, so both kinds are suitable.
     """
     wanted = set(requires)
     return [
@@ -239,11 +240,11 @@ def choose_machine(
     last_resort: str | None = None,
     warm: Collection[WarmBase] = (),
 ) -> Lease | None:
-    """Choose a free slot on one of these `eligible` machines, or None.
+    """Choose a free slot on one of these `eligible` machines. None if there is none.
 
-    Machines with a `warm` base come first, because building one takes longer than any load costs; then the least
-    loaded. Machines in `avoid` (unreachable ones, for example) are skipped, and so is `last_resort` if there is any
-    other, even a full one. The lease has no job yet.
+    Machines with a `warm` base come first, because building a base costs more time than any load. After that, the
+    machine with the smallest load comes first. Machines in `avoid` (unreachable ones, for example) are skipped.
+    `last_resort` is skipped if there is any other machine, even a full one. The lease has no job yet.
     """
     taken: defaultdict[str, set[int]] = defaultdict(set)
     for lease in leases:
@@ -265,6 +266,6 @@ def choose_machine(
     candidates = [machine for machine in candidates if load(machine) < 1]
     if not candidates:
         return None
-    # Among equals the first, in the order of the configuration.
+    # Of equal machines, `min` chooses the first in the configuration.
     machine = min(candidates, key=lambda machine: (not warm_slots(machine), load(machine)))
     return Lease(machine.name, min(warm_slots(machine) or free(machine)), job_id="")

@@ -1,4 +1,7 @@
-"""What a run has taken so far, as people and caps see it. Pure; refuses to know where events come from."""
+"""The meter of a job: what its run has used so far. People see it, and caps are checked against it. Pure.
+
+This module does not know where an agent's events come from.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,26 @@ from dataclasses import dataclass
 from runner.model.usage import Usage
 
 UNKNOWN = Usage(jobs=1, unpriced=1)
-"""What a run has taken about which nothing is known."""
+"""The usage of a run about which nothing is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """The reading of one job's meter: counted live, so that a run which was killed has one too."""
+    """The current values of one job's meter. They are counted while the agent runs, so a killed run has values, too."""
 
     job_id: str
     usage: Usage = UNKNOWN
-    """Of one job. Its cost is unknown where neither the agent nor the price table knows it."""
+    """The usage of the job. The cost is unknown if neither the agent nor the price table says it."""
     model: str | None = None
-    """As the agent itself says it."""
+    """The model, as the agent reports it."""
     tool_calls: int = 0
     retries: int = 0
     unknown_events: int = 0
     cost_is_estimate: bool = False
-    """Whether the money was computed from tokens and the price table, because nobody reported it."""
+    """Whether the cost was computed from tokens and the price table, because the agent did not report it."""
     is_self_reported: bool = False
-    """Whether turns, tokens and money are the agent's own words: nobody else has counted them."""
+    """Whether turns, tokens and cost are only the agent's own claims, because the gateway did not count them."""
     last_tool: str = ""
-    """Which tool it used last: a stranger's text. What it did with it may be what only the operator should know."""
+    """The name of the last used tool, as untrusted text. The tool's input may be confidential, so it is left out."""
     ending: str | None = None
-    """One of `runner.model.ending.Ending` once the run has ended."""
+    """A value of `runner.model.ending.Ending`. None while the run has not ended."""

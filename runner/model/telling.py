@@ -1,4 +1,4 @@
-"""What people tell a job's agent after its job was requested. Pure."""
+"""Tellings: the messages that people send to a job's agent after the job was requested. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.model.job import OPERATOR
 from runner.model.jobd_answers import Poll, StageState
 
 PATIENCE = timedelta(minutes=1)
-"""How long a message waits until the agent's tools have finished. After that, they are ended."""
+"""How long a message waits for the agent's tools to finish. After that, the tools are ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,43 +19,43 @@ class Telling:
 
     job_id: str
     number: int
-    """From 1 on, in the order in which the agent gets them."""
+    """The number of the message. Messages are numbered from 1 on, in the order in which the agent gets them."""
     occasion: str
-    """A unique text for the request, so that it is stored only once for its job."""
+    """A unique text for the request, so that its message is stored only once for a job."""
     told_by: str
     told_at: datetime
     words: str
-    """As the person wrote them."""
+    """The message as the person wrote it."""
     message: str
-    """What the agent gets."""
+    """The message as the agent gets it."""
     given_at: datetime | None = None
-    """When the service heard from the machine that the agent has it; None if the agent has not got it."""
+    """When the machine reported that the agent has the message. None if the agent does not have it."""
 
     @property
     def teller(self) -> str:
-        """Who told it, for people, at the beginning of a sentence."""
+        """The person's name, for the beginning of a sentence."""
         return f"T{OPERATOR[1:]}" if self.told_by == OPERATOR else f"@{self.told_by}"
 
 
 def is_safe_point(*, turns: int, open_calls: int, waited: timedelta) -> bool:
     """Whether an agent's session can be interrupted and resumed now.
 
-    It has read its input once the model has answered: `turns` counts the answers to the current process of its session.
-    None of its tools is at work then, unless a message has `waited` too long for that.
+    The current process of the session must have read its input. It has done so if the model has answered it: `turns` is
+    the number of these answers. No tool may be running, unless a message has `waited` for `PATIENCE`.
     """
     return turns > 0 and (open_calls == 0 or waited >= PATIENCE)
 
 
 def add_messages(prompt: str, told: list[Telling]) -> str:
-    """A prompt with the messages that came before the agent began."""
+    """A prompt, followed by the messages that were sent before the agent began."""
     return "\n".join([prompt.rstrip("\n") + "\n", *(telling.message for telling in told)]) if told else prompt
 
 
 def find_last_given(told: Sequence[Telling], poll: Poll) -> int:
-    """The number of the last message that the agent has got, by what its machine says; 0 if it has got none.
+    """The number of the last message that the agent has got, as its machine reports it. 0 if it has got none.
 
-    Only an agent that has ended can turn out to have got fewer than before, if no process could be started for the last
-    ones. A machine that has lost the job does not know.
+    The number can only become smaller when the agent has ended: no process could be started for the last messages then.
+    A machine that has lost the job cannot report the number, so the stored one counts.
     """
     if poll.state in (StageState.DONE, StageState.FAILED):
         return poll.told

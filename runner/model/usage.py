@@ -1,4 +1,4 @@
-"""Usage: tokens, money and time, of one model answer, one run, or all runs of a month. Pure."""
+"""Usage: the tokens, money and time of one model answer, of one run, or of many runs together. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Usage:
     """The usage of a model answer, of a run, or of many together."""
 
     jobs: int = 0
-    """The number of jobs; 0 for a part of one."""
+    """The number of jobs. 0 for a part of a job."""
     turns: int = 0
     input_tokens: int = 0
     """All input tokens, including those from a cache."""
@@ -37,19 +37,19 @@ class Usage:
 
     @property
     def cost_usd(self) -> float | None:
-        """The total cost in US dollars; None if the cost of any part is unknown."""
+        """The total cost in US dollars. None if the cost of any part is unknown."""
         return None if self.unpriced else self.known_usd
 
     def with_cost(self, cost_usd: float | None) -> Usage:
-        """The same usage as one part with this cost in US dollars; None if it is unknown."""
+        """The same usage, as one part with this cost in US dollars. None means that the cost is unknown."""
         return replace(self, known_usd=cost_usd or 0.0, unpriced=int(cost_usd is None)).as_one()
 
     def with_run_s(self, run_s: float) -> Usage:
-        """The usage of one run, with this time."""
+        """The same usage, as one part with this running time in seconds."""
         return replace(self, run_s=run_s).as_one()
 
     def as_one(self) -> Usage:
-        """The same usage as one part. If the cost of any part is unknown, all turns and seconds are at unknown cost.
+        """The same usage, as one part. If the cost of any part is unknown, all turns and seconds are at unknown cost.
 
         The known part of the cost is kept, so that it counts towards caps on money.
         """
