@@ -9,7 +9,7 @@ from typing import Literal
 from runner.model.caps import Caps, Scope
 
 NAMED_PATHS = (".github/**", ".ci/**", ".gitmodules", "CODEOWNERS")
-"""The protected paths that the brief lists; the others configure other CI services."""
+"""The protected paths that the brief lists. It leaves out those that configure other CI services."""
 
 PROTECTED_PATHS = (
     *NAMED_PATHS,
@@ -21,12 +21,15 @@ PROTECTED_PATHS = (
     *("bitrise.y*ml", "codemagic.y*ml", "wercker.y*ml", "screwdriver.y*ml", ".harness/**", "bors.toml"),
     *(".mergify.y*ml", ".mergify/**", "netlify.toml", "vercel.json", ".lfsconfig"),
 )
-"""Paths that agents may not change by default: rules for reviews and merges, what CI services run, often with secrets
-(pre-commit.ci may push to branches), and where Git LFS fetches files from."""
+"""Paths that agents may not change by default.
+
+They contain rules for reviews and merges, commands that CI services run, often with secrets (pre-commit.ci may push to
+branches), and the address from which Git LFS fetches files.
+"""
 
 
 NEWEST = "HEAD"
-"""Git's name for the newest commit of the default branch, instead of that branch."""
+"""Git's name for the newest commit of the default branch. It is used if no branch is configured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class Limits:
     orphan_after_s: int = 1800
     """How long an agent runs while no replica asks for it. Then its machine stops it."""
     stuck_after_s: int = 1800
-    """How long an agent may run without an event before it counts as stuck. For a `command` every line is an event."""
+    """How long an agent may run without an event before it is stopped. For kind `command`, every line is an event."""
     stop_grace_s: int = 20
     """How long an agent may take to report its cost after it is told to stop."""
     max_disk_bytes: int = 50_000_000_000
@@ -56,7 +59,7 @@ class Limits:
     max_log_bytes: int = 50_000_000
     """An agent that prints more is stopped, because its log could not be read completely."""
     max_session_bytes: int = 10_000_000
-    """Has no effect any more: no run resumes an earlier session."""
+    """This limit has no effect any more, because no run resumes an earlier session."""
     max_text_bytes: int = 200_000
     """For each of report, worklog and repro."""
     max_change_bytes: int = 2_000_000
@@ -119,7 +122,7 @@ class Companion:
 
 
 def import_command(python: str, module: str) -> str:
-    """The shell command that imports a module, as a script of a check does: the current folder does not count."""
+    """The shell command that imports a module. As in a check's script, the current folder is not searched."""
     return f'{python} -c "import sys; sys.path[:1] = []; import {module}"'
 
 
@@ -130,17 +133,17 @@ class Profile:
     repository: str
     requires: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
-    """Builds the base of the repository's environments, once on each machine."""
+    """The commands that build the base of the repository's environments, once on each machine."""
     update: tuple[str, ...] | None = None
-    """Updates a job's environment if its commit differs from its base's. None means `setup` again."""
+    """The commands that update a job's environment if its commit is not its base's. None means those of `setup`."""
     smoke_test: tuple[str, ...] = ()
-    """Fails if a base is broken."""
+    """Commands that fail if a base is broken."""
     imports: tuple[str, ...] = ()
-    """The project's top-level Python modules. A base in which one cannot be imported is broken."""
+    """The project's top-level Python modules. If one of them cannot be imported, the base is broken."""
     submodules: bool = True
     network: Literal["host", "none"] = "host"
     package_hosts: tuple[str, ...] = ()
-    """Hosts that an agent without a network can still reach, through the gateway: names, or `*.` and a domain."""
+    """Hosts that an agent without a network can reach through the gateway: names, or `*.` and a domain."""
     refresh_hours: int = 24
     """The age at which a base is updated to the newest commit. 0 never updates it."""
     lint: tuple[str, ...] = ()
@@ -150,11 +153,11 @@ class Profile:
     base_branch: str = NEWEST
     """The branch that changes are for."""
     environment_branch: str | None = None
-    """The branch whose newest commit environments and jobs begin from; None means the base branch."""
+    """The branch whose newest commit environments and jobs begin from. None means the base branch."""
     by_gateway: bool = True
-    """Whether machines fetch a private repository through the gateway: its table has no `clone_url`."""
+    """Whether machines fetch the repository through the gateway if it is private. False if it has a `clone_url`."""
     private_repositories: tuple[str, ...] = ()
-    """Other private repositories that its jobs may fetch through the gateway."""
+    """Other private repositories that jobs of this one may fetch through the gateway."""
     companions: tuple[Companion, ...] = ()
     verification: Verification = Verification()
     limits: Limits = Limits()
@@ -168,7 +171,7 @@ class Profile:
     def recipe(
         self, clone_url: str, base_branch: str, base_commit: str = "", slot: int = 0, trunk: str | None = None
     ) -> Recipe:
-        """The recipe for an environment at a commit. A missing base is built from `trunk`; default: the same branch."""
+        """The recipe for an environment at a commit. A missing base is built from `trunk`, or else `base_branch`."""
         return Recipe(
             clone_url=clone_url,
             base_branch=base_branch,

@@ -1,8 +1,8 @@
-"""Facts about the environment of a job: what it ran on, as far as the service itself has read it. Pure.
+"""Facts about a job's environment: what the job ran on, as the service has read it. Pure.
 
-A machine reports them before the job's agent begins. Each must have the form of its kind. What programs of the
-environment say must be a version, so the repository's code cannot write a sentence here. The other facts are the
-machine's own: names of its operating system, kernel, processor and GPUs.
+A machine reports the facts before the job's agent begins. Each fact must have the form of its kind. Facts from programs
+in the environment must be versions, so the repository's code cannot put a sentence into them. The other facts come from
+the machine itself: the names of its operating system, kernel, processor and GPUs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runner.model.inventory import describe_gpus
 from runner.model.machines import Gpu
 
 Facts = tuple[tuple[str, str], ...]
-"""Names for people and values, in the order in which they are shown."""
+"""Pairs of a name (for people) and a value, in the order in which they are shown."""
 
 VERSION = re.compile(r"[0-9][\w.+!-]{0,63}", re.ASCII)
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -23,7 +23,7 @@ COMPILER = re.compile(r"([a-z+]{1,10} )?[0-9][0-9.]{0,30}", re.ASCII)
 MODEL = re.compile(r"[\w.,:/()@+× -]{1,100}")
 """The name of an operating system, a kernel or a processor."""
 BRACKETS = str.maketrans("[]", "()")
-"""Intel and AMD have models such as `Intel(R) Graphics [0xe211]`. In Markdown, brackets could be a link."""
+"""Replaces brackets, because Markdown could read them as a link. Intel and AMD use them: `Graphics [0xe211]`."""
 MODELS = re.compile(r"[\w.,:;/()@+× -]{1,300}")
 UNREADABLE = "without a readable name"
 
@@ -52,7 +52,10 @@ SHORT = (GPU, "Python", "torch", "CUDA of torch", "ROCm of torch", "XPU of torch
 
 
 def read_facts(told: Any, gpus: Sequence[Gpu] | None) -> Facts:
-    """The facts of a job's environment, from the machine's answer, and the GPUs that the job sees (None: unknown)."""
+    """The facts of a job's environment, from the machine's answer and from the GPUs that the job sees.
+
+    None for `gpus` means that they are unknown.
+    """
     answer = told if isinstance(told, Mapping) else {}
     seen = describe_gpus(gpus or ()).translate(BRACKETS)
     found = [(GPU, (seen or NO_GPU) if MODELS.fullmatch(seen or NO_GPU) else UNREADABLE)] if gpus is not None else []
@@ -75,7 +78,7 @@ def _fits(value: Any, form: re.Pattern[str]) -> bool:
 
 
 def tell_facts(prompt: str, facts: Facts, commit: str) -> str:
-    """A brief with the facts and the commit at its end. They are known only when the environment is prepared."""
+    """Add the facts and the commit to the end of a brief. They are known only after the environment is prepared."""
     if not facts:
         return prompt
     listed = "\n".join(f"- {name}: {value}" for name, value in (*facts, ("commit", commit)))

@@ -11,7 +11,7 @@ from runner.model.job import Job
 from runner.model.machines import Holder, Lease
 
 LONG = timedelta(days=1)
-"""Jobs that have waited longer go first, so that a person's or repository's other jobs cannot delay them forever."""
+"""A job that has waited this long goes first, so that others of its person or repository cannot delay it forever."""
 
 NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -21,7 +21,7 @@ Choose = Callable[[Job, Sequence[Lease]], Lease | None]
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """When each repository and each person last got a slot, by name. Missing: never, or long ago."""
+    """When each repository and each person last got a slot, by name. A missing one never got a slot, or long ago."""
 
     repositories: Mapping[str, datetime] = field(default_factory=dict)
     people: Mapping[str, datetime] = field(default_factory=dict)
@@ -37,9 +37,9 @@ def allot(
 ) -> dict[str, Lease]:
     """Job id -> slot, for the waiting jobs that get one.
 
-    Slots are given one by one. First comes the repository with the fewest slots, then the person with the fewest, then
-    the one who has waited longest since their last slot, then the oldest job. If there is no slot for a job, there is
-    none for jobs that are `alike`.
+    Slots are given one by one. The next slot goes to the repository with the fewest slots. Among equals, it goes to the
+    person with the fewest slots, then to the one who has waited longest since the last slot, then to the oldest job. If
+    there is no slot for a job, there is none for jobs that are `alike`.
     """
     table = _Table(holders, turns)
     left, allotted = [*waiting], dict[str, Lease]()

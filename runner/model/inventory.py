@@ -1,6 +1,6 @@
-"""What a machine reports about itself: its GPUs and free disk space. Also which GPUs belong to which slot.
+"""The inventory that a machine reports: its GPUs and its free disk space. Also which GPUs belong to which slot. Pure.
 
-Pure. The report is limited and checked here, because an agent may have tampered with the machine.
+The report is limited and checked here, because an agent may have tampered with the machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_STRANGERS = 20
 """The most folders of unknown jobs that are stored by name."""
 
 GPU_ID = re.compile(r"[A-Za-z0-9-]{1,80}(/[0-9]{1,4}/[0-9]{1,4})?")
-"""Old drivers call a MIG instance `MIG-GPU-(UUID)/7/0`."""
+"""The id of a GPU. The slashes are for old drivers, which call a MIG instance `MIG-GPU-(UUID)/7/0`."""
 DEVICE_FILE = re.compile(r"[A-Za-z0-9-]{1,40}(/[A-Za-z0-9-]{1,40})?")
 
 GB = 1_000_000_000
@@ -32,14 +32,14 @@ FRESH = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """A vendor of GPUs, as operators meet it."""
+    """A vendor of GPUs, with the labels and messages for operators."""
 
     labels: frozenset[str]
-    """Labels of a machine that promise its GPUs."""
+    """Labels that say that a machine has GPUs of this vendor."""
     tools: str
-    """What lists its GPUs on a machine."""
+    """The programs that list the vendor's GPUs on a machine."""
     fix: str
-    """What to do if no tool lists any."""
+    """What to do if these programs list no GPUs, as a clause."""
 
 
 VENDORS: Mapping[str, Vendor] = {
@@ -48,7 +48,7 @@ VENDORS: Mapping[str, Vendor] = {
     "intel": Vendor(frozenset({"xpu", "intel"}), "xpu-smi", "install Intel's driver, Level Zero and xpu-smi there"),
 }
 ANY_GPU = "gpu"
-"""The label of a machine that promises GPUs of any vendor."""
+"""The label that says that a machine has GPUs of any vendor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class Inventory:
 
     gpus: tuple[Gpu, ...]
     gpu_trouble: str | None
-    """Why the machine cannot list its GPUs, as a clause; None if it can, or if it has no driver."""
+    """Why the machine cannot list its GPUs, as a clause. None if it can, or if it has no driver."""
     free_bytes: int
     total_bytes: int
     free_inodes: int | None
-    """How many more files its disk can hold; None if there is no limit."""
+    """How many more files its disk can hold. None if there is no limit."""
     sealed: bool = False
-    """Whether it can isolate jobs from each other, as far as is known."""
+    """Whether the machine has reported that it can isolate jobs from each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Sighting:
     at: datetime
     inventory: Inventory
     strangers: tuple[str, ...] = ()
-    """Folders of jobs that this service does not know, up to `MAX_STRANGERS`."""
+    """Names of folders of jobs that this service does not know, at most `MAX_STRANGERS`."""
     stranger_count: int = 0
 
 
@@ -129,7 +129,7 @@ def is_news(before: Sighting | None, now: Inventory, at: datetime) -> bool:
 
 
 def find_shortage(machine: Machine, inventory: Inventory) -> str | None:
-    """Why a machine cannot take jobs, as a clause for people; None if it can."""
+    """Why a machine cannot take jobs, as a clause for people. None if it can."""
     free, least = inventory.free_bytes / GB, machine.min_free_gb
     if free < least:
         return f"its disk has {free:,.1f} GB free, but min_free_gb is {least:g}"
@@ -140,7 +140,7 @@ def find_shortage(machine: Machine, inventory: Inventory) -> str | None:
 
 
 def find_missing_gpus(machine: Machine, inventory: Inventory) -> tuple[str, str] | None:
-    """GPUs that a machine promises in ptq.toml and does not have, as a clause, and what to do; None if it has them."""
+    """Which GPUs of ptq.toml a machine does not have, as a clause, and what to do about it. None if it has them."""
     there = {gpu.vendor for gpu in inventory.gpus}
     for name, vendor in VENDORS.items():
         if name not in there and (promised := machine.labels & vendor.labels):
@@ -160,10 +160,10 @@ def find_missing_gpus(machine: Machine, inventory: Inventory) -> tuple[str, str]
 
 
 def share_gpus(gpus: Sequence[Gpu], slot: int, slots: int, per_slot: int | None) -> tuple[Gpu, ...]:
-    """The GPUs of a slot. None means that its jobs see all GPUs.
+    """The GPUs of a slot. Empty means that its jobs see all GPUs.
 
-    Without `per_slot`, each slot gets its own share of neighbouring GPUs. If there are fewer GPUs than slots, or
-    `per_slot` needs more than there are, slots share them in turn.
+    Without `per_slot`, each slot gets its own share of neighbouring GPUs. If there are too few GPUs for separate
+    shares, slots share GPUs in turn.
     """
     count, place = len(gpus), slot % slots
     if not count or per_slot == 0:
@@ -178,10 +178,10 @@ def share_gpus(gpus: Sequence[Gpu], slot: int, slots: int, per_slot: int | None)
 
 
 def overlaps(share: Sequence[Gpu], machine: Machine, gpus: Sequence[Gpu], others: Iterable[Lease]) -> bool:
-    """Whether a new job's GPUs are also those of a running job whose slot does not share them.
+    """Whether a running job has one of a new job's GPUs (`share`), although its slot does not share that GPU now.
 
-    That can be after a change of slots or GPUs, because running jobs keep the GPUs that they began with. `others` are
-    the leases on the machine.
+    This can happen after slots or GPUs have changed, because running jobs keep the GPUs that they began with. `others`
+    are the leases on the machine.
     """
 
     def name(some: Sequence[Gpu]) -> set[tuple[str, str]]:
@@ -196,7 +196,7 @@ def overlaps(share: Sequence[Gpu], machine: Machine, gpus: Sequence[Gpu], others
 
 
 def describe_shares(gpus: Sequence[Gpu], slots: int, per_slot: int | None) -> str:
-    """How a machine's GPUs are divided, for people; empty without GPUs."""
+    """How a machine's GPUs are divided, for people. Empty without GPUs."""
     if not gpus:
         return ""
     shares = [share_gpus(gpus, slot, slots, per_slot) for slot in range(slots)]
@@ -209,7 +209,7 @@ def describe_shares(gpus: Sequence[Gpu], slots: int, per_slot: int | None) -> st
 
 
 def describe_gpus(gpus: Sequence[Gpu]) -> str:
-    """Count, model, memory and driver, such as `8 × NVIDIA H100, 81559 MiB, driver 550.54`; empty without GPUs."""
+    """Count, model, memory and driver, such as `8 × NVIDIA H100, 81559 MiB, driver 550.54`. Empty without GPUs."""
     kinds: dict[str, int] = {}
     for gpu in gpus:
         memory = f", {gpu.memory_mib} MiB" if gpu.memory_mib is not None else ""

@@ -18,15 +18,15 @@ KILL_PATIENCE = timedelta(minutes=10)
 cannot be killed."""
 
 LEEWAY = timedelta(minutes=30)
-"""Extra time for a machine's work between the commands that it limits itself: copies, locks and removal of files."""
+"""Extra time for the work that a machine does not limit itself: copying files, removing files and waiting for locks."""
 
 MAX_STALE_S = 30.0
-"""The most that the stored running time lags behind, because each write is a commit."""
+"""How many seconds the stored running time may lag behind. Each write is a commit, so there are not more of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The facts about a run."""
+    """What the decision about a run depends on."""
 
     job: Job
     meter: Meter
@@ -36,7 +36,7 @@ class Watched:
 
 
 def bound(caps: Mapping[Scope, Caps], limits: Limits, request: JobRequest) -> dict[Scope, Caps]:
-    """A repository's caps, with the limits of every run (time and size of output) and those of this request."""
+    """A repository's caps, lowered to this request's options, and to the limits on a run's time and output."""
     job = lower(caps.get(Scope.JOB, Caps()), request)
     run_s = min(limits.timeout_s, job.run_s or limits.timeout_s)
     output_bytes = min(limits.max_log_bytes, job.output_bytes or limits.max_log_bytes)
@@ -49,14 +49,14 @@ def find_use(watched: Watched, caps: Mapping[Scope, Caps]) -> CapUse | None:
 
 
 def is_worth_writing(stored: Meter | None, meter: Meter) -> bool:
-    """Whether to store a meter. If only the time has changed, only after a while."""
+    """Whether to store a meter. If only the time has changed, the meter is stored every `MAX_STALE_S` seconds."""
     if stored is None or meter.usage.run_s - stored.usage.run_s >= MAX_STALE_S:
         return True
     return replace(meter, usage=meter.usage.with_run_s(stored.usage.run_s)) != stored
 
 
 def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> RunVerdict | None:
-    """Why the agent has to stop now; None while it may continue."""
+    """Why the agent has to stop now. None if it may continue."""
     job = watched.job
     if job.cancel_requested_at:
         return RunVerdict(Ending.CANCELLED, f"cancelled by {job.canceller}")
@@ -69,19 +69,22 @@ def find_end(watched: Watched, caps: Mapping[Scope, Caps], limits: Limits) -> Ru
 
 
 def explain_stop(cap: str, raising: str) -> str:
-    """That an agent was stopped at this cap, and who can raise it."""
+    """Say that an agent was stopped at this cap, and who can raise the cap."""
     return f"the agent was stopped at {cap} ({raising})"
 
 
 def explain_own_cap(job: Job, usage: Usage, caps: Mapping[Scope, Caps]) -> str:
-    """Who can raise the cap at which an agent ends itself, as a clause: it knows those on turns and money."""
+    """Who can raise the cap at which an agent has ended itself, as a clause.
+
+    An agent knows only its caps on turns and money, so it is one of these.
+    """
     known = Caps(turns=caps[Scope.JOB].turns, cost_usd=caps[Scope.JOB].cost_usd)
     use = find_tightest({Scope.JOB: known}, {Scope.JOB: usage})
     return explain_raise(use, job) if use else say_who_raises("caps.job")
 
 
 def _explain_raise(use: CapUse, job: Job, limits: Limits) -> str:
-    """Who can raise a cap: in a run, it may be a key of `[limits]`, unless the operator's cap is lower."""
+    """Who can raise a cap, as a clause. A run's cap may come from `[limits]`, unless the operator's cap is lower."""
     of_limits = {"run_s": ("timeout_s", limits.timeout_s), "output_bytes": ("max_log_bytes", limits.max_log_bytes)}
     name, limit = of_limits.get(use.kind, ("", None))
     if use.scope is Scope.JOB and use.limit == limit:
@@ -90,11 +93,11 @@ def _explain_raise(use: CapUse, job: Job, limits: Limits) -> str:
 
 
 def find_overdue(job: Job, limits: Limits, now: datetime) -> str | None:
-    """Why a machine is not waited for any more, as a clause; None while it may still work.
+    """Why the service stops waiting for a machine, as a clause. None if it keeps waiting.
 
-    The machine itself enforces these limits. `find_end` has the limits of the agent.
+    The machine itself enforces these limits. `find_end` checks the limits of the agent.
     """
-    making = 2 * limits.prepare_timeout_s + limits.base_timeout_s  # Twice: earlier edits, too.
+    making = 2 * limits.prepare_timeout_s + limits.base_timeout_s  # Twice, because earlier edits are applied, too.
     limit_s, what = {
         JobState.PREPARING: (making, "preparing this job"),
         JobState.COLLECTING: (3 * limits.collect_timeout_s, "collecting this job's result"),  # Lint, edits, diff.
@@ -106,7 +109,10 @@ def find_overdue(job: Job, limits: Limits, now: datetime) -> str | None:
 
 
 def find_warning(watched: Watched, caps: Mapping[Scope, Caps]) -> str | None:
-    """A warning for the agent before its cap, in characters that need no quoting in a shell or in JSON."""
+    """A warning for the agent that a cap is near. None if none is near.
+
+    It contains only characters that need no quoting in a shell or in JSON.
+    """
     use = find_use(watched, caps)
     if use is None or use.share < WARN_FROM:
         return None
