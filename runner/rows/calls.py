@@ -1,7 +1,8 @@
-"""What agents ask of models, as rows: reserved before it is asked, settled once it is answered, so that none is lost.
+"""Rows of agents' calls to models, so that no usage is lost.
 
-A row that is still open when nobody can answer it any more counts as it was reserved, and says so. It refuses to know
-how requests travel, and what they say.
+The most that a call can use is reserved before the model is asked. After the answer, the call is settled with its real
+usage. If nobody saw the end of a call, the reserved usage counts, and the row's state is `assumed`. This module does
+not know how requests are sent, or what they contain.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ from runner.rows.usage_columns import sum_usage, write_usage
 OPEN, SETTLED, ASSUMED = "open", "settled", "assumed"
 
 MAX_CALLS = 20_000
-"""Of one job: each is two rows, also one that takes nothing."""
+"""The most calls of one job. Each call has two rows, even if it uses nothing."""
 
 MAX_BATCH = 200
-"""Rows that share a commit."""
+"""The most rows that share a commit."""
 
 
 class AtCap(Exception):  # noqa: N818 - what is the case
-    """A call does not fit under a cap any more. The message is a clause for people and agents."""
+    """A call does not fit under a cap. The message is a clause for people and agents."""
 
 
 _COUNTED = ("turns", "tokens", "cost_usd", "unpriced_turns")
-"""The caps on what calls take. Everybody else who watches over a run reads it only every few seconds."""
+"""The kinds of caps that are checked before each call. All other checks of a run happen only every few seconds."""
 
 _SHARED: Mapping[Scope, tuple[str, ...]] = {
     Scope.ISSUE: ("repository", "thread", "series"),
@@ -49,47 +50,51 @@ _SHARED: Mapping[Scope, tuple[str, ...]] = {
     Scope.REPOSITORY_DAY: ("repository",),
     Scope.REPOSITORY_MONTH: ("repository",),
 }
-"""What two jobs have in common that come under one cap. What was taken on another day has been written down by now."""
+"""Scope -> the fields that are equal in all jobs under the same cap. Days and months are not compared, because the
+usage of an earlier day is stored by now."""
 
 
 @dataclass(slots=True)
 class Account:
-    """One job's calls, kept by the one replica that looks after the job."""
+    """The account of one job's calls. Only the replica that follows the job has it."""
 
     job: Job
     caps: Mapping[Scope, Caps]
     others: Mapping[Scope, Usage]
-    """What all that belongs together has taken beside this job, as it is written down."""
+    """The stored usage of all other jobs that share a cap with this one, by scope."""
     stored: Mapping[str, Usage] = field(default_factory=dict)
-    """What the same reading of the database says of this job and of those beside it. `others` has no other part of
-    them."""
+    """The stored usage of each job that has an account, by id. It was read in the same transaction as `others`, so
+    `others` includes exactly this usage of the other jobs with accounts."""
     beside: Mapping[str, Account] = field(default_factory=dict)
-    """The accounts of all jobs that this replica looks after, as they come and go."""
+    """The accounts of all jobs that this replica follows, by id. The gateway adds and removes them."""
     claim: Context = field(default_factory=copy_context)
-    """Under which claim calls are made."""
+    """The context with the claim that this replica needs for calls."""
     settled: Usage = NOTHING
+    """The usage of all calls that have ended."""
     assumed: int = 0
-    """How many calls nobody saw the end of; they count among the settled ones as they were reserved."""
+    """How many calls ended without being seen. `settled` includes the usage that was reserved for them."""
     calls: int = 0
-    """Free ones are counted only as long as the service runs."""
+    """The number of calls. A restart of the service forgets the free ones."""
     open: dict[str, Usage] = field(default_factory=dict)
+    """Call id -> reserved usage, for calls that have not ended."""
     refusal: str | None = None
-    """At which cap a call was refused, and who can raise it. The run has ended with it, whatever the agent says."""
+    """The cap at which a call was refused, and who can raise it. The run counts as capped then, whatever the agent
+    reports."""
     _beside_then: Mapping[str, Account] = field(default_factory=dict)
-    """The accounts beside this one when `others` was read, which may not know the end of one that has gone since."""
+    """The accounts at the last `renew`. If one was removed since then, `others` may not include its last usage."""
 
     def renew(self, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]) -> None:
-        """Go by what was read just now."""
+        """Replace caps and stored usage with newly read values."""
         self.caps, self.others, self.stored = caps, others, stored
         self._beside_then = {**self.beside}
 
     @property
     def caps_money(self) -> bool:
-        """Whether any cap on money holds."""
+        """Whether there is a cap on money in any scope."""
         return any(caps.cost_usd is not None for caps in self.caps.values())
 
     def check(self, wanted: Usage) -> None:
-        """Raise `AtCap` unless this fits too, with all that is under way."""
+        """Raise `AtCap` if the wanted usage does not fit under the caps, together with all calls so far."""
         if self.calls >= MAX_CALLS:
             self.refusal = f"its {MAX_CALLS:,} calls of models"
             raise AtCap(f"the model was not asked again after {self.refusal}")
@@ -106,12 +111,12 @@ class Account:
                     raise AtCap(self._explain(use))
 
     def count_free(self) -> None:
-        """Count a call that costs nothing. Raises `AtCap` if there were too many."""
+        """Count a call that costs nothing. Raises `AtCap` if there were too many calls, or if a cap is exceeded."""
         self.check(NOTHING)
         self.calls += 1
 
     def _find_unread(self, scope: Scope) -> Iterator[Usage]:
-        """What jobs beside this one have taken under the same cap, or may take at most, and have not written down."""
+        """The usage that other jobs' accounts have counted or reserved under the same cap, and that is not stored yet."""
         names = _SHARED.get(scope)
         for job_id, one in {**self._beside_then, **self.beside}.items() if names else ():
             if job_id != self.job.id and all(getattr(one.job, name) == getattr(self.job, name) for name in names or ()):
@@ -123,22 +128,24 @@ class Account:
         return f"the model was not asked again at {cap}: what the next answer may take at most is beyond it"
 
     def correct(self, meter: Meter) -> Meter:
-        """A reading by the agent's own words, with what was counted here in place of its turns, tokens and money."""
-        said = meter.usage
-        usage = replace(self.settled, jobs=said.jobs, run_s=said.run_s, output_bytes=said.output_bytes).as_one()
+        """Replace the turns, tokens and cost that an agent has reported with those that were counted here."""
+        reported = meter.usage
+        usage = replace(
+            self.settled, jobs=reported.jobs, run_s=reported.run_s, output_bytes=reported.output_bytes
+        ).as_one()
         return replace(meter, usage=usage, cost_is_estimate=usage.cost_usd is not None, is_self_reported=False)
 
 
 class Ledger:
-    """The rows: they are only ever added, many to a commit."""
+    """The rows of all jobs' calls. Rows are only added, never changed, and many rows share a commit."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        # A disk that is slow to sync would hold up each call of a model, and each that follows. See docs/gateway.md.
+        # With normal commits, a slow disk would delay every call to a model. See docs/gateway.md.
         self._batches = Batches(partial(db.relaxed_commit.insert, model_calls, key="id"), MAX_BATCH)
 
     async def load(self, account: Account, now: datetime) -> None:
-        """Read what the job has taken so far. What an earlier replica left open is assumed to have taken all."""
+        """Read the job's usage so far. A call that an earlier replica left open ends here, with its reserved usage."""
         mine, end = model_calls.c.job_id == account.job.id, model_calls.alias()
         has_end = select(end.c.id).where(end.c.id == model_calls.c.id, end.c.ended).exists()
         given = {"ended": true(), "state": literal(ASSUMED), "at": literal(now, model_calls.c.at.type)}
@@ -152,17 +159,17 @@ class Ledger:
         account.settled = Usage(**settled._mapping)
 
     async def reserve(self, account: Account, model: str, most: Usage, now: datetime) -> str:
-        """Write down that the model will be asked: the call's id. Raises `AtCap`, and `ClaimLost`."""
+        """Reserve the most that a call can use, and return the call's id. Raises `AtCap` and `ClaimLost`."""
         account.claim.run(require_claim, 0)
         account.check(most)
         call_id = secrets.token_hex(8)
-        account.open[call_id] = most  # Before anything is awaited: calls come side by side.
+        account.open[call_id] = most  # Set before the first `await`, because other calls are checked meanwhile.
         writing = self._batches.add(_make_row(account, call_id, OPEN, model, most, now))
         try:
             await asyncio.shield(writing)
-            account.claim.run(require_claim, 0)  # Whoever has it by now may not have read this row.
+            account.claim.run(require_claim, 0)  # A replica that has taken the claim may not have read this row.
         except (asyncio.CancelledError, ClaimLost):
-            # Nobody will ask; the row may be there all the same.
+            # The model will not be asked, but the row may be stored.
             await asyncio.shield(asyncio.ensure_future(self._give_back(writing, account, call_id, model, now)))
             raise
         except BaseException:
@@ -183,11 +190,11 @@ class Ledger:
     async def settle(
         self, account: Account, call_id: str, model: str, taken: Usage, now: datetime, *, assumed: bool
     ) -> None:
-        """Write down what a call took. `assumed` where nobody saw its end."""
+        """Store the usage of a call that has ended. `assumed` means that nobody saw the end."""
         del account.open[call_id]
         account.settled += taken
         account.assumed += assumed
-        # Where another replica has assumed something of it by now, that stays.
+        # If another replica has already stored an assumed end of this call, that row stays.
         await self._batches.add(_make_row(account, call_id, ASSUMED if assumed else SETTLED, model, taken, now))
 
 

@@ -1,6 +1,7 @@
-"""Rows of what an operator is to be told: each occasion once. Every function takes the transaction of its caller.
+"""Rows of the operator's notifications, one for each occasion. Every function takes its caller's transaction.
 
-Facts alone: `handlers.notices.notifications` has the words, and `bot.observability.notify` says them.
+The rows contain only facts. `handlers.notices.notifications` makes sentences of them, and `bot.observability.notify`
+sends these.
 """
 
 from __future__ import annotations
@@ -18,36 +19,36 @@ from runner.db.schema import notifications
 from runner.db.sql import insert_new
 
 Facts = Mapping[str, Any]
-"""What the words are made of, as JSON has it."""
+"""The facts of a notification, as JSON values."""
 
 
 class NotificationKind(StrEnum):
-    """What operators are told of."""
+    """What a notification is about."""
 
     CONCERN = "concern"
-    """A report is for them alone."""
+    """A report is confidential, so only the operator may see it."""
     MACHINE = "machine"
-    """A machine is out, or back."""
+    """A machine is out of service, or back."""
     BASE = "base"
-    """A repository's base cannot be made on a machine."""
+    """A repository's base cannot be built on a machine."""
     CAP = "cap"
-    """What may be spent in a day or a month is spent."""
+    """A cap for a day or a month is used up."""
     CAP_NEAR = "cap_near"
-    """Most of it is spent."""
+    """Such a cap is nearly used up."""
     HELD = "held"
-    """Labels that were missed are too many to be answered."""
+    """So many labels were missed that none of them has started a job."""
     RECOVERY = "recovery"
-    """The service, or GitHub, was away, and what was missed has been made up for."""
+    """The service was down, or it found events that it had missed."""
     NAMESAKE = "namesake"
     """Another repository has the name of a configured one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """Something that the operator is to be told."""
+    """A message to the operator."""
 
     key: str
-    """Names the occasion, alike for every replica and after every restart."""
+    """The name of the occasion. It is the same in every replica and after every restart."""
     kind: NotificationKind
     about: str
     """The machine, the repository, the issue or the person."""
@@ -58,24 +59,24 @@ class Notification:
     refusals: int = 0
     absences: int = 0
     trouble: str | None = None
-    """Why it waits, in words."""
+    """Why it has not been sent yet, as a clause."""
     abandoned: str | None = None
     delivered_at: datetime | None = None
 
 
 def draft(kind: NotificationKind, about: str, occasion: str, facts: Facts, now: datetime) -> Notification:
-    """A notification that is to be told at once. Pure."""
+    """A notification that is due now. Pure."""
     return Notification(f"{kind} {about} {occasion}"[:500], kind, about, facts, now, now)
 
 
 def draft_broken_base(machine: str, repository: str, reason: str, now: datetime) -> Notification:
-    """That a base cannot be made, which an operator hears at most once a day. Pure."""
+    """The notification that a base cannot be built, at most once a day for each machine and repository. Pure."""
     facts = {"machine": machine, "repository": repository, "reason": reason}
     return draft(NotificationKind.BASE, repository, f"{machine} {now:%F}", facts, now)
 
 
 async def insert_notification(connection: AsyncConnection, notification: Notification) -> bool:
-    """Write down what the operator is to be told. False where they are told of the same occasion already."""
+    """Store a notification. False if there is one for the same occasion already."""
     return await insert_new(connection, notifications, asdict(notification))
 
 
@@ -83,12 +84,12 @@ _WAITING = select(notifications).where(notifications.c.delivered_at.is_(None)).o
 
 
 async def fetch_waiting(connection: AsyncConnection) -> list[Notification]:
-    """What the operator has not been told yet, oldest first."""
+    """The notifications that have not been sent, oldest first."""
     return [_notification(row._mapping) for row in await connection.execute(_WAITING)]
 
 
 async def fetch_newest(connection: AsyncConnection, kind: NotificationKind) -> dict[str, Notification]:
-    """What was last written down of this kind, by what it is about."""
+    """The newest notification of this kind about each machine, repository, issue or person, by its `about`."""
     of_kind = notifications.c.kind == kind
     newest = select(notifications.c.about, func.max(notifications.c.created_at).label("at")).where(of_kind)
     last = newest.group_by(notifications.c.about).subquery()
@@ -98,14 +99,14 @@ async def fetch_newest(connection: AsyncConnection, kind: NotificationKind) -> d
 
 
 async def change_notification(connection: AsyncConnection, notification: Notification, **changes: Any) -> Notification:
-    """Change a notification's row and return it as it now is."""
+    """Change a notification's row, and return the changed notification."""
     where = notifications.c.key == notification.key
     await connection.execute(update(notifications).where(where).values(**changes))
     return replace(notification, **changes)
 
 
 async def drop_notification(connection: AsyncConnection, notification: Notification) -> None:
-    """Forget what nobody was told, and is so no more."""
+    """Delete a notification. Callers use it if an unsent one is no longer true."""
     await connection.execute(delete(notifications).where(notifications.c.key == notification.key))
 
 
