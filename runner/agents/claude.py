@@ -18,7 +18,7 @@ NOTICE = (
     'f="$PTQ_NOTICE_FILE"; [ -f "$f" ] && mv "$f" "$f.read" && printf '
     """'{"hookSpecificOutput":{"hookEventName":"PostToolUse","additionalContext":"%s"}}' "$(cat "$f.read")"; true"""
 )
-"""A hook that passes a notice of the service to the agent once, because its tools ignore `BASH_ENV`."""
+"""A hook that passes a notice of the service to the agent, once. Claude Code's tools ignore `BASH_ENV`."""
 
 SETTINGS = {
     "enableAllProjectMcpServers": False,
@@ -50,7 +50,7 @@ class ClaudeAgent:
         model, thinking = run.model or self.spec.model, run.thinking or self.spec.thinking
         options = [
             *("-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions"),
-            # No servers and settings from the checkout.
+            # With these, no servers and settings are loaded from the checkout.
             *("--strict-mcp-config", "--setting-sources", "user", "--settings", json.dumps(SETTINGS)),
             *(("--resume", run.resumes) if run.resumes else ("--session-id", run.session_id)),
             *(["--model", model] if model else []),
@@ -107,7 +107,7 @@ def _read_system(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
 
 
 def _read_answer(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
-    """An answer has several lines, one for each block, and each repeats the usage."""
+    """One line of an answer. An answer has a line for each block, and each line repeats the usage."""
     message = part(entry, "message")
     turn = text_of(message, "id")
     if message.get("model") == "<synthetic>":
@@ -134,7 +134,7 @@ def _read_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
-    """The end of the run. `subtype` is "success" even if the model could not be reached; `is_error` tells."""
+    """The end of the run. `subtype` is "success" even if the model could not be reached. Then `is_error` is true."""
     ending = ENDINGS.get(text_of(entry, "subtype"), Ending.GAVE_UP)
     if ending is Ending.FINISHED and entry.get("is_error"):
         ending = Ending.MODEL_FAILED
@@ -151,7 +151,7 @@ def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
 
 
 def _read_total(entry: Mapping[str, Any]) -> Usage:
-    """The usage of all models. The field `usage` lacks the answer at which a budget ran out."""
+    """The usage of all models. The field `usage` would not include the answer at which a budget ran out."""
     models = [model for model in part(entry, "modelUsage").values() if isinstance(model, dict)]
     read = ("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens")
     return Usage(

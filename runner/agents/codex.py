@@ -18,7 +18,7 @@ TOOLS = {
     "mcp_tool_call": ("tool", "status"),
     "web_search": ("query", "query"),
 }
-"""Kinds of items that are tool calls, with the fields of their input and output."""
+"""Kind of item -> the fields with its input and output. Items of these kinds are tool calls."""
 
 PROVIDER = (
     f'{{name="gateway", base_url="{{gateway}}/v1", wire_api="responses", env_key="{TOKEN_VARIABLE}", '
@@ -26,21 +26,21 @@ PROVIDER = (
 )
 GATEWAY = (
     *("-c", 'model_provider="gateway"', "-c", f"model_providers.gateway={PROVIDER}"),
-    # By default it requests the vendor's search, which the gateway refuses unless the operator allows it.
+    # By default Codex requests the vendor's search, which the gateway refuses unless the operator allows it.
     *("-c", 'web_search="disabled"'),
 )
 
 SILENT = ("turn.started", "item.updated")
 
 SESSIONS = ".codex/sessions/**/rollout-*.jsonl"
-"""Its session files, which have token counts during a turn. Its output has them only at the end of a turn."""
+"""Codex's session files. They contain token counts during a turn; the output has them only at the end of a turn."""
 
 
 class CodexAgent:
     """Runs `codex exec` without approvals and without its own sandbox; the machine's sandbox limits it."""
 
     speaks = True
-    # As its configuration reference lists them for `model_reasoning_effort`. It passes on any other word, too.
+    # The values of `model_reasoning_effort` in Codex's configuration reference. Codex passes on any other value, too.
     levels: tuple[str, ...] = ("minimal", "low", "medium", "high", "xhigh")
     resumes = True
 
@@ -53,7 +53,7 @@ class CodexAgent:
         own = {TOKEN_VARIABLE: run.token} if run.token else {}
         options = [
             *("--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
-            # Its tools see all variables except secrets, such as the model's key.
+            # Codex's tools see all variables except secrets, such as the model's key.
             *("-c", 'shell_environment_policy.inherit="all"'),
             *("-c", f"shell_environment_policy.exclude={json.dumps(sorted({*self.spec.secret_names, *own}))}"),
             *(GATEWAY if run.token else ()),
@@ -108,7 +108,7 @@ def _read_item(item: Mapping[str, Any], *, completed: bool) -> Iterator[AgentEve
     elif kind == "agent_message" and completed:
         yield AgentEvent(EventKind.TEXT, text=text_of(item, "text"), turn=turn)
     elif kind == "error":
-        # An item of this kind is only a warning. Another event ends a run.
+        # An item of this kind is only a warning. A run ends with another event.
         yield AgentEvent(EventKind.ERROR, text=text_of(item, "message"))
     elif kind not in ("reasoning", "todo_list", "agent_message"):
         yield AgentEvent(EventKind.UNKNOWN, text=show(f"item {kind}"))

@@ -7,7 +7,7 @@ from runner.agents.protocol import TOKEN_VARIABLE, URL_VARIABLE, AgentSpec, Laun
 
 
 class CommandAgent:
-    """Runs `command` unchanged. Exit status 0 means that it did its work."""
+    """Runs the operator's `command` unchanged. Exit status 0 means that the program did its work."""
 
     speaks = False
     levels: tuple[str, ...] = ()
@@ -28,5 +28,5 @@ class CommandAgent:
         return Launch((*self.spec.command, *self.spec.args), env, skills_folder="skills")
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
-        """Every line is a text for people."""
+        """Every line that is not blank is a text for people."""
         return (AgentEvent(EventKind.TEXT, text=line[:MAX_TEXT]),) if line.strip() else ()

@@ -1,7 +1,7 @@
 """Cursor's command line (`cursor-agent`), through its stream of JSON lines. Never tested: see docs/agents.md.
 
-Sources: Cursor's pages on its output format and command line (cursor.com/docs/cli/reference), and for what is missing
-there, users' reports about versions from 2026.01 to 2026.10.
+The sources are Cursor's pages about its output format and its command line (cursor.com/docs/cli/reference). What these
+pages do not say comes from users' reports about versions from 2026.01 to 2026.10.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from runner.model.usage import Usage
 SILENT = ("user", "thinking", "connection")
 
 LAST_ANSWER = "last answer"
-"""The turn of entries without the id of an answer. Only the last answer has none."""
+"""The turn of entries that have no id of an answer. Only entries of the last answer have none."""
 
 
 class CursorAgent:
@@ -67,7 +67,7 @@ def _read(entry: Mapping[str, Any]) -> Iterator[AgentEvent]:
     elif kind == "tool_call":
         yield _read_tool(entry, completed=subtype == "completed")
     elif kind == "retry":
-        # One item has several lines, as it progresses.
+        # A retry has several lines, one for each step.
         if subtype == "starting":
             yield AgentEvent(EventKind.RETRY, text="the connection to Cursor was lost")
     elif kind == "result":
@@ -98,7 +98,7 @@ def _show_asked(body: Mapping[str, Any]) -> str:
 
 
 def _read_result(entry: Mapping[str, Any]) -> AgentEvent:
-    """The end of the run. According to the documentation it appears only after success; we do not rely on it."""
+    """The end of the run. Cursor documents that it appears only after success. This code does not rely on that."""
     ending = Ending.FINISHED if text_of(entry, "subtype") == "success" else Ending.GAVE_UP
     if entry.get("is_error"):
         ending = Ending.MODEL_FAILED

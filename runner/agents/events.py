@@ -1,7 +1,7 @@
 """The common form of agents' output: a backend parses its lines into these events, and a `Tally` sums them up. Pure.
 
-How a run ended is judged from its events, never from the exit status alone: command lines exit 0 when their model could
-not be reached, and 1 when they had finished.
+How a run ended is judged from its events, never from the exit status alone. Some programs exit with 0 although their
+model could not be reached, or with 1 although they had finished.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MAX_TEXT = 4_000
 """The most characters of an event's text, which is only for people. The raw line is stored, too."""
 
 WHOLE = "whole"
-"""The scope of a usage that covers the whole process, and replaces all earlier ones."""
+"""The scope of a usage that covers the whole process, and replaces all other usages of the process."""
 
 GOES_ON = "\x1e[Somebody has told the agent something. Its session goes on.]"
 """The line between two processes of a session in an agent's log. `runner.jobd.stages.told` writes it. It begins with a
@@ -46,7 +46,7 @@ class EventKind(StrEnum):
     USAGE = "usage"
     END = "end"
     UNKNOWN = "unknown"
-    """Something unknown to this version. It is kept and counted, never fatal."""
+    """An event that this version does not know. It is counted, and never ends the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class AgentEvent:
 
     usage: Usage | None = None
     scope: str = ""
-    """What the usage covers: the newest one of a scope counts. Without a name, each one counts."""
+    """The name of what the usage covers. Only the newest usage of a scope counts. Usages without a scope are added."""
 
     before: Usage | None = None
     """For scope `THREAD`: the usage of the session before this run."""
@@ -70,11 +70,11 @@ class AgentEvent:
     """The current model, if the backend reports it."""
 
     turn: str = ""
-    """The model answer that this belongs to. A new answer is a new turn."""
+    """The id of the model answer that the event belongs to. A new answer is a new turn."""
 
     ending: Ending | None = None
     denials: int = 0
-    """How many tool calls were not permitted: in one result, or in total at the end."""
+    """How many tool calls were not permitted: in one tool's result, or in total in the event of kind `END`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Tally:
     session_id: str | None = None
     model: str = ""
     processes: int = 0
-    """How many processes of the session have ended because the agent was told something."""
+    """How many processes of the session were replaced because the agent was told something."""
     turns: int = 0
     tool_calls: int = 0
     open_calls: int = 0
@@ -97,7 +97,7 @@ class Tally:
     ending: Ending | None = None
     denials: int = 0
     _earlier: Usage = NOTHING
-    """Of the earlier processes of the session."""
+    """The usage of the earlier processes of the session."""
     _settled: Usage = NOTHING
     _scopes: Mapping[str, Usage] = field(default_factory=dict)
     _before: Usage | None = None
@@ -111,13 +111,13 @@ class Tally:
 
     @property
     def turns_of_process(self) -> int:
-        """How often the model has answered the process that is at work. After the first time it has read its input."""
+        """How often the model has answered the current process. After the first answer, it has read its input."""
         return self.turns - self._earlier_turns
 
     @property
     def _usage_of_process(self) -> Usage:
         if WHOLE in self._scopes:
-            # The larger one: a final total that is less than what was counted is wrong or forged.
+            # The larger one counts. A final total that is less than the counted usage is wrong or forged.
             counted = sum((usage for scope, usage in self._scopes.items() if scope != WHOLE), self._settled)
             return max(self._scopes[WHOLE], counted, key=lambda usage: usage.tokens)
         if THREAD in self._scopes:
@@ -133,7 +133,10 @@ class Tally:
         return tally
 
     def go_on(self) -> Tally:
-        """The tally when another process resumes the session. One that counts the whole session goes on to do so."""
+        """The tally when another process resumes the session.
+
+        If the usage has the scope `THREAD`, the next process reports it for the whole session, so it is not added up.
+        """
         tally = replace(
             self, processes=self.processes + 1, ending=None, open_calls=0, _turn="", _earlier_turns=self.turns
         )

@@ -16,7 +16,7 @@ REPEATS = ('{"type":"message_update"', '{"type":"tool_execution_update"')
 """Prefixes of lines that repeat the whole message for each new word, so that a log would grow quadratically."""
 
 SESSIONS, SKILLS = "sessions", "skills"
-"""Folders in its home. Its default folders depend on where it is started, and on other files there."""
+"""Folders in the home. pi's default folders depend on where pi is started, and on other files there."""
 
 SILENT = (
     *("agent_start", "turn_start", "turn_end", "message_start", "message_update", "tool_execution_update"),
@@ -60,14 +60,17 @@ class PiAgent:
             {"PI_OFFLINE": "1", **({TOKEN_VARIABLE: run.token} if run.token else {}), **self.spec.env},
             prompt_on_stdin=True,
             drop_lines=REPEATS,
-            # Its settings may add a command before each tool call, and replace its system prompt.
+            # pi's settings may add a command before each tool call, and replace the system prompt.
             hidden=(".pi",),
             settings={".pi/agent/models.json": self._describe_provider(model or "")} if run.token else {},
             skills_folder=SKILLS,
         )
 
     def _describe_provider(self, model: str) -> str:
-        """The provider of the model, with the gateway's address. A provider of the operator also lists the model."""
+        """The settings of the model's provider, as JSON, with the gateway's address.
+
+        If the operator has chosen an API for the gateway, the settings also list the model.
+        """
         name, _, model_id = model.partition("/")
         api = self.spec.gateway_api
         # The vendors' libraries append different paths to an address.
@@ -126,7 +129,10 @@ def _read_usage(usage: Mapping[str, Any]) -> Usage:
 
 
 def _read_end(messages: list[Mapping[str, Any]]) -> Iterator[AgentEvent]:
-    """The end of the run. Its exit status is 0 even if its model failed. If a retry follows, it has not ended."""
+    """The end of the run, from its last answer. If a retry follows, the run has not ended.
+
+    pi's exit status is 0 even if the model failed.
+    """
     answers = [message for message in messages if message.get("role") == "assistant"]
     reason = text_of(answers[-1], "stopReason") if answers else ""
     error = text_of(answers[-1], "errorMessage") if answers else "the model gave no answer"

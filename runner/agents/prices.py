@@ -1,8 +1,8 @@
-"""What tokens cost, for backends that do not say it themselves. Pure.
+"""Prices of tokens, for backends that do not report their cost. Pure.
 
-An estimate: list prices. What vendors take off for batches is not in it. What they add for long prompts and for writing
-a cache depends on single requests, so only the gateway adds it. The operator's own table (`[prices]`) goes over this
-one.
+They are list prices, so a cost is an estimate. Discounts for batches are left out. Surcharges for long prompts and for
+writing to a cache depend on single requests, so only the gateway adds them. The operator's own prices (`[prices]`) take
+precedence.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from runner.model.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD for a million tokens."""
+    """The price of a model, in US dollars for a million tokens."""
 
     input: float
     cached: float
-    """What comes out of a cache."""
+    """The price of input tokens from a cache."""
     output: float
     written: float | None = None
-    """What is written into a cache for minutes; None: `WRITTEN_SURCHARGE` more than `input`."""
+    """The price of input tokens written to a cache for minutes. None means `input` plus `WRITTEN_SURCHARGE`."""
     long_input: float | None = None
-    """What input costs in a request with a long prompt. The other input prices rise as much. None: no more."""
+    """The price of input tokens in a request with a long prompt. `cached` and `written` rise by the same factor. None
+    means that input does not cost more."""
     long_output: float | None = None
 
     def for_prompt(self, tokens: int) -> Price:
-        """The price of a request with so many input tokens."""
+        """The price of a request with this many input tokens."""
         if tokens <= LONG_PROMPT:
             return self
         times = max(self.long_input / self.input, 1.0) if self.long_input and self.input else 1.0
@@ -40,25 +41,25 @@ class Price:
 
     @property
     def written_surcharge(self) -> float:
-        """What writing into a cache costs more than `input`."""
+        """The additional price of input tokens written to a cache for minutes, compared with `input`."""
         return WRITTEN_SURCHARGE * self.input if self.written is None else max(self.written - self.input, 0.0)
 
 
 LONG_PROMPT = 272_000
-"""The input tokens above which OpenAI charges more for the whole request."""
+"""The number of input tokens above which OpenAI charges more for the whole request."""
 
 WRITTEN_SURCHARGE, WRITTEN_HOUR_SURCHARGE = 0.25, 1.0
-"""The surcharge per token written into a cache for minutes and for an hour, as a share of the input price.
+"""The surcharges for tokens written to a cache for minutes, and for an hour, as a share of the input price.
 https://docs.anthropic.com/en/docs/build-with-claude/prompt-caching#pricing"""
 
 LONG_INPUT, LONG_OUTPUT = 2.0, 1.5
-"""How many times as much OpenAI charges in a request with a long prompt."""
+"""The factors by which OpenAI's prices rise for a request with a long prompt."""
 
 AS_OF = date(2026, 11, 21)
-"""The day on which the figures of `PRICES` were looked up."""
+"""The day on which the prices in `PRICES` were looked up."""
 
 _OPENAI: Mapping[str, Price] = {
-    # litellm 1.109.1, model_prices_and_context_window.json, provider "openai"; the vendor's: openai.com/api/pricing
+    # litellm 1.109.1, model_prices_and_context_window.json, provider "openai". Vendor: openai.com/api/pricing
     "gpt-4.1": Price(2.0, 0.5, 8.0),
     "gpt-4.1-mini": Price(0.4, 0.1, 1.6),
     "gpt-4.1-nano": Price(0.1, 0.025, 0.4),
@@ -92,8 +93,8 @@ _OPENAI: Mapping[str, Price] = {
 }
 
 _LONG_COSTS_MORE, _WRITING_COSTS_MORE = ("gpt-5.4", "gpt-5.5", "gpt-5.6", "gpt-6"), ("gpt-5.6", "gpt-6")
-"""The beginnings of the models for which OpenAI charges more for long prompts, and for writing a cache. Where that is
-not certain they are among them: caps must hold."""
+"""Models whose names begin like this have a surcharge for long prompts, or for writing to a cache. Uncertain models are
+included, because caps must hold."""
 
 
 def _add_surcharges(model: str, price: Price) -> Price:
@@ -106,7 +107,7 @@ def _add_surcharges(model: str, price: Price) -> Price:
 OPENAI: Mapping[str, Price] = {model: _add_surcharges(model, price) for model, price in _OPENAI.items()}
 
 ANTHROPIC: Mapping[str, Price] = {
-    # litellm 1.109.1, likewise, provider "anthropic"; the vendor's: docs.anthropic.com/en/docs/about-claude/pricing
+    # The same file, provider "anthropic". Vendor: docs.anthropic.com/en/docs/about-claude/pricing
     "claude-fable-5": Price(10.0, 1.0, 50.0),
     "claude-fable-5-1": Price(10.0, 0.25, 50.0),
     "claude-haiku-4-5": Price(1.0, 0.1, 5.0),
@@ -120,7 +121,7 @@ ANTHROPIC: Mapping[str, Price] = {
     "claude-sonnet-4-6": Price(3.0, 0.3, 15.0),
     "claude-sonnet-5": Price(2.0, 0.2, 10.0),
     "claude-sonnet-5-5": Price(2.0, 0.1, 10.0),
-    # Only on the vendor's own page by now.
+    # These are only in the vendor's list.
     "claude-opus-4": Price(15.0, 1.5, 75.0),
     "claude-opus-4-1": Price(15.0, 1.5, 75.0),
     "claude-sonnet-4": Price(3.0, 0.3, 15.0),
@@ -129,14 +130,15 @@ ANTHROPIC: Mapping[str, Price] = {
 PRICES: Mapping[str, Price] = {**OPENAI, **ANTHROPIC}
 
 _EDITION = re.compile(r"(-\d{8}|-\d{4}-\d{2}-\d{2}|\[\w+\])+$")
-"""The day on which a model came out, and the size of its context in brackets: `-20251101`, `-2025-08-07`, `[1m]`."""
+"""The edition at the end of a model's name: its release date, or the size of its context in brackets."""
 
 
 def find_price(model: str | None, own: Mapping[str, Price]) -> Price | None:
-    """The price of a model, of the operator's own table first; None when nobody knows it.
+    """The price of a model, from the operator's own table (`own`) or else from `PRICES`. None if it is unknown.
 
-    In each table it is looked for under its name, then without the provider in front (`anthropic/`), then without the
-    edition behind (`-20251101`, `-2025-08-07`, `[1m]`). Nothing else is guessed: a new version may cost anything.
+    In each table, three names are tried: the model's name, the name without the provider (`anthropic/`), and that name
+    without the edition (`-20251101`, `-2025-08-07`, `[1m]`). Nothing else is guessed, because a new version may have
+    any price.
     """
     names = [*_spell(model)] if model else []
     return next((table[name] for table in (own, PRICES) for name in names if name in table), None)
@@ -148,12 +150,12 @@ def _spell(model: str) -> Iterator[str]:
 
 
 def strip_edition(model: str) -> str:
-    """A model's name without the edition behind it."""
+    """A model's name without its edition (`-20251101`, `[1m]`)."""
     return _EDITION.sub("", model)
 
 
 def compute_cost(usage: Usage, price: Price) -> float:
-    """USD."""
+    """The cost of this usage in US dollars, without surcharges."""
     cached = min(usage.cached_tokens, usage.input_tokens)
     fresh = usage.input_tokens - cached
     return (fresh * price.input + cached * price.cached + usage.output_tokens * price.output) / 1_000_000

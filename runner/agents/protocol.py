@@ -10,19 +10,19 @@ from typing import Protocol
 from runner.agents.events import AgentEvent
 
 SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH", re.IGNORECASE)
-"""Names of variables whose values are secrets."""
+"""Matches names of variables whose values are secrets."""
 
 SECRET_VALUE = re.compile(
     r"://[^/\s]*@|-----BEGIN |(?<![A-Za-z0-9])(?=[A-Za-z]*+[0-9])(?=[0-9]*+[A-Za-z])[A-Za-z0-9]{20,}"
 )
-"""Values that are secrets under any other name: credentials in an address, PEM, or 20 letters and digits in a row."""
+"""Matches values that are secrets under any name: credentials in an address, PEM, or 20 letters and digits in a row."""
 
 PATH_VALUE = re.compile(r"(/|~/|\{home\}/)[^\n]*")
-"""A path or a list of paths. They may be long, but are not secrets."""
+"""Matches a path or a list of paths. These may be long, but are not secrets."""
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable in an agent's `env` holds a secret. With an unknown name, its value decides."""
+    """Whether a variable in an agent's `env` holds a secret. If the name does not say so, the value decides."""
     return bool(SECRET_NAME.search(name) or (SECRET_VALUE.search(value) and not PATH_VALUE.fullmatch(value)))
 
 
@@ -33,10 +33,10 @@ class AgentSpec:
     name: str
     kind: str
     command: tuple[str, ...] = ()
-    """The program and its first arguments. Empty: the backend's default program."""
+    """The program and its first arguments. Empty means the backend's default program."""
 
     args: tuple[str, ...] = ()
-    """Arguments at the end."""
+    """The last arguments, after those of the backend."""
 
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Variables for the agent's otherwise clean environment. Values are secrets: never logged, redacted in posts."""
@@ -51,14 +51,14 @@ class AgentSpec:
     """The thinking effort, as a value of the backend."""
 
     behind_gateway: bool = False
-    """Whether its models are used through the gateway, so that it needs no key."""
+    """Whether the agent reaches its models through the gateway, so that it needs no key."""
 
     gateway_api: str = ""
-    """The API to use with the gateway, for backends that support several; empty for their default."""
+    """The API to use with the gateway, for backends that support several APIs. Empty means the backend's default."""
 
     @property
     def key_on_machines(self) -> bool:
-        """Whether its key is on the machines: in a variable, or as a login of Cursor's program."""
+        """Whether the agent's key is on the machines: in a variable, or as a login of Cursor's program."""
         return not self.behind_gateway and (bool(self.secret_names) or self.kind == "cursor")
 
     @property
@@ -74,7 +74,7 @@ class Tail:
     glob: str
     """A pattern relative to the home. The newest match is used."""
     word: str
-    """Lines that contain it are added to the log."""
+    """Lines of the file that contain this word are added to the log."""
 
 
 TOKEN_VARIABLE, URL_VARIABLE = "PTQ_GATEWAY_TOKEN", "PTQ_GATEWAY_URL"
@@ -89,7 +89,7 @@ class Run:
     """A UUID, for backends whose session id can be chosen."""
 
     resumes: str = ""
-    """The session of the same run that this process resumes, as the backend reported it. Empty: a new session."""
+    """The id of the run's earlier session, which this process resumes. Empty means a new session."""
 
     model: str | None = None
     """Overrides the configured model."""
@@ -104,7 +104,7 @@ class Run:
     max_cost_usd: float | None = None
 
     token: str = field(default="", repr=False)
-    """The job's token for the gateway, instead of a key. Empty: the agent has its own key."""
+    """The job's token for the gateway, instead of a key. Empty if the agent has its own key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +120,13 @@ class Launch:
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     prompt_on_stdin: bool = False
-    """Whether the prompt is its standard input, which is empty otherwise."""
+    """Whether the prompt is the process's standard input. Otherwise standard input is empty."""
 
     drop_lines: tuple[str, ...] = ()
     """Prefixes of output lines that are not kept."""
 
     hidden: tuple[str, ...] = ()
-    """Names of files and folders of a checkout that would configure the agent, and that no flag turns off."""
+    """Names of files and folders to hide in the checkout. They would configure the agent, and no flag prevents that."""
 
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Files to write into the home before the start."""
@@ -135,7 +135,7 @@ class Launch:
     """Text files to write into the home."""
 
     skills_folder: str = ""
-    """The folder in the home where the backend looks for skills; empty if it has none."""
+    """The folder in the home where the backend looks for skills. Empty if it does not look for any."""
 
     tail: Tail | None = None
 
@@ -147,12 +147,12 @@ class Agent(Protocol):
     speaks: bool
     """Whether an event reports the end of a run. If not, only the exit status does."""
     levels: tuple[str, ...]
-    """The levels of thinking that `--thinking` can request, the lowest first. Empty: it has no such option."""
+    """The levels of thinking that `--thinking` can request, the lowest first. Empty if the backend has no levels."""
     resumes: bool
-    """Whether it can resume a session with a message on its standard input. If not, it reads messages in a file."""
+    """Whether it can resume a session with a message on standard input. If not, it has to read messages from a file."""
 
     def launch(self, run: Run) -> Launch:
         """The process to start."""
 
     def read_line(self, line: str) -> tuple[AgentEvent, ...]:
-        """Parse one line of its log. Lines without events give none."""
+        """The events on one line of the agent's log. Empty if the line has none."""

@@ -1,8 +1,8 @@
 """Skills: folders with a `SKILL.md` that tell an agent how to work.
 
-They come from ptq-bot, the operator or the base branch, never from an issue, a fork or an agent. A job's skills are
-texts: the name of a `[skills.NAME]`, or the path of a folder in the repository, which has a slash. Each sub-folder of
-such a folder that has a `SKILL.md` is a skill.
+They come from ptq-bot, the operator or the base branch, never from an issue, a fork or an agent. Each entry in a job's
+skills is a text. An entry without a slash is the name of a `[skills.NAME]`. An entry with a slash is the path of a
+folder in the repository. In such a folder, each sub-folder with a `SKILL.md` is a skill.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ MAX_SKILL_FILES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """One `[skills.NAME]`."""
+    """One `[skills.NAME]` table of the configuration."""
 
     name: str
     labels: frozenset[str] = frozenset()
     """Issues with one of these labels get the skill. Labels ignore case."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Path in the skill's folder -> content; empty for a skill in the repository."""
+    """Path in the skill's folder -> content. Empty for a skill in the repository."""
     in_repository: str = ""
-    """The skill's folder on the base branch."""
+    """The skill's folder on the base branch. Empty for a skill that is not in the repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SkillPlaces:
     """Where a job's skills come from, and where they are put in its agent's home."""
 
     files: Mapping[str, bytes]
-    """Path in the home -> content, of skills that are not in the repository."""
+    """Path in the home -> content, for skills that are not in the repository."""
     base_skills: Mapping[str, str]
     """Folder in the home -> the skill's folder in the repository."""
     skill_folders: Mapping[str, str]
@@ -52,7 +52,7 @@ def read_skill(folder: Path) -> Mapping[str, bytes]:
 
 
 def is_skill_folder(skill: str) -> bool:
-    """Whether this is a folder with skills in the repository, and not the name of a skill."""
+    """Whether this entry is a folder in the repository, and not the name of a skill."""
     return "/" in skill
 
 
@@ -64,13 +64,13 @@ def choose_skills(skills: Iterable[Skill], always: Iterable[str], labels: Collec
 
 
 def leave_out_repository(skills: Iterable[str], known: Iterable[Skill]) -> tuple[str, ...]:
-    """Without the skills that the repository has: for a job whose commit may be anybody's."""
+    """These skills, without those in the repository. Used for jobs whose commit may be a stranger's."""
     inside = {skill.name for skill in known if skill.in_repository}
     return tuple(skill for skill in skills if skill not in inside and not is_skill_folder(skill))
 
 
 def place_skills(skills: Iterable[str], known: Mapping[str, Skill], folder: str) -> SkillPlaces:
-    """Where to put a job's skills. `folder` is where its agent looks for them; empty if it does not."""
+    """Where to put a job's skills. `folder` is the folder in which its agent looks for skills. Empty if it has none."""
     wanted = tuple(skills) if folder else ()
     named = [known[name] for name in wanted if name in known]
     return SkillPlaces(

@@ -7,7 +7,7 @@ from runner.model.caps import say_who_raises
 from runner.model.ending import Ending, RunVerdict
 
 KILLED_FROM = 128
-"""Exit statuses from here on mean a signal, as in a shell."""
+"""An exit status above this number means a signal, as in a shell."""
 
 
 OPERATOR_RAISES = say_who_raises("caps.job")
@@ -23,10 +23,10 @@ def judge(
 ) -> RunVerdict:
     """The verdict on an ended run.
 
-    `exit_status` is None if nobody saw the end. `speaks` says whether its backend reports the end with an event, so
-    that a missing event means something. `told` is why the service stopped the agent, if it did: a run that had
-    finished before counts as finished, unless it was cancelled. `raising` says who can raise the cap at which an agent
-    ends itself.
+    `exit_status` is None if nobody saw the end. `speaks` says whether the backend reports the end with an event. If it
+    does, and there is no such event, the agent did not finish. `told` is why the service stopped the agent, if it did.
+    A run that had finished before that counts as finished, unless it was cancelled. `raising` says who can raise the
+    cap at which an agent ends itself.
     """
     finished = speaks and tally.ending is Ending.FINISHED
     if told and (told.ending is Ending.CANCELLED or not finished):
@@ -62,6 +62,6 @@ def _explain(ending: Ending, tally: Tally, raising: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """The agent's own text on a second line: only people who may read the log see it."""
+    """The agent's own text, on a second line. Only people who may read the log see that line."""
     line = " ".join(text.split())
     return f":\n{line[:300]}" if line else ""

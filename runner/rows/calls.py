@@ -116,7 +116,7 @@ class Account:
         self.calls += 1
 
     def _find_unread(self, scope: Scope) -> Iterator[Usage]:
-        """The usage that other jobs' accounts have counted or reserved under the same cap, and that is not stored yet."""
+        """The usage of other jobs under the same cap that is counted or reserved in their accounts, but not stored."""
         names = _SHARED.get(scope)
         for job_id, one in {**self._beside_then, **self.beside}.items() if names else ():
             if job_id != self.job.id and all(getattr(one.job, name) == getattr(self.job, name) for name in names or ()):
