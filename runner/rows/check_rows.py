@@ -1,4 +1,4 @@
-"""Rows of checks: what to verify of a job, and the results. Every function takes its caller's transaction."""
+"""Rows of a job's checks and of their results. Every function takes its caller's transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.db.sql import mark_long
 
 
 async def add_checks(connection: AsyncConnection, job_id: str, found: Sequence[tuple[CheckKind, str, str]]) -> None:
-    """Add checks (kind, origin and script) after the existing ones."""
+    """Add checks (kind, origin and script) after the job's existing ones."""
     query = select(func.count()).where(checks.c.job_id == job_id)
     first = (await connection.execute(query)).scalar_one()
     rows: list[Mapping[str, Any]] = [
@@ -28,7 +28,7 @@ async def add_checks(connection: AsyncConnection, job_id: str, found: Sequence[t
 
 
 async def copy_checks(connection: AsyncConnection, source: str, job_id: str) -> None:
-    """Copy the checks that a job began with to one that replaces it or goes on with it."""
+    """Copy the checks with which a job (`source`) began to a job that replaces it or follows it."""
     found = await fetch_checks(connection, source)
     await add_checks(
         connection,
@@ -48,7 +48,7 @@ async def fetch_checks(connection: AsyncConnection, job_id: str) -> list[Check]:
 
 
 async def fetch_checks_of(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, list[Check]]:
-    """Job -> its checks, in order; jobs without checks are missing."""
+    """Job id -> the job's checks, in order. Jobs without checks are missing."""
     if not job_ids:
         return {}
     query = mark_long(select(checks).where(checks.c.job_id.in_(job_ids)).order_by(checks.c.job_id, checks.c.number))
@@ -57,7 +57,7 @@ async def fetch_checks_of(connection: AsyncConnection, job_ids: Collection[str])
 
 
 async def save_runs(connection: AsyncConnection, check: Check) -> None:
-    """Store the result of a check, or why there is none."""
+    """Store the result of a check, or why it has none."""
     runs = {str(side): [asdict(run) for run in runs] for side, runs in check.runs.items()}
     statement = update(checks).where(checks.c.job_id == check.job_id, checks.c.number == check.number)
     await connection.execute(statement.values(runs=runs, trouble=check.trouble))

@@ -1,10 +1,10 @@
 """Claims: which replica may act on a job, or run a loop of the service.
 
 A claim is a row with a fence, which is new for each holder, and an expiry time on the database's clock. Its holder
-renews it. After it has expired, any replica can take it. Two checks stop a former holder: every transaction first locks
-the claim's row, and fails if the fence has changed (`Database.write`); and every request to the outside first checks
-that the claim lasts until its answer (`require_claim`). So a replica that was suspended for longer than its claims last
-writes nothing when it continues.
+renews it. After it has expired, any replica can take it. Two checks stop a former holder. Every transaction first locks
+the claim's row, and fails if the fence has changed (`Database.write`). Every request to the outside first checks that
+the claim lasts until the answer (`require_claim`). So a replica that was suspended until its claims expired writes
+nothing when it continues.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from runner.db.sql import db_clock, upsert
 log = structlog.get_logger()
 
 LASTS_S = 60.0
-"""How long a claim lasts without a renewal, in seconds. Between two renewals, enough of it is left for any request."""
+"""How many seconds a claim lasts without a renewal. Even just before a renewal, it lasts longer than any request."""
 
 RENEWALS = 4
 """How often a claim is renewed within `LASTS_S`."""
@@ -52,7 +52,8 @@ class Held:
     name: str
     fence: str
     until: float
-    """When it may expire, on this process's monotonic clock. Counted from before the request to take or renew it."""
+    """When the claim may expire, on this process's monotonic clock. It is computed from the time before the claim was
+    taken or renewed."""
 
     def require(self, for_s: float) -> None:
         """Raise `ClaimLost` unless the claim lasts for at least that many seconds."""
@@ -162,7 +163,7 @@ class Claims:
         return held
 
     async def _renew(self) -> None:
-        """Renew the claims, also expired ones: if no other replica has taken a claim, none has acted under it."""
+        """Renew the claims, including expired ones: if no other replica has taken a claim, none has acted under it."""
         asked_at = time.monotonic()
         fences = {held.fence: held for held in self._held.values()}
         async with self._db.write(checks_claim=False) as connection:
@@ -178,7 +179,7 @@ class Claims:
     async def _give_back(self, held: Held) -> None:
         if self._held.get(held.name) is held:
             del self._held[held.name]
-        with suppress(SQLAlchemyError, OSError):  # It will expire.
+        with suppress(SQLAlchemyError, OSError):  # If this fails, the claim expires.
             async with self._db.write(checks_claim=False) as connection:
                 await connection.execute(delete(claims).where(claims.c.name == held.name, claims.c.fence == held.fence))
 

@@ -23,18 +23,18 @@ class Hold:
     job_id: str
     person: str
     public_key: str
-    """A line as in `id_ed25519.pub`."""
+    """The person's SSH key, as a line like that in `id_ed25519.pub`."""
     begun_at: datetime
     expires_at: datetime
     admitted_at: datetime | None = None
-    """Since when the machine accepts the key; None if it does not yet."""
+    """When the machine began to accept the key. None if it does not accept the key yet."""
     trouble: str | None = None
-    """Why it does not yet, as a clause for people."""
+    """Why the machine does not accept the key yet, as a clause for people."""
     waits_for_report: bool = False
     """Whether access waits for the job's report, which may be confidential, and for another check of the person's
     permission."""
     checked_at: datetime | None = None
-    """When GitHub last confirmed the person's permission; None if the operator gave access."""
+    """When GitHub last confirmed the person's permission. None if the operator gave access."""
 
     def rests(self, now: datetime) -> bool:
         """Whether nothing has to be done for the hold now."""
@@ -42,7 +42,10 @@ class Hold:
 
     @property
     def mention(self) -> str:
-        """What the history calls the person. An account on the host may have the name of a stranger on GitHub."""
+        """The person's name in the history, with an `@` only for people on GitHub.
+
+        The name of an account on the host may be a stranger's login on GitHub.
+        """
         return f"@{self.person}" if self.checked_at else self.person
 
 
@@ -55,7 +58,7 @@ async def fetch_holds(connection: AsyncConnection) -> list[Hold]:
 
 
 async def fetch_hold(connection: AsyncConnection, job_id: str) -> Hold | None:
-    """The hold on a job's environment."""
+    """The hold on a job's environment. None if there is none."""
     row = (await connection.execute(select(holds).where(holds.c.job_id == job_id))).one_or_none()
     return Hold(**row._mapping) if row else None
 
@@ -76,7 +79,7 @@ async def change_hold(connection: AsyncConnection, hold: Hold, **changes: Any) -
 
 
 async def end_hold(connection: AsyncConnection, hold: Hold) -> bool:
-    """End a hold; False if it was replaced or has ended meanwhile."""
+    """End a hold. False if it was replaced or has ended meanwhile."""
     return (await connection.execute(delete(holds).where(*_is(hold)))).rowcount == 1
 
 

@@ -1,7 +1,7 @@
 """Rows of jobs, leases, reports and logs. Every function takes its caller's transaction.
 
-Jobs are written only here, with guarded updates: a write that expects a state that the row no longer has changes
-nothing.
+Jobs are written only here. The updates are guarded: a write changes nothing if the job's row is no longer in the
+expected state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from runner.rows.usage_columns import COLUMNS, cut_self_reported, read_usage, su
 from runner.rows.worklogs import delete_worklog
 
 BEGINNING = 1000
-"""Characters of a report that say whether it has words."""
+"""How many characters at the beginning of a report are read, to find out whether the report has words."""
 
 _ACTIVE = [str(state) for state in ACTIVE]
 _ENDABLE = [*_ACTIVE, str(JobState.LOST)]
@@ -71,13 +71,13 @@ def _to_job(values: Mapping[str, Any]) -> Job:
 
 
 async def create_job(connection: AsyncConnection, request: JobRequest, now: datetime) -> Job | None:
-    """Create the job of a request; None if it exists, or its issue or series has an active one."""
+    """Create the job of a request. None if the job exists already, or if its issue or series has an active job."""
     job = queue_job(request, await _find_next_attempt(connection, request), now)
     return job if await insert_job(connection, job) else None
 
 
 async def insert_job(connection: AsyncConnection, job: Job) -> bool:
-    """Store a job; False if its id exists, or its issue or series has an active job."""
+    """Store a job. False if its id exists already, or if its issue or series has an active job."""
     created = await insert_new(connection, jobs, asdict(job))
     if created:
         await add_event(connection, job.id, job.created_at, f"queued by {job.requester}", JobState.QUEUED)
@@ -91,15 +91,17 @@ async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
 
 
 async def fetch_with_successors(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, Job]:
-    """Id -> job. A lost job is replaced by its successor."""
+    """Job id -> job. For a lost job with a successor, the value is the successor."""
     query = select(jobs).where(jobs.c.id.in_(job_ids) | jobs.c.replaces.in_(job_ids))
     found = [_job(row) for row in await connection.execute(query)]
     return {job.id: job for job in found} | {job.replaces: job for job in found if job.replaces}
 
 
 async def fetch_newest_job(connection: AsyncConnection, repository: str, before: datetime) -> Job | None:
-    """The newest job on an issue of a repository, created before a time. Worktrees do not count: they may begin at any
-    commit."""
+    """The newest job of a repository that was created before this time. None if there is none.
+
+    Only jobs on issues count, because a worktree may begin at any commit.
+    """
     query = select(jobs).where(jobs.c.repository == repository, jobs.c.thread.is_not(None), jobs.c.created_at < before)
     query = query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1)
     row = (await connection.execute(query)).one_or_none()
@@ -118,9 +120,9 @@ async def fetch_recent_jobs(connection: AsyncConnection, limit: int, *which: Col
 
 
 async def fetch_last_job(connection: AsyncConnection, topic: Topic, *, reported: bool = False) -> Job | None:
-    """The newest attempt at a topic; with `reported`, the newest with a report or a worklog.
+    """The newest attempt at a topic. With `reported`, the newest attempt that has a report or a worklog.
 
-    A failed rebase has neither, and does not change the attempt that it was for.
+    A rebase that did not succeed does not count as reported, because it leaves the attempt before it unchanged.
     """
     query = select(jobs).where(belong_to(topic))
     if reported:
@@ -134,9 +136,10 @@ async def fetch_last_job(connection: AsyncConnection, topic: Topic, *, reported:
 async def fetch_told(
     connection: AsyncConnection, repository: str, thread: int, *, private: bool, limit: int
 ) -> list[Job]:
-    """The newest jobs of an issue whose reports others may use: they have words, and are not for the operator alone.
+    """The newest jobs of an issue whose reports later jobs may use: they have words, and are not withheld.
 
-    Without `private`, none from when the repository was private. As above, no failed rebase.
+    Without `private`, jobs from a time when the repository was private are left out. Rebases that did not succeed are
+    always left out, as in `fetch_last_job`.
     """
     told = select(reports.c.job_id).where(func.trim(reports.c.body, " \t\r\n") != "", ~reports.c.withheld)
     in_vain = (jobs.c.kind == JobKind.REBASE) & (jobs.c.state != JobState.SUCCEEDED)
@@ -148,20 +151,20 @@ async def fetch_told(
 
 
 async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job | None:
-    """The newest worktree that replaces a job's environment."""
+    """The newest worktree job that replaces a job's environment. None if there is none."""
     query = select(jobs).where(jobs.c.follows == job_id, jobs.c.kind == JobKind.WORKTREE)
     row = (await connection.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1))).one_or_none()
     return _job(row) if row else None
 
 
 async def fetch_successor(connection: AsyncConnection, job_id: str) -> Job | None:
-    """The job that replaces this one."""
+    """The job that replaces this one. None if there is none."""
     row = (await connection.execute(select(jobs).where(jobs.c.replaces == job_id))).one_or_none()
     return _job(row) if row else None
 
 
 async def fetch_author(connection: AsyncConnection, job: Job) -> Job:
-    """The job in which the report and the edits were written: another one if this one was only a rebase."""
+    """The job in which the report and the edits were written. For a rebase without an agent, it is an earlier job."""
     while job.kind is JobKind.REBASE and not job.has_agent and job.follows:
         earlier = await fetch_job(connection, job.follows)
         if earlier is None:
@@ -171,7 +174,7 @@ async def fetch_author(connection: AsyncConnection, job: Job) -> Job:
 
 
 def belong_to(topic: Topic) -> ColumnElement[bool]:
-    """The attempts at a topic."""
+    """The condition that a job is an attempt at this topic."""
     return and_(jobs.c.repository == topic.repository, jobs.c.thread == topic.thread, jobs.c.series == topic.series)
 
 
@@ -193,7 +196,7 @@ async def count_queued_before(connection: AsyncConnection, job: Job) -> int:
 
 
 async def change_job(connection: AsyncConnection, job: Job, **changes: Any) -> Job:
-    """Change a job within its state, and return it. A row that has left that state is not changed."""
+    """Change a job, but not its state, and return the changed job. A row that has left `job.state` is not changed."""
     statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**changes)
     await connection.execute(statement)
     return replace(job, **changes)
@@ -204,11 +207,12 @@ async def move_job(
 ) -> Job:
     """Move a job, record the move in its history, and return it.
 
-    Raises `runner.model.job.IllegalMove` and changes nothing, also if the row has left `job.state` meanwhile.
+    If the move is illegal, or the row has left `job.state` meanwhile, this raises `runner.model.job.IllegalMove` and
+    changes nothing.
     """
     moved = replace(move(job, to, now, failure), **changes)
     written = {name: value for name, value in asdict(moved).items() if value != getattr(job, name)}
-    written["trouble"] = moved.trouble  # The step may not know the value in the row.
+    written["trouble"] = moved.trouble  # Always written, because `job` may have an old value.
     statement = update(jobs).where(jobs.c.id == job.id, jobs.c.state == job.state).values(**written)
     if (await connection.execute(statement)).rowcount != 1:
         raise IllegalMove(job.id, job.state, to)
@@ -217,7 +221,7 @@ async def move_job(
 
 
 async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now: datetime) -> bool:
-    """Cancel a job, or the restart of a lost one. False if that is not possible, or if it was cancelled before."""
+    """Cancel a job, or the restart of a lost job. False if that is not possible, or if the job was cancelled before."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.state.in_(_ENDABLE), jobs.c.cancel_requested_at.is_(None))
@@ -232,7 +236,7 @@ async def request_cancel(connection: AsyncConnection, job_id: str, by: str, now:
 async def add_event(
     connection: AsyncConnection, job_id: str, at: datetime, what: str, state: JobState | None = None
 ) -> None:
-    """Add a line to the job's history, with the state that the job reached, if it moved."""
+    """Add a line to the job's history. If the job has moved, `state` is the state that it reached."""
     await connection.execute(insert(job_events).values(job_id=job_id, at=at, what=what, state=state))
 
 
@@ -243,7 +247,7 @@ async def fetch_events(connection: AsyncConnection, job_id: str) -> list[tuple[d
 
 
 async def fetch_moves(connection: AsyncConnection, job_id: str) -> list[tuple[datetime, JobState]]:
-    """The states that a job reached, and when, oldest first."""
+    """The states that a job reached, each with its time, oldest first."""
     is_move = (job_events.c.job_id == job_id) & job_events.c.state.is_not(None)
     query = select(job_events.c.at, job_events.c.state).where(is_move).order_by(job_events.c.id)
     return [(row.at, JobState(row.state)) for row in await connection.execute(query)]
@@ -265,7 +269,7 @@ async def note_turn(connection: AsyncConnection, job: Job, now: datetime) -> Non
 
 
 async def fetch_turns(connection: AsyncConnection, since: datetime) -> Turns:
-    """The repositories and people that got a slot since then, with the last time."""
+    """When repositories and people last got a slot. Those that got none since then are missing."""
     found: dict[str, dict[str, datetime]] = {"repository": {}, "person": {}}
     for row in await connection.execute(select(turns).where(turns.c.at >= since)):
         found[row.kind][row.name] = row.at
@@ -284,13 +288,13 @@ async def fetch_holders(connection: AsyncConnection) -> list[Holder]:
 
 
 async def fetch_leased(connection: AsyncConnection, job_id: str) -> Lease | None:
-    """The lease of a job."""
+    """The lease of a job. None if it has none."""
     row = (await connection.execute(select(leases).where(leases.c.job_id == job_id))).one_or_none()
     return _lease(row) if row else None
 
 
 async def fetch_standing(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, bool]:
-    """For the known jobs among these ids: whether each has ended and has no lease."""
+    """Job id -> whether the job has ended and has no lease. Unknown jobs are missing."""
     query = select(jobs.c.id, jobs.c.state, leases.c.job_id).outerjoin(leases, leases.c.job_id == jobs.c.id)
     rows = await connection.execute(query.where(jobs.c.id.in_(job_ids)))
     return {row.id: row.state not in _ACTIVE and row.job_id is None for row in rows}
@@ -313,9 +317,9 @@ async def delete_lease(connection: AsyncConnection, job_id: str) -> None:
 
 
 async def insert_report(connection: AsyncConnection, report: Report, *, withheld: bool) -> None:
-    """Store a job's report, and for lists whether it is `withheld` (`runner.changes.concerns.is_withheld`).
+    """Store a job's report. `withheld` is the result of `runner.changes.concerns.is_withheld`, and is stored for lists.
 
-    Callers decide it before their transaction, because a long report takes a while to read.
+    Callers compute `withheld` before their transaction, because that takes a while for a long report.
     """
     values = {
         field.name: getattr(report, field.name)
@@ -334,7 +338,7 @@ async def insert_report(connection: AsyncConnection, report: Report, *, withheld
 
 
 async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | None:
-    """A job's report; None if nothing was collected."""
+    """A job's report. None if nothing was collected."""
     query = mark_long(select(reports).where(reports.c.job_id == job_id))
     row = (await connection.execute(query)).one_or_none()
     if row is None:
@@ -350,7 +354,7 @@ async def fetch_report(connection: AsyncConnection, job_id: str) -> Report | Non
 
 
 async def fetch_report_head(connection: AsyncConnection, job_id: str) -> ReportHead | None:
-    """What `fetch_report` returns, but quickly, however large the diff is."""
+    """A job's report without its long texts. This is quick even if the diff is large. None if nothing was collected."""
     table = reports.c
     beginning = func.substr(table.body, 1, BEGINNING).label("beginning")
     query = select(table.withheld, table.digest, table.pr_title, beginning).where(table.job_id == job_id)
@@ -359,7 +363,7 @@ async def fetch_report_head(connection: AsyncConnection, job_id: str) -> ReportH
 
 
 async def fetch_withheld_among(connection: AsyncConnection, job_ids: Collection[str]) -> set[str]:
-    """The jobs among these whose result only operators may see."""
+    """The ids of those of these jobs whose result only operators may see."""
     query = select(jobs.c.id).outerjoin(reports, reports.c.job_id == jobs.c.id)
     query = query.where(jobs.c.id.in_(job_ids), or_(jobs.c.confidential, reports.c.withheld))
     return set((await connection.execute(query)).scalars())
@@ -373,19 +377,19 @@ async def save_meter(connection: AsyncConnection, meter: Meter) -> None:
 
 
 async def fetch_meter(connection: AsyncConnection, job_id: str) -> Meter | None:
-    """A job's meter; None if its agent never started."""
+    """A job's meter. None if its agent never started."""
     row = (await connection.execute(select(meters).where(meters.c.job_id == job_id))).one_or_none()
     return read_meter(row._asdict()) if row else None
 
 
 async def fetch_stored_usage(connection: AsyncConnection, job_ids: Collection[str]) -> dict[str, Usage]:
-    """What is written down of each of these jobs; of one without a meter nothing is."""
+    """Job id -> the job's stored usage. It is `NOTHING` for a job without a meter."""
     rows = await connection.execute(select(meters).where(meters.c.job_id.in_(job_ids)))
     return dict.fromkeys(job_ids, NOTHING) | {row.job_id: read_meter(row._asdict()).usage for row in rows}
 
 
 def read_meter(row: Mapping[str, Any]) -> Meter:
-    """The meter in a row of its table."""
+    """The meter in a row of `meters`."""
     others = {name: value for name, value in row.items() if name not in COLUMNS}
     return Meter(usage=read_usage(row), **others)
 
@@ -399,14 +403,14 @@ BILL = (
     *(meters.c.input_tokens, meters.c.cached_tokens, meters.c.output_tokens),
     *(meters.c.cost_usd, meters.c.cost_is_estimate, meters.c.run_s),
 )
-"""The columns of the cost list. Values of the meter are None if the agent never started. The agent is None if
-there is none, and the issue is None for a series."""
+"""The columns of the cost list. A meter's columns are None if the agent never started. The agent is None for a job
+without an agent, and the issue is None for a job without an issue."""
 
 
 async def fetch_bill(
     connection: AsyncConnection, since: datetime | None, until: datetime | None
 ) -> list[Mapping[str, Any]]:
-    """The costs of the jobs created from `since` until before `until`, oldest first."""
+    """The costs of the jobs that were created from `since` on and before `until`, oldest first."""
     query = select(*BILL).select_from(jobs.outerjoin(meters, meters.c.job_id == jobs.c.id))
     query = query if since is None else query.where(jobs.c.created_at >= since)
     query = query if until is None else query.where(jobs.c.created_at < until)
@@ -423,10 +427,10 @@ async def fetch_spent(
     caps: Mapping[Scope, Caps],
     without: str = "",
 ) -> dict[Scope, Usage]:
-    """The current usage in each scope of an attempt at this topic, requested by this person; `without` one job. With
-    neither thread nor series, a topic has no attempts.
+    """The usage so far in each scope of an attempt at this topic by this person, in the day and month of `now`.
 
-    What agents report of themselves counts towards `caps` within `runner.model.caps.bound_self_reported`.
+    The job with the id `without` is left out. A topic with neither thread nor series has no attempts. Self-reported
+    usage is cut as `runner.model.caps.bound_self_reported` says for these `caps`.
     """
     day = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     today, of_repository = jobs.c.created_at >= day, jobs.c.repository == topic.repository
@@ -445,9 +449,9 @@ async def fetch_spent(
 async def fetch_spent_by_others(
     connection: AsyncConnection, job: Job, caps: Mapping[Scope, Caps]
 ) -> dict[Scope, Usage]:
-    """What the other jobs in each scope of a job have used, in the day and month in which the job was requested.
+    """The usage of the other jobs in each scope of a job, in the day and month in which the job was requested.
 
-    Not in the current ones: jobs that wait until midnight would share no cap with those of either day.
+    With the current day, a job that waits until after midnight would share no cap with the jobs of either day.
     """
     return await fetch_spent(
         connection,
@@ -481,13 +485,13 @@ async def save_log(connection: AsyncConnection, job_id: str, stage: str, compres
 
 
 async def fetch_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
-    """A stage's stored log; None while the job is active, or if there is none."""
+    """A stage's stored log. None while the job is active, or if there is none."""
     compressed = await fetch_compressed_log(connection, job_id, stage)
     return zlib.decompress(compressed) if compressed is not None else None
 
 
 async def fetch_compressed_log(connection: AsyncConnection, job_id: str, stage: str) -> bytes | None:
-    """The same, still compressed with `zlib`. Decompressing may take long, so callers can use a thread."""
+    """A stage's stored log, compressed with `zlib`. Callers can decompress it in a thread, which may take long."""
     query = mark_long(select(job_logs.c.compressed).where(job_logs.c.job_id == job_id, job_logs.c.stage == stage))
     found: bytes | None = (await connection.execute(query)).scalar_one_or_none()
     return found

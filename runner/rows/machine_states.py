@@ -1,6 +1,6 @@
 """Rows of the states and inventories of machines. Every function takes its caller's transaction.
 
-All replicas and the command line share them. A machine without a row gets jobs.
+All replicas and the command line share these rows. A machine without a row gets jobs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from runner.model.inventory import MAX_STRANGERS, Inventory, Sighting
 from runner.model.machines import USABLE, MachineState, Outage, WarmBase, restore_gpus
 
 ANY_SLOT = -1
-"""The value for a base that all slots can use."""
+"""The slot number of a base that all slots can use."""
 
 _IN_ORDER = {"reason": None, "permanent": None, "since": None, "seen_at": None, "retry_at": None}
 
@@ -28,7 +28,7 @@ _ALL_STATES = select(machine_states)
 
 
 async def fetch_machine_states(connection: AsyncConnection) -> dict[str, MachineState]:
-    """Name -> stored state."""
+    """Name of a machine -> its stored state. Machines without a row are missing."""
     return {row.name: _state(row) for row in await connection.execute(_ALL_STATES)}
 
 
@@ -38,13 +38,13 @@ def _state(row: Row[Any]) -> MachineState:
 
 
 async def save_outage(connection: AsyncConnection, name: str, outage: Outage) -> None:
-    """Store an outage."""
+    """Store the outage of a machine."""
     values = {"reason": outage.reason, "permanent": outage.permanent, "since": outage.since}
     await _save(connection, name, {**values, "seen_at": outage.seen_at, "retry_at": outage.retry_at})
 
 
 async def forget_outage(connection: AsyncConnection, name: str) -> bool:
-    """End an outage; False if there was none."""
+    """End the outage of a machine. False if there was none."""
     is_out = (machine_states.c.name == name, machine_states.c.reason.is_not(None))
     return (await connection.execute(update(machine_states).where(*is_out).values(**_IN_ORDER))).rowcount == 1
 
@@ -64,14 +64,14 @@ async def resume(connection: AsyncConnection, name: str) -> None:
 
 
 async def count_fault(connection: AsyncConnection, name: str) -> int:
-    """Count a preparation that failed because of the machine. Returns the number since the last success."""
+    """Count a preparation that failed because of the machine. Returns how many have failed since the last success."""
     faults = (await fetch_machine_states(connection)).get(name, USABLE).faults + 1
     await _save(connection, name, {"faults": faults})
     return faults
 
 
 async def forget_faults(connection: AsyncConnection, name: str) -> None:
-    """Reset the count after a success."""
+    """Reset the count of failed preparations after a success."""
     has_faults = (machine_states.c.name == name, machine_states.c.faults > 0)
     await connection.execute(update(machine_states).where(*has_faults).values(faults=0))
 
@@ -84,7 +84,7 @@ async def _save(connection: AsyncConnection, name: str, values: dict[str, Any]) 
 
 
 async def fetch_sightings(connection: AsyncConnection) -> dict[str, Sighting]:
-    """Name -> last inventory."""
+    """Name of a machine -> its last inventory."""
     return {row.name: _sighting(row) for row in await connection.execute(select(machine_sightings))}
 
 
@@ -95,24 +95,24 @@ def _sighting(row: Row[Any]) -> Sighting:
 
 
 async def save_inventory(connection: AsyncConnection, name: str, inventory: Inventory, at: datetime) -> None:
-    """Store a machine's inventory. Its unknown folders stay unchanged."""
+    """Store a machine's inventory. The stored list of unknown folders does not change."""
     await upsert(connection, machine_sightings, {"name": name, "at": at, **asdict(inventory)})
 
 
 async def save_strangers(connection: AsyncConnection, name: str, strangers: Sequence[str]) -> None:
-    """Store a machine's unknown folders; if there are many, the first ones by name."""
+    """Store how many unknown folders a machine has, and the first `MAX_STRANGERS` of them."""
     values = {"strangers": list(strangers[:MAX_STRANGERS]), "stranger_count": len(strangers)}
     await connection.execute(update(machine_sightings).where(machine_sightings.c.name == name).values(**values))
 
 
 async def fetch_warm_bases(connection: AsyncConnection) -> set[WarmBase]:
-    """All known bases."""
+    """All bases that are stored."""
     rows = await connection.execute(select(warm_bases))
     return {WarmBase(row.machine, None if row.slot == ANY_SLOT else row.slot, row.recipe) for row in rows}
 
 
 async def save_warm_base(connection: AsyncConnection, base: WarmBase, repository: str, at: datetime) -> None:
-    """Store a repository's base. It replaces one with another recipe."""
+    """Store a repository's base. It replaces a base with another recipe."""
     slot = ANY_SLOT if base.slot is None else base.slot
     key = {"machine": base.machine, "repository": repository, "slot": slot}
     await upsert(connection, warm_bases, {**key, "recipe": base.recipe, "seen_at": at})

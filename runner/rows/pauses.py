@@ -1,4 +1,4 @@
-"""Rows of pauses, the kill switch: no new jobs start, everywhere or in one repository. Running jobs continue.
+"""Rows of pauses. During a pause no new jobs start, everywhere or in one repository. Running jobs continue.
 
 Every function takes its caller's transaction.
 """
@@ -17,7 +17,7 @@ from runner.db.sql import insert_new
 from runner.model.job import Job
 
 EVERYWHERE = ""
-"""The value for all repositories."""
+"""The repository of a pause for all repositories."""
 
 OPERATOR = 0
 """The issue number of a pause from the command line."""
@@ -30,31 +30,32 @@ class Pause:
     repository: str
     """In lower case, or `EVERYWHERE`."""
     issue_number: int
-    """The issue with the label, which has to end the pause, or `OPERATOR`. There may be several at the same time."""
+    """The issue whose label began the pause, or `OPERATOR`. Several issues can pause a repository at the same time, and
+    each pause ends on its own."""
     paused_by: str
     paused_at: datetime
     label_restored_at: datetime | None = None
-    """When the label was last added again, after somebody had removed it who may not end the pause."""
+    """When the label was last added again, because a person without the right to end the pause had removed it."""
 
     @property
     def origin(self) -> str:
-        """Who or what paused, in words."""
+        """The origin of the pause, for people: the operator, or an issue."""
         return "operator" if self.issue_number == OPERATOR else f"#{self.issue_number}"
 
     def describe(self) -> str:
-        """A clause for people, without the operator's name."""
+        """Describe the pause in a clause for people, without the operator's name."""
         if self.issue_number == OPERATOR:
             return "the operator of this App has paused new jobs"
         return f"@{self.paused_by} has paused new jobs in this repository ({self.origin})"
 
 
 async def begin_pause(connection: AsyncConnection, pause: Pause) -> bool:
-    """Begin a pause; False if the same origin has already paused."""
+    """Begin a pause. False if there is one with the same origin already."""
     return await insert_new(connection, pauses, asdict(pause))
 
 
 async def end_pause(connection: AsyncConnection, repository: str, issue_number: int | None = None) -> int:
-    """End the pause by one issue, or all pauses. Returns their number."""
+    """End the pause that one issue began, or all pauses of a repository. Returns the number of ended pauses."""
     which = [pauses.c.repository == repository.lower()]
     which += [] if issue_number is None else [pauses.c.issue_number == issue_number]
     return (await connection.execute(delete(pauses).where(*which))).rowcount
@@ -72,10 +73,10 @@ async def fetch_pauses(connection: AsyncConnection) -> list[Pause]:
 
 
 def find_pause(known: Iterable[Pause], repository: str) -> Pause | None:
-    """The pause that applies to a repository. Pure."""
+    """The pause that applies to a repository. None if none does. Pure."""
     return next((pause for pause in known if pause.repository in (EVERYWHERE, repository.lower())), None)
 
 
 def find_pause_of(known: Iterable[Pause], job: Job) -> Pause | None:
-    """The pause that applies to a job. Work by people is not paused. Pure."""
+    """The pause that applies to a job. None if none does, or if a person does the job's work. Pure."""
     return None if job.by_hand else find_pause(known, job.repository)

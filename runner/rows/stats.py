@@ -1,6 +1,6 @@
-"""Statistics for monitoring, counted in the database.
+"""Statistics for monitoring, counted in the database. Every function only reads.
 
-Totals only grow, also across replicas and restarts. Every function only reads.
+Totals only grow, also after a restart, and from one replica to another.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from runner.model.usage import Usage
 from runner.rows.usage_columns import sum_usage
 
 WINDOW = timedelta(hours=1)
-"""The time window for durations of phases."""
+"""The time window in which a phase must have ended, so that its duration is reported."""
 
 MAX_MOVES = 20_000
-"""The most moves of jobs that are read, the newest."""
+"""The most moves of jobs that are read. The newest moves are read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Readings:
     """The statistics of one moment."""
 
     active: Mapping[str, int]
-    """State -> number of jobs."""
+    """Active state -> number of jobs."""
     ended: Mapping[tuple[str, str, str], int]
-    """State, preset and agent -> number of jobs."""
+    """Final state, preset and agent -> number of jobs."""
     oldest_queued_at: datetime | None
     deliveries: Mapping[str, int]
     oldest_pending_at: datetime | None
@@ -42,11 +42,11 @@ class Readings:
     """State (waiting, brought, abandoned) -> number of pull requests."""
     holds: int
     notifications: int
-    """Notifications that were not sent yet."""
+    """The number of notifications that were not sent yet."""
     taken: Mapping[tuple[str, str], Usage]
     """Agent and model -> usage of all runs."""
     phases: Mapping[str, Sequence[float]]
-    """Phase -> durations in seconds, for phases that ended in the window."""
+    """Phase (a job's state) -> durations in seconds, for phases that ended within `WINDOW`."""
 
 
 async def take_readings(connection: AsyncConnection, now: datetime) -> Readings:
@@ -102,18 +102,18 @@ async def _sum_up(connection: AsyncConnection) -> Mapping[tuple[str, str], Usage
 
 
 async def _fetch_moves(connection: AsyncConnection, since: datetime) -> list[tuple[str, datetime, str]]:
-    """Every move of the jobs that moved since then: job, time, state; each job's moves in order."""
+    """All moves (job id, time, state) of the jobs that have moved since then, sorted by job and then by time."""
     lately = select(job_events.c.job_id).where(job_events.c.at >= since, job_events.c.state.is_not(None)).distinct()
     query = select(job_events.c.job_id, job_events.c.at, job_events.c.state)
     query = query.where(job_events.c.job_id.in_(lately), job_events.c.state.is_not(None))
     found = await connection.execute(query.order_by(job_events.c.id.desc()).limit(MAX_MOVES))
     rows = [(row.job_id, row.at, row.state) for row in found]
     rows.reverse()
-    return sorted(rows, key=lambda row: row[0])  # Stable: what came later stays later.
+    return sorted(rows, key=lambda row: row[0])  # The sort is stable, so a job's moves stay in order.
 
 
 def measure_phases(moves: Iterable[tuple[str, datetime, str]]) -> Mapping[str, Sequence[float]]:
-    """How many seconds jobs spent in each state, from their moves, those of each job together and in order. Pure."""
+    """State -> how many seconds each job spent in it. The moves of a job must be together, and in order. Pure."""
     took: defaultdict[str, list[float]] = defaultdict(list)
     for _, of_job in groupby(moves, lambda move: move[0]):
         for (_, since, state), (_, until, _) in pairwise(of_job):

@@ -1,4 +1,4 @@
-"""Usage in columns: of one row, or summed over many. `meters` and `model_calls` use the same column names."""
+"""Reads and writes usage in table columns, and sums it up. `meters` and `model_calls` use the same column names."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from runner.model.caps import Caps
 from runner.model.usage import Usage
 
 COUNTS = ("turns", "input_tokens", "cached_tokens", "output_tokens", "run_s", "output_bytes")
-"""Columns that are never NULL. `model_calls` does not have all of them."""
+"""The columns that are never NULL. `model_calls` does not have all of them."""
 
 COLUMNS = (*COUNTS, "known_usd", "cost_usd")
-"""`cost_usd` is NULL if it is unknown. `model_calls` has no `known_usd`: of one answer, all is known or nothing."""
+"""All columns. `cost_usd` is NULL if the cost is unknown.
+
+`model_calls` has no `known_usd`, because the cost of one answer is either known or unknown.
+"""
 
 
 def write_usage(usage: Usage, table: Table) -> dict[str, Any]:
@@ -24,13 +27,13 @@ def write_usage(usage: Usage, table: Table) -> dict[str, Any]:
 
 
 def read_usage(row: Mapping[str, Any]) -> Usage:
-    """The usage in a row of `meters`, which may have other columns, too."""
+    """The usage in a row of `meters`. The row may have other columns, too."""
     counts = {name: row[name] for name in (*COUNTS, "known_usd")}
     return Usage(jobs=1, unpriced=int(row["cost_usd"] is None), **counts).as_one()
 
 
 def cut_self_reported(table: Table, bounds: Caps) -> dict[str, ColumnElement[Any]]:
-    """Columns of `meters` in which what an agent says of itself counts no more than `bounds`."""
+    """Columns of `meters`, in which self-reported values are cut to `bounds`."""
     row = table.c
     most_input = _cut(row.input_tokens, bounds.tokens)
     most = {
@@ -51,9 +54,9 @@ def _cut(value: ColumnElement[Any], most: Any) -> ColumnElement[Any]:
 def sum_usage(
     table: Table, counted: Mapping[str, ColumnElement[Any]] = MappingProxyType({})
 ) -> Sequence[ColumnElement[Any]]:
-    """The sum of a group's rows, as columns named like the fields of `Usage`, all but `jobs`.
+    """Columns with the sum of a group's rows. They have the names of the fields of `Usage`, without `jobs`.
 
-    An empty row of an outer join counts as 0. `counted` replaces columns by name.
+    An empty row of an outer join counts as 0. `counted` contains columns that replace the table's, by name.
     """
     counts = [name for name in COUNTS if name in table.c]
     known = "known_usd" if "known_usd" in table.c else "cost_usd"
@@ -72,5 +75,5 @@ def sum_usage(
 
 
 def _sum(value: ColumnElement[Any], column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """The sum of a value, in the column's type: PostgreSQL sums integers to a decimal."""
+    """The sum of a value, in the column's type, because PostgreSQL's sum of integers is a decimal."""
     return func.coalesce(func.sum(value), 0).cast(column.type)
