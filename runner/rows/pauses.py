@@ -30,8 +30,8 @@ class Pause:
     repository: str
     """In lower case, or `EVERYWHERE`."""
     issue_number: int
-    """The issue whose label began the pause, or `OPERATOR`. Several issues can pause a repository at the same time, and
-    each pause ends on its own."""
+    """The issue whose label began the pause, or `OPERATOR`. The same issue ends the pause, or an operator ends all
+    pauses of the repository. There may be several at the same time."""
     paused_by: str
     paused_at: datetime
     label_restored_at: datetime | None = None
