@@ -29,7 +29,7 @@ from runner.changes.concerns import OUTCOMES, SECURITY_CONCERN
 from runner.model.environment import NAMED_PATHS
 
 MAX_STEERING = 10_000
-"""Characters."""
+"""The most characters of a person's words for an agent: a task, advice, or a message."""
 
 TASK_OUTCOMES: Mapping[str, str] = {
     "done": "the task is done, and you saw that it is",
@@ -84,8 +84,8 @@ def render_brief(
     """The prompt of one job.
 
     `nonce` is part of the fences, and must be unpredictable for the authors of the issue. `steering` is the requester's
-    advice, possibly empty. `skills` are those of the job; `earlier` is the attempt that this one continues, or whose
-    texts it gets.
+    advice, possibly empty. `skills` are the job's skills. `earlier` is an earlier attempt. The job continues it, or only
+    gets its texts.
     """
     advice = reveal(steering)[:MAX_STEERING]
     values = {
@@ -121,7 +121,7 @@ def render_off_thread(
 ) -> str:
     """The prompt for an agent with a preset and a person's instructions instead of an issue.
 
-    `steering` is what they add for an attempt that continues the `earlier` one.
+    `steering` is the person's advice for an attempt that continues the `earlier` one.
     """
     more = {"parent": _choose_template(preset), "worktree": None, "outcomes": _choose_outcomes(preset)}
     goal = "do the task below" if preset.needs_advice else preset.goal
@@ -139,7 +139,10 @@ def render_off_thread(
 
 
 def render_told(words: str, at: datetime, nonce: str) -> str:
-    """What an agent is told by a maintainer after its brief was rendered: at the end of its brief, or as a message."""
+    """A maintainer's message to an agent, written after the agent's brief was rendered.
+
+    The message is added to the end of the brief, or sent to the running agent.
+    """
     shown = reveal(words)
     values = {"at": _render_time(at), "words": Untrusted(shown, "a maintainer"), "nonce": choose_nonce(nonce, (shown,))}
     return _templates().get_template("told.md.j2").render(values)
@@ -157,7 +160,7 @@ def _render_words(
     steering: str = "",
     earlier: EarlierAttempt | None = None,
 ) -> str:
-    """Render a template without an issue."""
+    """Render a template for a job without an issue."""
     words, advice = reveal(task)[:MAX_STEERING], reveal(steering)[:MAX_STEERING]
     values = {
         "preset": preset,
@@ -201,7 +204,7 @@ def _choose_outcomes(preset: Preset) -> Mapping[str, str]:
 
 
 def _choose_template(preset: Preset) -> str:
-    """A template for each preset that is a command; the others share one."""
+    """The template of a preset. All presets that are not commands share one template."""
     return f"{preset.name if preset.name in COMMANDED else 'free'}.md.j2"
 
 

@@ -1,4 +1,4 @@
-"""Ends jobs early: somebody cancels one, or takes back what they asked for before it has begun.
+"""Ends jobs early: a person cancels a job, or withdraws a request before its job has begun.
 
 Each function takes the transaction of its caller.
 """
@@ -17,9 +17,9 @@ from runner.rows import job_rows
 
 
 async def cancel(connection: AsyncConnection, person: Person, job: Job, now: datetime) -> bool:
-    """Ask a job to end, or a lost one not to be started again until its report says whether it is.
+    """Ask an active job to end, or forbid the automatic restart of a lost job that is not reported yet.
 
-    False if it has ended for good already. Raises `NotPermitted`.
+    Returns False if the job has already ended for good. Raises `NotPermitted`.
     """
     person.require(Operation.CANCEL, job.repository)
     job = await job_rows.fetch_job(connection, job.id) or job
@@ -34,9 +34,9 @@ async def cancel(connection: AsyncConnection, person: Person, job: Job, now: dat
 async def withdraw(
     connection: AsyncConnection, person: Person, number: int, at: datetime, now: datetime, preset: str | None = None
 ) -> Job | None:
-    """Cancel the job of an issue that waits for its slot, if it was requested by then: with a preset, if it has that.
+    """Cancel the queued job of an issue, if it was not requested after `at`, and has the `preset` if one is given.
 
-    The job, if there is one. Raises `NotPermitted`.
+    Returns the cancelled job, or None. Raises `NotPermitted`.
     """
     person.require(Operation.WITHDRAW)
     job = await casebook.fetch_queued_job(connection, f"{person.rules.name}#{number}")

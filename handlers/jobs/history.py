@@ -19,11 +19,11 @@ from runner.model.job import Job
 HEADS = "refs/heads/"
 
 REST = timedelta(seconds=10)
-"""How long not to ask again after GitHub did not answer, because waiting jobs would ask at each step."""
+"""How long GitHub is not asked again after it did not answer. Otherwise waiting jobs would ask at each step."""
 
 
 async def leads_to(github: GitHub, repository: str, commit: str, newest: str) -> bool:
-    """Whether `newest` is this commit or a descendant. `commit` may be any text."""
+    """Whether `newest` is `commit` or a descendant of `commit`, which may be any text."""
     if commit == newest:
         return True
     try:
@@ -33,7 +33,7 @@ async def leads_to(github: GitHub, repository: str, commit: str, newest: str) ->
 
 
 async def is_on_branch(github: GitHub, repository: str, branch: str, commit: str) -> bool:
-    """Whether a commit is on a branch now. False for an empty text, and if there is no such branch."""
+    """Whether a commit is on a branch now. False if `commit` is empty, or if the branch does not exist."""
     newest = await github.fetch_branch_sha(repository, branch) if commit else None
     return newest is not None and await leads_to(github, repository, commit, newest)
 
@@ -41,8 +41,9 @@ async def is_on_branch(github: GitHub, repository: str, branch: str, commit: str
 async def settle_base_branch(github: GitHub, rules: RepositoryRules, job: Job) -> Job:
     """The job with the branch that its pull request goes to.
 
-    A task may begin on the `environment_branch`, and a worktree on whatever is the default branch; both may name a ref
-    in full. Raises what `GitHub` raises.
+    A task can begin on the `environment_branch`, and a worktree on `NEWEST`, the default branch. Their pull requests go
+    to the repository's base branch. Both can also begin on a ref in full, such as `refs/heads/main`. Raises what
+    `GitHub` raises.
     """
     if job.thread is not None:
         return job

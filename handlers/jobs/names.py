@@ -13,14 +13,17 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
 """The form of a name, also of a person's."""
 
 AUTOMATIC = re.compile(r"task[0-9]+")
-"""The form of the names that tasks get by themselves."""
+"""The form of the names that ptq-bot gives to tasks."""
 
 JOB_ID = re.compile(r"[0-9a-f]{10}")
-"""The form of a job's id, by which commands find a job, too."""
+"""The form of a job's id. No name looks like an id, because commands find a job by its name or by its id."""
 
 
 def find_form_fault(name: str, series: int | None = None) -> str | None:
-    """Why nothing may have this name, as a sentence without its end; None if it may. `series` is its own. Pure."""
+    """Why no worktree or task can have this name, as a sentence without its period. None if one can. Pure.
+
+    `series` is the number of the one that gets the name, if it has a number already.
+    """
     if AUTOMATIC.fullmatch(name) and name != f"task{series}":
         return "ptq-bot gives tasks names such as task7 itself: choose another form"
     if not NAME.fullmatch(name) or JOB_ID.fullmatch(name):
@@ -31,9 +34,9 @@ def find_form_fault(name: str, series: int | None = None) -> str | None:
 async def find_name_fault(
     connection: AsyncConnection, repository: str, name: str, series: int | None = None
 ) -> str | None:
-    """Why a task, or a worktree that is renamed, cannot have this name, as a sentence without its end; None if it can.
+    """Why a new task, or a task or worktree that is renamed, cannot have this name. None if it can.
 
-    `series` is its own, if it has another name now.
+    The reason is a sentence without its period. `series` is the number of the one that is renamed.
     """
     if fault := find_form_fault(name, series):
         return fault

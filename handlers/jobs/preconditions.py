@@ -46,7 +46,7 @@ Script = tuple[CheckKind, str, str]
 
 
 class NotStarted(Exception):  # noqa: N818
-    """No job is started. `reply` says why in the thread, `on_page` in a form, and its own text in a terminal."""
+    """No job is started. `reply` says why in a thread, `on_page` in a form, and the exception's text in a terminal."""
 
     def __init__(self, reply: str, on_page: FormError | None = None) -> None:
         super().__init__((on_page and on_page.in_terminal) or strip_marks(reply))
@@ -76,7 +76,7 @@ https://docs.github.com/en/issues/tracking-your-work-with-issues/using-issues/li
 
 
 def closes(pull: MentioningPull, repository: str, number: int) -> bool:
-    """Whether a pull request closes an issue. It needs up to 6 ms for a body of 64 kB. Pure."""
+    """Whether a pull request closes an issue. This takes up to 6 ms for a body of 64 kB. Pure."""
     if str(number) not in pull.body:
         return False
     named = ((found["repository"] or pull.repository, int(found["number"])) for found in _CLOSES.finditer(pull.body))
@@ -84,7 +84,10 @@ def closes(pull: MentioningPull, repository: str, number: int) -> bool:
 
 
 def find_objections(issue: Issue, pulls: Sequence[str]) -> list[str]:
-    """The reasons against a job on an issue, as clauses that are safe to post. `pulls` would close it. Pure."""
+    """The reasons against a job on an issue, as clauses that are safe to post. Pure.
+
+    `pulls` are the pull requests that would close the issue, in words.
+    """
     found = ["this issue is closed"] if issue.state == "closed" else []
     people = [user.login for user in issue.assignees if not user.is_bot]
     if people:
@@ -99,7 +102,7 @@ def find_objections(issue: Issue, pulls: Sequence[str]) -> list[str]:
 async def check_unopposed(context: Context, repository: str, issue: Issue, command: str) -> None:
     """Raise `NotStarted` if people may be working on the issue, or have closed it.
 
-    If GitHub does not list all pull requests that mention it, those that it has listed count.
+    If GitHub cannot list all pull requests that mention the issue, only those that it has listed count.
     """
     objections = find_objections(issue, await _find_closing_pulls(context, repository, issue.number))
     if objections:
@@ -111,7 +114,7 @@ async def _find_closing_pulls(context: Context, repository: str, number: int) ->
     own_login, found = await context.github.own_login(), list[str]()
     try:
         async for pull in context.github.list_mentioning_pulls(repository, number):
-            # One at a time, so that others take their turns: strangers can mention an issue very often.
+            # One at a time, so that other work gets its turn: strangers can mention an issue very often.
             if pull.author != own_login and await run_in_thread(closes, pull, repository, number):
                 found.append(f"#{pull.number}" if pull.repository == repository else "one elsewhere")
     except GitHubError as error:
@@ -226,8 +229,11 @@ def check_edited(preset: Preset, earlier: EarlierAttempt) -> None:
 async def find_proven_repro(
     connection: AsyncConnection, repository: str, number: int, *, private: bool
 ) -> list[Script]:
-    """The newest repro that the service saw fail, as far as is known because of the bug and not because it looks for a
-    patch; returned as a check. Others say nothing about the bug. Its result is shown in the thread."""
+    """The newest repro of an earlier attempt that shows the bug, as a script to run. Empty if there is none.
+
+    A repro shows the bug if the service saw it fail and, as far as is known, it failed because of the bug, not because
+    it looks for a patch. Other repros say nothing about the bug. The result of the script is shown in the thread.
+    """
     told = await job_rows.fetch_told(connection, repository, number, private=private, limit=MAX_LOOKED_AT)
     for job in told:
         own = [check for check in await fetch_checks(connection, job.id) if check.kind is CheckKind.AGENT]
@@ -244,8 +250,10 @@ async def find_proven_repro(
 async def find_known(
     connection: AsyncConnection, context: Context, repository: str, number: int, *, private: bool
 ) -> EarlierAttempt | None:
-    """What the newest usable attempt on an issue found, for a new attempt that does not continue it; None if there is
-    none."""
+    """The results of the newest usable attempt on an issue, for a new attempt that does not continue it.
+
+    None if there is no usable attempt.
+    """
     job, report = await _fetch_usable(connection, repository, number, private=private)
     return recall(job, report, context.secrets, continued=False) if job else None
 
@@ -255,8 +263,8 @@ async def _fetch_usable(
 ) -> tuple[Job, Report] | tuple[None, None]:
     """The newest attempt on an issue with a report that later attempts may use, and the report.
 
-    Skips reports without words (nobody has judged them), confidential ones and, unless the repository is `private` now,
-    those from when it was.
+    Skips reports without words, because nobody has judged them, and confidential reports. Unless the repository is
+    `private` now, it also skips reports from when the repository was private.
     """
     for job in await job_rows.fetch_told(connection, repository, number, private=private, limit=1):
         report = await job_rows.fetch_report(connection, job.id)
@@ -268,6 +276,6 @@ async def _fetch_usable(
 def _is_usable(job: Job, report: Report) -> bool:
     """Whether later attempts may use a report.
 
-    Its row says how it was judged when it was stored. The rules of today may be stricter.
+    The row of a report says how the report was judged when it was stored. The rules of today may be stricter.
     """
     return has_words(report) and not is_withheld(job, report)

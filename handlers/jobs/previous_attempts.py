@@ -14,10 +14,13 @@ from runner.characters import show_invisible
 from runner.model.job import Job, Report
 
 MAX_FAILURE = 1_000
-"""The most characters, as for the other limits. Together they add at most 49,000 to a brief."""
+"""The most characters of a failure. This and the three limits below add at most 49,000 characters to a brief."""
 
 READ, UNSURE = 60_000, 10_000
-"""Characters of a text that are read, and those next to where it is cut. No usual secret is longer."""
+"""How many characters of a text are read, and how many of them, next to the cut, are then left out.
+
+No usual secret is longer than the second number.
+"""
 
 MAX_REPORT = 20_000
 MAX_WORKLOG = 20_000
@@ -30,21 +33,21 @@ class EarlierAttempt:
 
     job: Job
     failure: str
-    """Why it did not succeed; empty if it did."""
+    """Why the job did not succeed. Empty if it did."""
     report: str
     worklog: str
-    """Only its end if it is too long."""
+    """The worklog, or only its end if it is too long."""
     repro: str
     edited: bool
-    """Whether it left edits. They are in the worktree again if the new attempt continues it."""
+    """Whether the job left edits. They are in the worktree again if the new attempt continues the job."""
     configured: bool
-    """Whether it changed configuration of coding agents, which is not applied to the worktree."""
+    """Whether the job changed the configuration of coding agents. Such changes are not applied to the worktree."""
     continued: bool = True
-    """Whether the new attempt begins where this one ended, with its edits. If not, only the texts are carried."""
+    """Whether the new attempt begins where this one ended, with its edits. If not, it gets only the texts."""
 
 
 def recall(job: Job, report: Report | None, secrets: Collection[str], *, continued: bool = True) -> EarlierAttempt:
-    """Summarize an ended job; `report` is None if nothing was collected."""
+    """Summarize an ended job. `report` is None if nothing was collected."""
     changes = report.changes if report else ()
     return EarlierAttempt(
         job=job,
@@ -61,8 +64,8 @@ def recall(job: Job, report: Report | None, secrets: Collection[str], *, continu
 def _keep_start(text: str, secrets: Collection[str], limit: int) -> str:
     """The revealed text without secrets, cut to `limit` characters with a notice.
 
-    Of a long text only the beginning is read, because a transaction may wait for this. A secret that is cut off there
-    is not found, so the last part of what is read is left out.
+    Only the beginning of a long text is read, because a transaction may wait for this. A secret that the cut splits is
+    not found, so the last `UNSURE` characters before the cut are left out.
     """
     shown = show_invisible(redact(text[:READ], secrets))
     if len(text) <= READ and len(shown) <= limit:

@@ -26,12 +26,12 @@ MAX_TRIES = 3
 """The most agents that try to resolve the conflicts of one rebase, one after the other."""
 
 MAX_REF = 200
-"""Characters."""
+"""The most characters of a branch's name."""
 
 _ONTO = re.compile(r"onto(?:\s+(?P<ref>(?!--|[–—])\S+))?(?:\s+|$)", re.IGNORECASE)
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
-"""Stricter than git (git-check-ref-format(1)): no character has a special meaning anywhere."""
+"""The form of a branch's name: stricter than in git (git-check-ref-format(1)), without any special characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,16 @@ class Target:
 
     branch: str
     commit: str | None = None
-    """None means the branch's newest commit when a machine begins."""
+    """None means the commit that is the branch's newest when a machine begins."""
     objection: NotStarted | None = None
     """Why this target is not possible."""
 
 
 def read_onto(argument: str) -> tuple[str | None, str]:
-    """The word after `onto` at the start of a command's argument, and the rest; None without `onto`. Pure."""
+    """Split a command's argument into the word after `onto` and the rest. Pure.
+
+    The word is None if the argument does not begin with `onto`, and empty if no word follows `onto`.
+    """
     found = _ONTO.match(argument)
     if not found:
         return None, argument
@@ -62,7 +65,7 @@ def is_branch(ref: str) -> bool:
 async def find_rebasable(connection: AsyncConnection, context: Context, topic: Topic) -> EarlierAttempt:
     """The attempt whose diff a note could approve, or else the one in the newest pull request. Raises `NotStarted`.
 
-    No other attempt: a rebase must not make a diff approvable that was not.
+    No other attempt is considered, because a rebase must not make a diff approvable that was not approvable before.
     """
     pull = await casebook.fetch_brought_pull(connection, topic)
     job_id = await casebook.fetch_standing_id(connection, topic) or (pull and pull.job_id)
@@ -74,7 +77,7 @@ async def find_rebasable(connection: AsyncConnection, context: Context, topic: T
 
 
 async def find_target(context: Context, rules: RepositoryRules, topic: Topic, onto: str | None) -> Target | None:
-    """The target for the change of a topic, as it is on GitHub now; None if there is no change."""
+    """The target to which a topic's diff would be rebased now. None if there is no diff to rebase."""
     try:
         async with context.db.read() as connection:
             job = (await find_rebasable(connection, context, topic)).job
@@ -102,14 +105,14 @@ def _say_missing(branch: str) -> NotStarted:
 
 
 async def find_task(connection: AsyncConnection, job: Job) -> str:
-    """The preset for a retry of a job: a rebase has the preset of the attempt that it rebased."""
+    """The preset for a retry of a job. For a rebase, this is the preset of the attempt that was rebased."""
     while job.preset == REBASE and job.follows and (before := await job_rows.fetch_job(connection, job.follows)):
         job = before
     return job.preset
 
 
 def left_conflicts(job: Job, report: Report | None, meter: Meter | None) -> bool:
-    """Whether an agent finished and left conflicts. After any other end there is no new try. Pure."""
+    """Whether an agent finished and left conflicts. After any other end, no other agent tries. Pure."""
     if job.kind is not JobKind.REBASE or job.state is not JobState.FAILED or report is None or meter is None:
         return False
     by_itself = meter.ending == Ending.FINISHED and has_words(report) and not names_concern(report)

@@ -1,6 +1,6 @@
 """The issue as it was at the trigger. An agent learns nothing that came later. Pure.
 
-Every text is untrusted, and as a reader of the page saw it: `reveal`ed and shortened.
+Every text is untrusted. It is shortened, and shown as a reader of the page saw it (`reveal`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from handlers.text.repros import THE_ISSUE, ReproScript, extract_repros
 from runner.characters import show_invisible
 
 MAX_TITLE = 300
-"""The most characters, as for the other limits. Together they keep a brief under 200,000."""
+"""The most characters of a title. This limit and those below keep a brief under 200,000 characters."""
 
 MAX_BODY = 40_000
 MAX_COMMENT = 10_000
 MAX_ALL_COMMENTS = 60_000
 MAX_COMMENTS = 50
 MAX_READ = 200_000
-"""The most characters of all comments that are read, newest first, even if readers see only little of them."""
+"""The most characters of all comments that are read, newest first, including those that readers do not see."""
 
 MAX_LABELS = 50
 MAX_LABEL = 100
@@ -64,7 +64,7 @@ class Snapshot:
 
 
 class NewestComments:
-    """The comments that an agent may see, while GitHub lists them: the newest, and how many there are.
+    """Collects the comments that an agent may see while GitHub lists them. Keeps only the newest, but counts all.
 
     Comments are omitted if they were written or edited after `frozen_at`, if they are our own, or if they are the
     request itself (its text is the advice). No more than `MAX_COMMENTS` are in memory.
@@ -77,7 +77,7 @@ class NewestComments:
         self._newest: list[tuple[datetime, int, int, Comment]] = []
 
     def add(self, comment: Comment) -> None:
-        """Take the next comment, in any order."""
+        """Add a comment. Comments can be added in any order."""
         is_known = comment.updated_at <= self.frozen_at and comment.id != self._trigger_comment_id
         if not is_known or comment.author.casefold() == self._own_login:
             return
@@ -103,7 +103,7 @@ def freeze_issue(
     comments: NewestComments,
     import_names: Sequence[str],
 ) -> Snapshot:
-    """Freeze an issue when its comments are. Title and body come with the trigger."""
+    """Freeze an issue at the same time as its comments. Title and body come with the trigger."""
     kept = _shorten(comments)
     shown_body = _bound(body, MAX_BODY)
     origins = [(THE_ISSUE, shown_body), *((f"comment by {comment.author}", comment.body) for comment in kept)]
@@ -124,7 +124,7 @@ def freeze_issue(
 
 
 def _shorten(comments: Iterable[Comment]) -> tuple[SnapshotComment, ...]:
-    """As many of the newest as there is room for, oldest first."""
+    """As many of the newest comments as there is room for, oldest first."""
     kept: list[SnapshotComment] = []
     room, unread = MAX_ALL_COMMENTS, MAX_READ
     for comment in comments:
@@ -145,8 +145,8 @@ def _one_line(text: str, limit: int) -> str:
 
 def _bound(text: str, limit: int) -> str:
     """The revealed text, cut to `limit` characters with a notice."""
-    # Revealing is slow, so text beyond twice the limit is cut first. A construct that the cut leaves open, and so would
-    # make visible, is cut, too.
+    # Revealing is slow, so text beyond twice the limit is cut off first. If the cut leaves a comment, a tag or an image
+    # open, that is cut off, too, because it would become visible.
     near = text[: 2 * limit]
     for opener, closer in _HIDING if len(near) < len(text) else ():
         if (opened := near.rfind(opener)) > near.rfind(closer):

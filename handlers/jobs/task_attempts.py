@@ -25,7 +25,7 @@ from runner.model.job import Job, JobKind, Posts, ask_again, derive_job_id
 from runner.rows import job_rows
 
 USUAL = "ad-hoc"
-"""The preset after an attempt that had none: a person has edited a worktree, or handed it over to an agent."""
+"""The preset of an attempt that continues one without a preset, such as a person's edits in a worktree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class FurtherAttempt:
     repository: Repository
     job: Job
     occasion: str
-    """A unique text: the same request leads to the same job."""
+    """A unique text. A repeated request has the same text, and finds the same job."""
     advice: str = ""
     options: Options = field(default_factory=Options)
     is_rebase: bool = False
     onto: str | None = None
-    """The target of a rebase as typed; None is the newest commit of its base branch."""
+    """The target of a rebase as typed. None means the newest commit of the base branch."""
 
     @property
     def rules(self) -> RepositoryRules:
@@ -51,7 +51,7 @@ class FurtherAttempt:
 
 @dataclass(frozen=True, slots=True)
 class _FurtherPlan:
-    """A request after the checks that need no transaction of its own."""
+    """A request that has passed its checks, with everything that was found out for the new job."""
 
     preset: Preset
     earlier: EarlierAttempt

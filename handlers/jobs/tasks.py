@@ -1,6 +1,6 @@
-"""Creates the jobs of tasks without an issue: the agent only gets a person's instructions.
+"""Creates the jobs of tasks without an issue: the agent gets only a person's instructions.
 
-They post nothing on GitHub. The result is on the job's page.
+These jobs post nothing on GitHub. The result is on the job's page.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from runner.model.job import Job, JobKind, JobRequest, Topic, derive_job_id
 from runner.rows import job_rows
 
 MAX_TASK = 10_000
-"""Characters."""
+"""The most characters of a task."""
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class Refused(Exception):  # noqa: N818
-    """Nothing is begun; the message says why, as a sentence without its end."""
+    """No job is created. The message says why, as a sentence without its period."""
 
     def __init__(self, why: str, field: str = "") -> None:
-        """`field` is the part of the request that it is about, as forms name it."""
+        """`field` is the part of the request that is refused, named as in forms."""
         super().__init__(why)
         self.field = field
 
@@ -48,18 +48,18 @@ class TaskRequest:
     words: str
     preset: str
     ref: str | None = None
-    """Any ref that git can fetch, or a commit; None means the newest commit of the base branch."""
+    """Any ref that git can fetch, or a commit. None means the newest commit of the base branch."""
     options: Options = field(default_factory=Options)
     name: str = ""
-    """How it is called; empty lets ptq-bot choose."""
+    """The name of the task. If it is empty, ptq-bot chooses one."""
     occasion: str = ""
-    """A unique key, if the task may be sent twice by mistake; otherwise empty."""
+    """A unique key if the task may be sent twice by mistake: the second request finds the first job. Otherwise empty."""
 
 
 async def start_off_thread(context: Context, person: Person, repository: Repository, request: TaskRequest) -> Job:
-    """Create the job in which an agent works by somebody's words; or find it, for an occasion that came before.
+    """Create the job of a task, or return the job that the same occasion created before.
 
-    Raises `NotPermitted`, `Refused`, and `NotStarted` while something forbids it.
+    Raises `NotPermitted`, `Refused`, and `NotStarted` if jobs are paused or a cap is used up.
     """
     person.require(Operation.START)
     rules = person.rules
@@ -75,7 +75,7 @@ async def start_off_thread(context: Context, person: Person, repository: Reposit
 
 
 def check_rules(rules: RepositoryRules) -> None:
-    """Raise `Refused` where a repository's own rules are broken. Pure."""
+    """Raise `Refused` if a repository's own rules are not valid. Pure."""
     if rules.fault:
         raise Refused(f"invalid .github/ptq.toml: {one_line(rules.fault, 300)}")
 
@@ -83,7 +83,7 @@ def check_rules(rules: RepositoryRules) -> None:
 def choose_options(
     context: Context, rules: RepositoryRules, repository: Repository, options: Options, usual: Choice
 ) -> Choice:
-    """The agent, model and machine of a task. Raises `Refused` for one that is not offered."""
+    """The agent of a task, with its model, machine and limits. Raises `Refused` if one is not valid or not offered."""
     offers, machines = list_offers(rules, context.agents), context.machines_for(rules, private=repository.private)
     try:
         return choose(options, offers, usual, machines, rules.run_caps)
@@ -101,7 +101,7 @@ def choose_preset(
 ) -> Preset:
     """The preset of that name and kind. Raises `Refused` if it is not allowed, or needs an issue. Pure.
 
-    With `continues`, there is an earlier attempt, which some presets need.
+    `continues` says that there is an earlier attempt, which some presets need.
     """
     name = name.casefold()
     allowed = {known.name for known in presets.values() if rules.presets is None or known.name in rules.presets}
@@ -127,7 +127,7 @@ def choose_preset(
 
 
 def read_ref(ref: str | None, usual: str) -> tuple[str, str | None]:
-    """The branch, or whatever else git fetches by its name, and the commit of it; None means the newest. Pure."""
+    """The branch or other ref to fetch, and the commit on it. None means the newest commit. Pure."""
     if ref is not None and COMMIT.fullmatch(ref):
         return usual, ref
     return ref or usual, None

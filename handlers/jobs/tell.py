@@ -1,4 +1,7 @@
-"""Tells the agent of an active job something, before it begins or while it runs. It takes the caller's transaction."""
+"""Tells the agent of an active job something, before the agent begins or while it runs.
+
+`tell` takes its caller's transaction.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,13 @@ class NotTold(Exception):  # noqa: N818
     """The agent is not told. The message says why, in a sentence for every surface."""
 
     def __init__(self, why: str, *, is_late: bool = False) -> None:
-        """`is_late`: another attempt could get the words."""
+        """`is_late` says that this agent can get no more messages, but another attempt could get this one."""
         super().__init__(why)
         self.is_late = is_late
 
 
 async def tell(connection: AsyncConnection, person: Person, job: Job, words: str, occasion: str, now: datetime) -> None:
-    """Store words for the agent of a job: once for each occasion, a unique text. The service passes them on.
+    """Store a message for the agent of a job, once for each `occasion` (a unique text). The service passes it on.
 
     Raises `NotPermitted` and `NotTold`.
     """
@@ -58,9 +61,9 @@ async def tell(connection: AsyncConnection, person: Person, job: Job, words: str
 
 
 def find_objection(job: Job, words: str, told: int) -> NotTold | None:
-    """Why the agent of a job cannot be told this; None if it can. Pure.
+    """Why the agent of a job cannot be told this. None if it can. Pure.
 
-    `told` is the number of messages that it was told before.
+    `told` is the number of earlier messages to the agent.
     """
     if not words:
         return NotTold(tellings.say_no_words())
