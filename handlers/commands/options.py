@@ -24,13 +24,16 @@ GENERAL: Mapping[str, tuple[str, str]] = {
     "max-turns": ("N", "a whole number"),
     "max-cost": ("DOLLARS", "an amount in dollars"),
 }
-"""The options with a value that every command takes which starts a job -> how the value is shown, and what it is."""
+"""The options with a value that all commands share that start a job. Option -> placeholder and meaning of its value."""
 
 VALUED = {**GENERAL, "preset": NAME}
 """All options with a value. Only a retry has a choice of presets."""
 
 ANYWAY, FRESH = "anyway", "fresh"
-"""The options without a value: start even if something speaks against it, and without what earlier attempts found."""
+"""The options without a value.
+
+`--anyway` starts a job even if people may be working on the issue. `--fresh` leaves out what earlier attempts found.
+"""
 
 NO_CAPS = Caps()
 
@@ -48,7 +51,7 @@ class OptionRefused(Exception):  # noqa: N818
     """The options are not valid. The message is a clause that is safe to post."""
 
     def __init__(self, why: str, option: str = "agent", choices: Collection[str] | None = None) -> None:
-        """`option` is the refused one, named as in forms. `choices` are its valid values; None if they do not help."""
+        """`option` is the refused one, named as in forms. `choices` are its valid values. None if they do not help."""
         super().__init__(why)
         self.option, self.choices = option, choices
 
@@ -60,7 +63,7 @@ class OptionRefused(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The typed options, not validated yet. None: not given."""
+    """The typed options, not validated yet. None means that an option was not given."""
 
     agent: str | None = None
     model: str | None = None
@@ -72,12 +75,12 @@ class Options:
     max_turns: str | None = None
     max_cost: str | None = None
     problem: str | None = None
-    """Why they are not valid, as a clause that is safe to post; None if they are."""
+    """Why the options cannot be read, as a clause that is safe to post. None if they can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """An agent, and what was requested of it and of its run; None leaves the choice open."""
+    """An agent, and what was requested for its run. None leaves a choice open."""
 
     agent: str
     model: str | None = None
@@ -88,7 +91,7 @@ class Choice:
 
     @classmethod
     def of(cls, job: JobRequest) -> Choice:
-        """What another attempt keeps of a job, which may run on any machine."""
+        """The choice that another attempt takes over from a job. The attempt can run on any machine."""
         return cls(job.agent, **{name: getattr(job, name) for name in _KEPT})
 
     def wanted(self) -> dict[str, Any]:
@@ -142,10 +145,11 @@ def choose(
     machines: Collection[str] = (),
     caps: Caps = NO_CAPS,
 ) -> Choice:
-    """What was requested: by the options, or else as `usual`, or else, if that is no longer available, the first offer.
+    """The choice that the options make. An option that was not given leaves the `usual` choice.
 
-    `machines` are the allowed machines, and `caps` those of one run. Raises `OptionRefused` for options that are not
-    valid or not available.
+    If the usual agent is no longer available, the first offer replaces it. A usual model or level of thinking counts
+    only for the usual agent, and only if it is still available. `machines` are the allowed machines, and `caps` the
+    caps of one run. Raises `OptionRefused` for options that are not valid or not available.
     """
     if options.problem:
         raise OptionRefused(options.problem, choices=offers)
@@ -175,7 +179,7 @@ def _refuse_thinking(agent: str, offers: Mapping[str, Offer]) -> str:
 def _choose_limits(
     options: Options, agent: str, offer: Offer, usual: Choice, caps: Caps
 ) -> tuple[int | None, float | None]:
-    """The limits of a run in turns and money. Usual ones that a cap undercuts by now are dropped, because it holds."""
+    """The limits of a run in turns and money. A usual limit above a cap is dropped: the cap applies."""
     turns = usual.max_turns if _find_exceeded(caps, turns=usual.max_turns) is None else None
     cost_usd = usual.max_cost_usd if _find_exceeded(caps, cost_usd=usual.max_cost_usd) is None else None
     if options.max_turns is not None:
@@ -195,14 +199,14 @@ def _read_number(form: re.Pattern[str], typed: str, name: str, example: str) -> 
 
 
 def _find_exceeded(caps: Caps, *, turns: int | None = None, cost_usd: float | None = None) -> CapUse | None:
-    """The cap of a run that is lower than a limit."""
+    """The cap of a run that is lower than a limit. None if no cap is."""
     wanted = Usage(turns=turns or 0, known_usd=cost_usd or 0.0)
     use = find_tightest({Scope.JOB: caps}, {Scope.JOB: wanted})
     return use if use and use.share > 1 else None
 
 
 def _check_limit(name: str, agent: str, offer: Offer, exceeded: CapUse | None) -> None:
-    """Raise `OptionRefused` for a limit that would not hold, or that a cap undercuts."""
+    """Raise `OptionRefused` for a limit that nobody could enforce, or that is above a cap."""
     if not offer.is_counted:
         why = "nobody counts its turns and its cost, because it does not use the gateway"
         raise _make_refusal(name, f"cannot limit the agent `{agent}`: {why}")

@@ -31,7 +31,7 @@ class _RulesTable(BaseModel):
 
 
 class _Quotas(_RulesTable):
-    """The most jobs."""
+    """The most jobs for each scope. None means that the file sets no limit."""
 
     issue: Jobs | None = None
     user_day: Jobs | None = None
@@ -40,10 +40,10 @@ class _Quotas(_RulesTable):
 
 
 MAX_DOTS = 20
-"""Dots outside quotes in a line. The file has two levels of names."""
+"""The most dots outside quotes in a line. A valid file needs few, because it has only two levels of names."""
 
 _QUOTED = re.compile(r"\"(?:[^\"\\\n]|\\.)*+(?:\"|\\?$)|'[^'\n]*+(?:'|$)|#[^\n]*+", re.MULTILINE)
-"""A text or a comment. A quote that its line does not close takes the rest of the line, so that each is read once."""
+"""A quoted text or a comment. A quote that is not closed extends to the end of its line, so that it is read once."""
 
 
 class _OwnRules(_RulesTable):
@@ -57,16 +57,17 @@ class _OwnRules(_RulesTable):
 
 
 async def narrow(context: Context, rules: RepositoryRules) -> RepositoryRules:
-    """The rules of a repository, combined with its own. Read from GitHub each time, like permissions.
+    """The operator's rules for a repository, combined with the repository's own.
 
-    GitHub says which branch is the default one now. A late delivery may name another one, which has no such file.
+    The file is read from GitHub each time, like permissions. GitHub knows which branch is the default one now. A late
+    delivery may name another branch, which has no such file.
     """
     content = await context.github.fetch_file(rules.name, PATH, None)
     return rules if content is None else apply_own(rules, content, context.presets)
 
 
 def apply_own(rules: RepositoryRules, content: bytes, presets: Mapping[str, Any]) -> RepositoryRules:
-    """The rules combined with those of the untrusted file. If it is not valid, their `fault` says why. Pure."""
+    """The operator's rules, combined with those of the untrusted file. `fault` says why the file is not valid. Pure."""
     try:
         own = _OwnRules.model_validate(_read(content))
         _check(own, rules, presets)
@@ -101,7 +102,7 @@ def _read(content: bytes) -> Mapping[str, Any]:
 
 
 def _check(own: _OwnRules, rules: RepositoryRules, presets: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for rules that exceed the operator's, or do not exist."""
+    """Raise `ValueError` for a label or a preset that the operator does not have, or the file itself does not allow."""
     known = {label.casefold() for label in rules.labels}
     for label, preset in (own.labels or {}).items():
         if label.casefold() not in known:

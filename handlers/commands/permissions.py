@@ -1,7 +1,8 @@
-"""Who a person is: their role is asked of GitHub live, never read from a payload; no answer means no.
+"""Finds out which rights a person has. GitHub is asked for their role each time. It is never read from a payload.
 
-A right is never kept. That somebody has none is kept for moments, because each question counts in GitHub's hourly
-limit, and strangers can comment as often as they like.
+Without an answer of GitHub, nothing is permitted. A role with rights is never cached. After several refusals, a role
+without rights is cached for 1 to 30 minutes, because each question counts in GitHub's hourly limit, and strangers can
+comment as often as they like.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ FREE_QUESTIONS = 3
 """How often GitHub is asked about somebody without a right before the first wait."""
 
 WAITS = BackOff(60.0, 1800.0)
-"""The waits between later questions about them."""
+"""The waits between later questions about the same person."""
 
 
 async def fetch_person(context: Context, rules: RepositoryRules, login: str, surface: Surface) -> Person:
     """A person with the role that GitHub gives them now.
 
-    In a thread, somebody who was refused several times counts as without a role until the next question.
+    In a thread, a person who was refused several times has no role until GitHub is asked about them again.
     """
     if surface is not Surface.THREAD:
         return Person(login, surface, rules, await context.github.fetch_role(rules.name, login))
@@ -54,8 +55,9 @@ async def fetch_person(context: Context, rules: RepositoryRules, login: str, sur
 async def identify(
     context: Context, rules: RepositoryRules, login: str, surface: Surface, operation: Operation
 ) -> Person:
-    """Somebody with the role that GitHub says they have just now. Where that is enough by the operator's rules, the
-    repository's own rules count too.
+    """A person with the role that GitHub gives them now.
+
+    If that role is enough by the operator's rules, the person's rules also contain the repository's own rules.
     """
     person = await fetch_person(context, rules, login, surface)
     if RIGHTS[operation] is not Right.ANYONE and person.may(operation):
@@ -66,9 +68,9 @@ async def identify(
 async def admit(
     context: Context, repository: Repository, issue_number: int, sender: User, asked: Mapping[Operation, str]
 ) -> Person | None:
-    """The sender, if they may do all of this; else one friendly reply in the thread, and None.
+    """The sender, if they may do all that they ask for. Otherwise, reply once in the thread, and return None.
 
-    `asked` are the operations, each with the command that asks for it, if there is one.
+    `asked` maps each operation to the command that asks for it. The command is empty if there is none.
 
     A repository without configuration is explained once to each requester, a missing permission once to each person on
     an issue, and strangers are answered only a few times an hour (`handlers.effects.strangers`).
@@ -80,7 +82,7 @@ async def admit(
         occasion = f"not configured @{sender.login}"
         await reply_to_stranger(context, repository.full_name, issue_number, occasion, body, sender.login)
         return None
-    # Which operation takes most is a matter of the rules, and the repository's own may differ from the operator's.
+    # By the operator's rules. By the repository's own rules, another operation may need the highest role.
     hardest = max(asked, key=lambda operation: _rank(operation, rules))
     person = await identify(context, rules, sender.login, Surface.THREAD, hardest)
     refused = [operation for operation in asked if not person.may(operation)]
@@ -89,7 +91,7 @@ async def admit(
     log.info("request.refused", by=sender.login)
     least = max(refused, key=lambda operation: _rank(operation, person.rules))
     right = RIGHTS[least]
-    helper = person.may(Operation.START)  # They can do other things, and read what this one takes.
+    helper = person.may(Operation.START)  # They can do other things here, so the reply names the role.
     role = right.find_role(person.rules)
     body = replies.render_no_permission(sender.login, rules.name, role, command=asked[least], helps=helper)
     occasion = f"#{issue_number} no permission @{sender.login}" + f" {right.name}" * helper
@@ -98,7 +100,7 @@ async def admit(
 
 
 async def answer(context: Context, person: Person, issue_number: int, occasion: str, body: str) -> None:
-    """Reply to somebody in a thread of the repository in which they have their role: to strangers within limits."""
+    """Reply to a person in a thread of the repository of their rules. The number of replies to strangers is limited."""
     if person.is_stranger:
         await reply_to_stranger(context, person.rules.name, issue_number, occasion, body, person.name)
     else:

@@ -14,7 +14,7 @@ from runner.model.job import OPERATOR
 
 
 class Right(StrEnum):
-    """Who may do something. A repository's rules say which role that takes there."""
+    """The right to do something. A repository's rules say which role has it there."""
 
     ANYONE = "anyone"
     START = "who may start jobs"
@@ -22,7 +22,7 @@ class Right(StrEnum):
     OPERATE = "operators"
 
     def find_role(self, rules: RepositoryRules) -> Role:
-        """The lowest role that has it in a repository. No role there makes somebody an operator."""
+        """The lowest role that has this right in a repository. No role has `OPERATE`."""
         return {Right.ANYONE: Role.NONE, Right.START: rules.who_may_start, Right.OPEN: rules.who_may_open}[self]
 
 
@@ -44,12 +44,12 @@ class Operation(StrEnum):
     TAKE_OVER = "take over"
     RELEASE = "release"
     REPLAY = "replay"
-    """Have a delivery worked again."""
+    """Have a delivery handled again."""
     DRAIN_MACHINE = "drain machine"
     RESUME_MACHINE = "resume machine"
     MAKE_WORKTREE = "make worktree"
     ASSIGN = "assign"
-    """Let an agent go on in a worktree."""
+    """Let an agent continue in a worktree."""
     RENAME = "rename"
     """Give a worktree or a task another name."""
     CLEAN = "clean"
@@ -86,7 +86,7 @@ RIGHTS: Mapping[Operation, Right] = {
 """The right that each operation needs."""
 
 FOR_OPERATORS_TOO = frozenset({Operation.PAUSE, Operation.RESUME})
-"""What operators can do on pages in every repository, and for all at once, whatever their role there."""
+"""The operations that operators can do on pages for each repository, and for all at once, without a role there."""
 
 
 class NotPermitted(Exception):  # noqa: N818
@@ -99,13 +99,13 @@ class NotPermitted(Exception):  # noqa: N818
 
 
 class Surface(StrEnum):
-    """How a person reaches us."""
+    """The place where a person asks for an operation."""
 
     THREAD = "thread"
-    """By a comment or a label on GitHub."""
+    """A comment or a label on GitHub."""
     PAGE = "page"
     TERMINAL = "terminal"
-    """By the command line, on the service's own host."""
+    """The command line on the service's own host."""
 
 
 NOWHERE = RepositoryRules(name="", agent="")
@@ -114,25 +114,25 @@ NOWHERE = RepositoryRules(name="", agent="")
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who asks for an operation: who they are, how they came, and their role in one repository."""
+    """Somebody who asks for an operation: their name, the surface that they use, and their role in one repository."""
 
     name: str
-    """Their login on GitHub; at a terminal, their account there."""
+    """Their login on GitHub. At a terminal, their account on the host."""
     surface: Surface
     rules: RepositoryRules = NOWHERE
-    """The repository in which they have their role, and what it allows."""
+    """The rules of the repository in which they have their role."""
     role: Role = Role.NONE
     is_operator: bool = False
     """Whether they operate the service: at the terminal, or named in `[dashboard] operators`."""
 
     @property
     def signature(self) -> str:
-        """What rows call them. An operator's account is nobody's business in a thread."""
+        """Their name in rows. The account of a person at a terminal is left out, because threads show this name."""
         return OPERATOR if self.surface is Surface.TERMINAL else self.name
 
     @property
     def mention(self) -> str:
-        """What the history of a job calls them."""
+        """Their name in the history of a job."""
         return OPERATOR if self.surface is Surface.TERMINAL else f"@{self.name}"
 
     def may(self, operation: Operation) -> bool:
@@ -144,11 +144,14 @@ class Person:
 
     @property
     def is_stranger(self) -> bool:
-        """Whether they have no right in this repository that others lack."""
+        """Whether they can neither start jobs nor open pull requests in this repository."""
         return not (self.may(Operation.START) or self.may(Operation.OPEN_PULL))
 
     def require(self, operation: Operation, repository: str | None = None) -> None:
-        """Raise `NotPermitted` unless they may do it, in this repository if it concerns one."""
+        """Raise `NotPermitted` unless they may do this.
+
+        If the operation concerns a `repository`, their role has to be in that repository.
+        """
         elsewhere = repository is not None and repository.lower() != self.rules.name.lower()
         if not self.may(operation) or (elsewhere and not self._may_everywhere(operation)):
             raise NotPermitted(operation, self.rules)

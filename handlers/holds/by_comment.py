@@ -38,7 +38,7 @@ DROP = "drop"
 
 
 def choose_keys(offered: Iterable[str]) -> list[str]:
-    """The first SSH keys that machines accept, as lines. Pure."""
+    """The first of the offered SSH keys that machines accept, each as one line. Pure."""
     keys: dict[str, None] = {}
     for line in offered:
         with suppress(Failure):
@@ -47,8 +47,10 @@ def choose_keys(offered: Iterable[str]) -> list[str]:
 
 
 async def find_newest(connection: AsyncConnection, repository: str, number: int) -> Job | None:
-    """The newest job of an issue whose environment is useful: an ended job in which nobody has worked counts only if no
-    other has results."""
+    """The newest job of an issue whose environment is useful.
+
+    An ended `/ptq verify` job, in which nobody has worked, counts only if no job has a report.
+    """
     issue = Topic(repository, number)
     last = await job_rows.fetch_last_job(connection, issue)
     if last is None or last.active or last.kind is not JobKind.VERIFY:
@@ -120,7 +122,7 @@ async def would_take_over(connection: AsyncConnection, context: Context, rules: 
 
 
 async def _find_sealing(connection: AsyncConnection, context: Context, rules: RepositoryRules, job: Job) -> str | None:
-    """The machine on which to rebuild a job's environment; None if any is suitable, or if it exists.
+    """The machine on which to rebuild a job's environment. None if any machine is suitable, or the environment exists.
 
     Raises `HoldRefused` if a person could leave the environment and access the whole account.
     """
@@ -151,8 +153,9 @@ async def release(
 ) -> str:
     """End the hold of an issue, no matter who has it, or refuse. Returns the reply.
 
-    A hold that began after the comment is left alone: the delivery may be late, or a copy of an old one. Edits from
-    when a repository that is not `private` now was are only dropped, because the thread would show them.
+    A hold that began after the comment is left alone: the delivery may be late, or a copy of an old one. If the
+    repository is not `private` now, edits from when it was private can only be dropped, because the thread would show
+    them.
     """
     now = context.now()
     found = await takeover.find_held(connection, f"{person.rules.name}#{number}", now)
@@ -199,9 +202,9 @@ async def _is_for_operator(connection: AsyncConnection, job: Job) -> bool:
 
 
 async def describe_hold(connection: AsyncConnection, context: Context, rules: RepositoryRules, number: int) -> str:
-    """The hold of an issue, as the last line of a status; or empty.
+    """The last paragraph of a status, about the hold of the issue. Empty if there is none.
 
-    It also reports a failed rebuild, because a worktree has no thread of its own.
+    It also reports that an environment could not be rebuilt, because a worktree has no thread of its own.
     """
     if found := await takeover.find_held(connection, f"{rules.name}#{number}", context.now()):
         return f"\n\n{hold_replies.render_held(found[1], context.secrets)}"

@@ -1,6 +1,6 @@
 """Checks the permissions of people with holds again on GitHub: before access is granted, and every few minutes after.
 
-Only for holds from comments: people to whom the operator gave access need no GitHub account.
+Only holds from comments are checked, because people to whom the operator gave access need no GitHub account.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ CHECK_EVERY = timedelta(minutes=5)
 
 
 async def check_holds(context: Context) -> None:
-    """One pass. Where GitHub gives no answer, nobody is let in who is not in yet, and the next pass asks again."""
+    """Check all holds that are due. If GitHub does not answer about a hold, the next pass asks again.
+
+    Until then, the person keeps access if they have it, and gets none if they do not.
+    """
     async with context.db.read() as connection:
         holds = [hold for hold in await fetch_holds(connection) if hold.waits_for_report or hold.checked_at]
         unreported = await casebook.fetch_unreported_job_ids(connection) if holds else ()

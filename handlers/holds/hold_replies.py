@@ -1,6 +1,6 @@
-"""Replies about takeover, holds and release.
+"""Replies about takeover, holds and release. Pure.
 
-Pure, without live commands (`handlers.words.replies`), and without the SSH command.
+Commands are always in code, as in `handlers.words.replies`. No reply contains the SSH command.
 """
 
 from __future__ import annotations

@@ -23,11 +23,11 @@ from runner.rows.check_rows import copy_checks
 from runner.rows.holds import Hold, end_hold, save_hold
 
 AT_LEAST = timedelta(days=1)
-"""The least time that a person's hold lasts after their environment passed to a job, in case that fails."""
+"""How long a person's hold lasts at least after their environment passed to a job, because the job may fail."""
 
 
 class HoldRefused(Exception):  # noqa: N818
-    """Nothing is done with an environment; the message says why, as a sentence without its end."""
+    """Nothing is done with an environment. The message says why, as a sentence without its period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Source:
     follows: str | None = None
     """The job whose edits it contains."""
     skills: tuple[str, ...] = ()
-    """For the agents that go on in it."""
+    """The skills of agents that continue in the worktree."""
 
 
 async def start_worktree(
@@ -71,9 +71,10 @@ async def start_worktree(
     secret: bytes,
     now: datetime,
 ) -> Job:
-    """Create the job that makes a worktree, on a machine or wherever there is room, and its person's hold.
+    """Create the job that makes a worktree, and the person's hold on it.
 
-    Raises `HoldRefused` when somebody makes another one of the repository at this very moment.
+    If `machine` is None, the job runs wherever there is room. Raises `HoldRefused` if somebody else is creating a
+    worktree of the repository at this moment.
     """
     series = await job_rows.find_unused_series(connection, source.repository)
     wanted = JobRequest(
@@ -105,7 +106,7 @@ async def start_worktree(
 
 
 async def find_origin(connection: AsyncConnection, held: Job) -> Job:
-    """The job whose environment this one rebuilt; or the job itself."""
+    """The job whose environment the held job rebuilt, or else the held job itself."""
     if held.thread is not None or not held.follows:
         return held
     return await job_rows.fetch_job(connection, held.follows) or held
@@ -121,10 +122,11 @@ async def start_collecting(
     now: datetime,
     requested_at: datetime | None = None,
 ) -> Job:
-    """Create the job that takes over the held environment, and its slot, and only collects what is there.
+    """Create the job that takes over the held environment with its slot, and only collects the edits in it.
 
-    It is an attempt on the issue that the environment has to do with, if any. `requested_at` is when a comment asked
-    for it; None where the operator does. Raises `HoldRefused` while another job of that is active.
+    If the environment is from a job on an issue, the new job is an attempt on that issue. `requested_at` is the time of
+    the comment that asked for it. None means that the operator asks. Raises `HoldRefused` while another job of the
+    issue or the worktree is active.
     """
     origin = await find_origin(connection, held)
     case = await casebook.fetch_case(connection, origin.case_key)
@@ -164,7 +166,7 @@ async def start_task(
     secret: bytes,
     now: datetime,
 ) -> Job:
-    """Create the job in which an agent goes on in a held worktree, by a person's own words. Raises `HoldRefused`."""
+    """Create the job in which an agent continues in a held worktree, with a person's task. Raises `HoldRefused`."""
     wanted = ask_again(
         held,
         id=_derive_id(held, "task", secret),
@@ -195,9 +197,10 @@ async def _create_in_series(connection: AsyncConnection, request: JobRequest, no
 
 
 async def _pass_on(connection: AsyncConnection, job: Job, held: Job, hold: Hold, now: datetime) -> Job:
-    """Give a job the slot of the held one, and end access while it runs.
+    """Give a job the slot of the held job. The person has no access while the new job runs.
 
-    The hold moves with the environment. It ends when the result is stored, and continues if there is none.
+    The hold moves to the new job with the environment. It ends when the result of that job is stored. If there is no
+    result, the hold continues.
     """
     await end_hold(connection, hold)
     lasts = max(hold.expires_at, now + AT_LEAST)

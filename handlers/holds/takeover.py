@@ -1,7 +1,7 @@
-"""Lets a person have the environment of a job, and takes it back: one way for threads and for the terminal.
+"""Gives a person the environment of a job, and takes it back. Threads and the terminal use the same functions.
 
-Every function takes the transaction that its caller opened; what is refused has changed nothing. It refuses to know how
-the person is let in.
+Every function takes its caller's transaction. A refused operation has changed nothing. This module does not know how
+the machine gives the person access.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Taken:
     """An accepted takeover."""
 
     job: Job
-    """The job with the environment: if that was gone, the worktree that rebuilds it."""
+    """The job with the environment. If the environment was gone, this is the worktree that rebuilds it."""
     hold: Hold
     before: Hold | None
     """The hold that this one replaced."""
@@ -56,12 +56,14 @@ async def take_over(
     now: datetime,
     machine: str | None = None,
 ) -> Taken:
-    """End a job, unless it has ended, and keep its environment for a guest; or keep for longer what is kept.
+    """End a job, unless it has ended, and hold its environment for a guest. A new hold replaces an earlier one.
 
-    What is gone already is made again, with the edits that were collected, as a worktree of the job's name: on this
-    `machine`, or wherever there is room. Unless the person is at the terminal, nobody enters an environment that is at
-    work before its report is known, nor any before GitHub was asked again whether they may (`handlers.holds.held`).
-    Raises `NotPermitted` and `HoldRefused`.
+    If the environment is gone, a worktree rebuilds it, with the edits that were collected. The worktree has the job's
+    id as its name. It is made on this `machine`, or wherever there is room.
+
+    A person at the terminal gives access without further checks. In other cases, if the job is active or the
+    environment is rebuilt, access waits until the job has ended, its report is known, and GitHub was asked again
+    whether the guest may have it (`handlers.holds.held`). Raises `NotPermitted` and `HoldRefused`.
     """
     person.require(Operation.TAKE_OVER, job.repository)
     is_checked = person.surface is not Surface.TERMINAL
@@ -82,7 +84,7 @@ async def take_over(
 
 
 def _sign(hold: Hold, *, waits: bool, is_checked: bool) -> Hold:
-    """A hold whose person GitHub is asked about again from time to time, if `is_checked`: it was asked just now."""
+    """The hold, marked. If `is_checked`, GitHub was just asked about its person, and is asked again regularly."""
     return replace(hold, waits_for_report=waits, checked_at=hold.begun_at if is_checked else None)
 
 
@@ -114,7 +116,7 @@ async def _start_again(
 
 
 async def fetch_releasable(connection: AsyncConnection, held: Job, now: datetime) -> Hold:
-    """The hold on an ended job. Raises `HoldRefused`."""
+    """The hold on an ended job. Raises `HoldRefused` if it cannot be released."""
     hold = await fetch_hold(connection, held.id)
     if hold is None or hold.expires_at <= now:
         raise HoldRefused("nobody holds this job")
@@ -138,15 +140,16 @@ async def release(
     now: datetime,
     requested_at: datetime | None = None,
 ) -> Job | None:
-    """End a hold: what was changed in the environment is collected by a new attempt, which is given back, or dropped.
+    """End a hold. A new job collects the edits in the environment, and is returned.
 
-    To drop a worktree that is being made ends it. Raises `NotPermitted` and `HoldRefused`.
+    With `drop`, the edits are discarded, and None is returned. If the worktree is still being made, `drop` cancels it.
+    Raises `NotPermitted` and `HoldRefused`.
     """
     person.require(Operation.RELEASE, held.repository)
     job = None
     if drop and held.active and held.kind is JobKind.WORKTREE:
         await job_rows.request_cancel(connection, held.id, person.signature, now)
-        if hold := await fetch_hold(connection, held.id):  # It may just have been made.
+        if hold := await fetch_hold(connection, held.id):  # The worktree may be ready before the cancel.
             await save_hold(connection, replace(hold, begun_at=now, expires_at=now))
     elif drop:
         hold = await fetch_releasable(connection, held, now)

@@ -84,8 +84,8 @@ def render_brief(
     """The prompt of one job.
 
     `nonce` is part of the fences, and must be unpredictable for the authors of the issue. `steering` is the requester's
-    advice, possibly empty. `skills` are the job's skills. `earlier` is an earlier attempt. The job continues it, or only
-    gets its texts.
+    advice, possibly empty. `skills` are the job's skills. `earlier` is an earlier attempt, which the job continues, or
+    whose texts it gets.
     """
     advice = reveal(steering)[:MAX_STEERING]
     values = {

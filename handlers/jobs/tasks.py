@@ -53,7 +53,7 @@ class TaskRequest:
     name: str = ""
     """The name of the task. If it is empty, ptq-bot chooses one."""
     occasion: str = ""
-    """A unique key if the task may be sent twice by mistake: the second request finds the first job. Otherwise empty."""
+    """A unique key if the task may be sent twice by mistake: the second request finds the first job. Or empty."""
 
 
 async def start_off_thread(context: Context, person: Person, repository: Repository, request: TaskRequest) -> Job:
