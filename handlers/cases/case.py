@@ -37,7 +37,7 @@ NEXT: dict[CaseState, frozenset[CaseState]] = {
 
 
 class IllegalCaseMove(Exception):  # noqa: N818 - a fact about a case, not a fault of the program
-    """A case cannot move from its state to that one. Nothing was changed."""
+    """A case cannot move from its state to the requested one. Nothing was changed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Case:
     """The job with the current diff, which a note would approve."""
     pull_number: int | None = None
     confidential: bool = False
-    """Whether everything that further attempts find is for operators alone: a report named a security concern, and no
+    """Whether only operators see the results of further attempts, because a report named a security concern, and no
     operator has lifted that."""
 
 
@@ -67,12 +67,12 @@ def _move(case: Case, to: CaseState, now: datetime) -> Case:
 
 
 def begin_job(case: Case, job_id: str, now: datetime) -> Case:
-    """A job of this issue was created. Raises `IllegalCaseMove` if another one is active."""
+    """The case after a job was created for its issue. Raises `IllegalCaseMove` if another job is active."""
     return replace(_move(case, CaseState.ACTIVE, now), active_job_id=job_id)
 
 
 def end_job(case: Case, job_id: str, now: datetime, *, approvable: bool) -> Case:
-    """The active job ended. An approvable diff becomes the current one; otherwise the earlier one stays."""
+    """The case after its job ended. An approvable diff becomes the current one. Otherwise the earlier diff stays."""
     if case.active_job_id != job_id:
         return case
     standing = job_id if approvable else case.standing_job_id
@@ -82,8 +82,10 @@ def end_job(case: Case, job_id: str, now: datetime, *, approvable: bool) -> Case
 
 
 def open_pull(case: Case, job_id: str, number: int, now: datetime) -> Case:
-    """The pull request for a job's report was opened. A newer job continues, and a newer report stays the current
-    one."""
+    """The case after the pull request for a job's report was opened.
+
+    If a newer job is active, it continues. If there is a newer report, it stays the current one.
+    """
     case = replace(case, pull_number=number)
     if case.standing_job_id != job_id:
         return case
@@ -92,5 +94,8 @@ def open_pull(case: Case, job_id: str, number: int, now: datetime) -> Case:
 
 
 def close_issue(case: Case, now: datetime) -> Case:
-    """The issue was closed, for example by a merge: the pull request need not be watched. The rest stays."""
+    """The case after its issue was closed, for example by a merge.
+
+    If it has an open pull request, it becomes idle, because the pull request need not be watched any more.
+    """
     return _move(case, CaseState.IDLE, now) if case.state is CaseState.PULL_OPEN else case

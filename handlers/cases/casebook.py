@@ -37,7 +37,7 @@ from runner.rows import job_rows
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One comment of ours: the wanted text, and its state on GitHub."""
+    """One comment of the bot: the wanted text, and its state on GitHub."""
 
     id: str
     kind: str
@@ -56,35 +56,35 @@ class Reply:
     refusals: int = 0
     absences: int = 0
     trouble: str | None = None
-    """Why it waits, for people."""
+    """Why the reply waits, for people."""
     abandoned: str | None = None
     final: bool = False
     changed_at: datetime | None = None
-    """When `body` last changed; None if it never did."""
+    """When `body` last changed. None if it never did."""
     quiet_since: datetime | None = None
-    """Since when no replica sends it, so that an unanswered attempt is over some time later. None: unknown, because the
-    sender may have crashed."""
+    """Since when no replica sends the reply. Some time later, an unanswered attempt is over. None means that this is
+    unknown, because the sender may have crashed."""
     stranger: str | None = None
-    """The login in lower case, if it answers a person without rights."""
+    """The login in lower case, if the reply answers a person without rights."""
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether an attempt to post it had no answer, not even a refusal."""
+        """Whether an attempt to post the reply got no answer, not even a refusal."""
         return self.comment_id is None and self.attempts > self.refusals
 
     @property
     def is_new_report(self) -> bool:
-        """Whether it is a report that was never posted."""
+        """Whether the reply is a report that was never posted."""
         return self.kind == "report" and self.comment_id is None
 
     @property
     def is_being_restored(self) -> bool:
-        """Whether it is written again, because GitHub did not show it as we posted it (`outbox.write_again`)."""
+        """Whether the reply is written again, because GitHub did not show it as posted (`outbox.write_again`)."""
         return self.posted_body == "" and self.abandoned is None
 
     @property
     def marker(self) -> str:
-        """The hidden line with which we find our comment again after a lost answer."""
+        """The hidden line with which the service finds the comment again after a lost answer."""
         name = "job" if self.kind == "status" else self.kind
         return f"<!-- ptq:{name}={self.id} -->"
 
@@ -95,7 +95,7 @@ class Reply:
 
     @property
     def priority(self) -> WritePriority:
-        """The priority of writing it to GitHub now."""
+        """The priority of writing the reply to GitHub now."""
         return find_priority(self.kind, is_posted=self.comment_id is not None, final=self.final)
 
 
@@ -119,14 +119,15 @@ class Pull:
     created_at: datetime
     next_attempt_at: datetime
     title: str | None = None
-    """The approver's title; None uses that of the report."""
+    """The approver's title. None means the title of the report."""
     approver_id: int | None = None
-    """GitHub's id of the approver's account, if they wrote the note on a page; None for a note in a comment."""
+    """GitHub's id of the approver's account, if they wrote the note on a page. None for a note in a comment."""
     base_branch: str | None = None
-    """The branch that it goes to; None is the base branch of its job. A task may have begun on another one."""
+    """The branch that the pull request goes to. None means the base branch of its job. They differ if a task began on
+    another branch."""
     commit_sha: str | None = None
     drops_edits: bool = False
-    """Whether the earlier body had text of people that could not be told from ours, and so is left out."""
+    """Whether people's text in the earlier body is left out, because it could not be told from the bot's text."""
     number: int | None = None
     url: str | None = None
     attempts: int = 0
@@ -144,9 +145,9 @@ class CaseLabel:
     key: str
     next_attempt_at: datetime
     standing: str | None = None
-    """Our label that is on the issue, or may be: it is stored before it is added."""
+    """The bot's label that is on the issue, or may be on it, because a label is stored before it is added."""
     settled: bool = True
-    """Whether GitHub has confirmed it."""
+    """Whether GitHub has confirmed the label."""
     attempts: int = 0
     refusals: int = 0
     absences: int = 0
@@ -157,7 +158,7 @@ class CaseLabel:
 
 @dataclass(frozen=True, slots=True)
 class OutdatedComment:
-    """A comment of ours that a newer report has made outdated."""
+    """A comment of the bot that a newer report has made outdated."""
 
     reply_id: str
     next_attempt_at: datetime
@@ -178,9 +179,10 @@ async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
 
 
 async def fetch_awaiting_note(connection: AsyncConnection, job: Job) -> Report | None:
-    """The report of a job whose diff a note would approve; None if there is no such diff.
+    """The report of a job, if a note would approve its diff now. Otherwise None.
 
-    A case forgets a diff that is in a pull request. A series has no case, and its diff is approved once.
+    A case forgets a diff that is in a pull request. A series has no case, so a diff that is in its newest pull request
+    does not count.
     """
     if await fetch_standing_id(connection, job.topic) != job.id or await fetch_withheld(connection, job.id):
         return None
@@ -206,7 +208,7 @@ def _case(row: Row[Any]) -> Case:
 
 
 async def fetch_case_of_pull(connection: AsyncConnection, repository: str, number: int) -> Case | None:
-    """The case of a pull request of ours."""
+    """The case of a pull request that the bot opened."""
     of_pull = select(pulls.c.job_id).where(pulls.c.number == number)
     issue = select(jobs.c.thread).where(jobs.c.repository == repository, jobs.c.id.in_(of_pull)).limit(1)
     found = (await connection.execute(issue)).scalar_one_or_none()
@@ -226,7 +228,7 @@ async def save_case(connection: AsyncConnection, case: Case) -> None:
 
 
 def derive_reply_id(what: str) -> str:
-    """The id of the reply to `what`: the same for a repeated request."""
+    """The id of the reply to `what`. A repeated request has the same id."""
     return hashlib.sha256(what.encode()).hexdigest()[:16]
 
 
@@ -236,7 +238,7 @@ def draft_reply(reply_id: str, kind: str, job: Job, body: str, now: datetime) ->
 
 
 async def insert_reply(connection: AsyncConnection, reply: Reply) -> bool:
-    """Store a reply to post; False if it exists."""
+    """Store a reply to post. False if its id exists already."""
     return await insert_new(connection, replies, asdict(reply))
 
 
@@ -280,7 +282,7 @@ async def fetch_replies_of_job(connection: AsyncConnection, job_id: str) -> list
 
 
 async def fetch_answers_with(connection: AsyncConnection, repository: str, issue_number: int, text: str) -> list[Reply]:
-    """Our answers with this text, such as a report that was posted again, on an issue and all its pull requests."""
+    """The answers with this text, such as a report that was posted again, on an issue and all its pull requests."""
     of_issue = select(jobs.c.id).where(jobs.c.repository == repository, jobs.c.thread == issue_number)
     numbers = select(pulls.c.number).where(pulls.c.job_id.in_(of_issue), pulls.c.number.is_not(None))
     query = select(replies).where(
@@ -293,7 +295,10 @@ async def fetch_answers_with(connection: AsyncConnection, repository: str, issue
 
 
 async def fetch_unposted(connection: AsyncConnection) -> list[tuple[str, str | None, str | None, int]]:
-    """Replies that are not on GitHub as wanted: repository, why they wait, why they were abandoned, and how many."""
+    """The number of replies that are not on GitHub as wanted, by repository, `trouble` and `abandoned`.
+
+    Each item has these three values and the number.
+    """
     kinds = (replies.c.repository, replies.c.trouble, replies.c.abandoned)
     query = select(*kinds, func.count()).where(NOT_AS_WANTED).group_by(*kinds)
     return [(row[0], row[1], row[2], row[3]) for row in await connection.execute(query)]
@@ -327,7 +332,9 @@ _MISLABELLED = _find_mislabelled()
 async def fetch_mislabelled_cases(
     connection: AsyncConnection, showing: Collection[str], hiding: Collection[str], now: datetime
 ) -> list[Case]:
-    """Cases of these repositories whose label is wrong and due: it should show the state, or be removed.
+    """The cases whose label is wrong and due.
+
+    In `showing` repositories, the label should show the state of the case. In `hiding` ones, it should be removed.
 
     An active job that posts nothing in the thread does not change the label.
     """
@@ -336,7 +343,7 @@ async def fetch_mislabelled_cases(
 
 
 async def fetch_case_label(connection: AsyncConnection, key: str) -> CaseLabel | None:
-    """The label of a case; None if it never had one."""
+    """The label of a case. None if the case never had one."""
     row = (await connection.execute(select(case_labels).where(case_labels.c.key == key))).one_or_none()
     return CaseLabel(**row._mapping) if row else None
 
@@ -350,9 +357,9 @@ async def change_case_label(connection: AsyncConnection, label: CaseLabel, **cha
 async def mark_outdated(connection: AsyncConnection, report: Reply, now: datetime) -> None:
     """Store which comments are outdated, now that this report is on GitHub.
 
-    If its job has succeeded, these are the status and report of each earlier attempt that it followed, or that had the
-    same preset. A report that a note can still approve without a digest, or that has a pull request, is not outdated.
-    A withheld report changes no comment: that would tell how its job has ended.
+    If the job of the report has succeeded, these are the status and report of each earlier attempt that the job
+    followed, or that had the same preset. A report that a note can still approve without a digest, or that has a pull
+    request, is not outdated. A withheld report changes no comment, because that would show how its job has ended.
     """
     newer = await job_rows.fetch_job(connection, report.job_id or "")
     if newer is None or newer.state is not JobState.SUCCEEDED or await fetch_withheld(connection, newer.id):
@@ -447,7 +454,8 @@ async def is_accepted(connection: AsyncConnection, note_url: str) -> bool:
 async def fetch_standing_id(connection: AsyncConnection, topic: Topic) -> str | None:
     """The attempt whose diff a note approves now.
 
-    The case of an issue says it. A series has no case: there it is the newest attempt with a diff that may be proposed.
+    The case of an issue says which attempt it is. A series has no case. There it is the newest attempt with a diff that
+    may be proposed.
     """
     if topic.thread is not None:
         case = await fetch_case(connection, f"{topic.repository}#{topic.thread}")
@@ -481,7 +489,7 @@ async def fetch_brought_pull(connection: AsyncConnection, topic: Topic) -> Pull 
 async def fetch_updatable(connection: AsyncConnection, job: Job) -> tuple[Pull, Job] | None:
     """The pull request that a note on this job's diff updates while it is open, and the job whose diff it has.
 
-    One for another branch is left alone. The branch of a task has to be that of its pull request
+    A pull request for another branch is left alone. The branch of a task has to be that of its pull request
     (`handlers.jobs.history.settle_base_branch`).
     """
     pull = await fetch_brought_pull(connection, job.topic)

@@ -1,8 +1,9 @@
 """Knows each repository by the number that GitHub gives it, because a name can pass to another repository.
 
-A name keeps the number that it had when the service first used it, also when the configuration no longer has the name:
-its jobs and their pages stay. Only an operator can accept another repository under that name. A name that no operator
-has written gets no number, or a stranger could take one before the repository that is meant exists.
+A name keeps the number that it had when the service first used it. It keeps the number even if the configuration no
+longer has the name, because its jobs and their pages stay. Only an operator can accept another repository under that
+name. A name that is not in the configuration gets no number. Otherwise a stranger could create a repository with a name
+before the repository that is meant exists.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class KnownRepositories(Protocol):
     """The numbers of the repositories that were used before."""
 
     async def find(self, name: str) -> int | None:
-        """The number of a repository; None if it was not used before. Raises `GitHubUnavailable`."""
+        """The number of a repository. None if it was not used before. Raises `GitHubUnavailable`."""
 
     async def note(self, name: str, number: int) -> int:
         """Store the number of a repository, unless it has one. Returns the stored one, or `number` if none is stored.
@@ -35,7 +36,7 @@ class KnownRepositories(Protocol):
 
 
 class OwnRepositories:
-    """`KnownRepositories` in memory, for the only client of its App, or to change nothing."""
+    """`KnownRepositories` in memory, for a program that is the only client of its App, or that must store nothing."""
 
     def __init__(self, known: Mapping[str, int] | None = None) -> None:
         """`known` has names in lower case."""
@@ -51,21 +52,21 @@ class OwnRepositories:
 
 
 class SharedRepositories:
-    """`KnownRepositories` in the database. Nothing is asked of GitHub about a repository that cannot be looked up."""
+    """`KnownRepositories` in the database. GitHub is not asked about a repository if the database cannot be read."""
 
     def __init__(self, db: Database, names: Callable[[], Container[str]]) -> None:
-        """`names` are those that the configuration has now, in lower case. Only their numbers are stored."""
+        """`names` returns the names in the current configuration, in lower case. Only their numbers are stored."""
         self._db = db
         self._names = names
 
     async def find(self, name: str) -> int | None:
-        """The number of a repository. It is read each time: an operator may have accepted another repository."""
+        """The number of a repository. It is read each time, because an operator may have accepted another one."""
         with _as_unavailable(self._db):
             async with self._db.read() as connection:
                 return await fetch_number(connection, name)
 
     async def note(self, name: str, number: int) -> int:
-        """Store the number of a repository. If several replicas do so, the first one is stored."""
+        """Store the number of a repository. If several replicas do this, the first number is kept."""
         with _as_unavailable(self._db):
             if name.lower() not in self._names():
                 return await self.find(name) or number
@@ -87,17 +88,17 @@ _NUMBER = select(known_repositories.c.number).where(known_repositories.c.name ==
 
 
 async def fetch_number(connection: AsyncConnection, name: str) -> int | None:
-    """The number of a repository; None if it was not used before."""
+    """The number of a repository. None if it was not used before."""
     return (await connection.execute(_NUMBER, {"name": name.lower()})).scalar_one_or_none()
 
 
 async def fetch_numbers(connection: AsyncConnection) -> dict[str, int]:
-    """Name in lower case -> number, of all repositories that were used before."""
+    """The numbers of all repositories that were used before, by name in lower case."""
     rows = await connection.execute(select(known_repositories.c.name, known_repositories.c.number))
     return {row.name: row.number for row in rows}
 
 
 async def forget_number(connection: AsyncConnection, name: str) -> bool:
-    """Let the next use of a name store its number again; False if none is stored."""
+    """Delete the number of a name, so that its next use stores one again. False if none is stored."""
     forgotten = await connection.execute(delete(known_repositories).where(known_repositories.c.name == name.lower()))
     return forgotten.rowcount > 0

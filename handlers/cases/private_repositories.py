@@ -1,4 +1,4 @@
-"""Repositories that become private or public. Jobs of one that has become private count as private from then on."""
+"""Repositories that become private or public. If one becomes private, its jobs count as private from then on."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def renew(github: GitHub, name: str, repository: Repository) -> Repository
 
 
 async def restrict_jobs(db: Database, repository: str) -> None:
-    """Make all jobs of a repository private that GitHub shows as private.
+    """Make all jobs of a repository private, because GitHub shows the repository as private.
 
     They stay private if the repository becomes public again, because nobody may have meant to publish them.
     """

@@ -1,6 +1,6 @@
 """Deletes old deliveries, which hold private data, and old logs, which are large, but nothing that a case needs.
 
-The bodies of worked deliveries have a bound in bytes, too, because strangers cause deliveries.
+The stored bodies of processed deliveries also have a limit in bytes, because strangers can cause deliveries.
 
 Reports, changes, pull requests, replies, meters and sessions are kept forever. Jobs that a case refers to, and the last
 job of each issue, also keep their logs.
@@ -25,18 +25,18 @@ from runner.steps.spool import Spool
 log = structlog.get_logger()
 
 REDELIVERED_DAYS = 3
-"""For so long GitHub can send a delivery again, and its row shows that it was received.
+"""How many days GitHub can send a delivery again. During this time, the row shows that it was received.
 https://docs.github.com/en/webhooks/testing-and-troubleshooting-webhooks/redelivering-webhooks"""
 
 MAX_BODIES = 1_000_000_000
-"""The most bytes of the stored bodies of worked deliveries, together. Beyond it, the oldest bodies are emptied. The
-rows stay, so that the same content is not worked again."""
+"""The most bytes of all stored bodies of processed deliveries together. If there are more, the oldest bodies are
+emptied. The rows stay, so that the same content is not processed again."""
 
 EMPTIED = 20
 """The most bytes of a stored body that is empty."""
 
 BATCH = 50
-"""The rows of one transaction, so that none is long."""
+"""The most rows of one transaction, so that no transaction takes long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class OldJob:
 
     id: str
     ended_at: datetime | None
-    """None while it is active."""
+    """None while the job is active."""
     is_last: bool
     """Whether it is the last job of its issue."""
     needed: frozenset[str]
@@ -83,7 +83,7 @@ async def clean_database(
 
 
 async def clean_spool(db: Database, spool: Spool) -> None:
-    """Remove the live logs of ended jobs, which a killed service leaves behind."""
+    """Remove the live logs of ended jobs. A killed service leaves them behind."""
     # Listed before the jobs are read, because a job has its row before its log.
     listed = spool.list_jobs()
     async with db.read() as connection:
@@ -104,14 +104,14 @@ async def _clean_deliveries(db: Database, retention: Retention, now: datetime) -
             due = [row.sequence for row in rows if is_delivery_due(row.state, row.received_at, retention, now)]
             await connection.execute(delete(deliveries).where(deliveries.c.sequence.in_(due)))
         gone += len(due)
-        # They are in the order of arrival: after one that is too new, all are too new.
+        # The rows are in the order of arrival: after one that is too new, all are too new.
         if len(rows) < BATCH or not is_delivery_due("done", rows[-1].received_at, retention, now):
             return gone
         last = rows[-1].sequence
 
 
 async def _empty_bodies(db: Database, most: int) -> int:
-    """Empty the oldest bodies of worked deliveries beyond this many bytes. Returns their number."""
+    """Empty the oldest bodies of processed deliveries beyond this many bytes. Returns the number of emptied bodies."""
     size = func.length(deliveries.c.body)
     filled = deliveries.c.state == "done", size > EMPTIED
     with_newer = func.sum(size).over(order_by=deliveries.c.sequence.desc()).label("with_newer")
@@ -146,7 +146,7 @@ async def _clean_logs(db: Database, retention: Retention, now: datetime) -> int:
 
 
 async def delete_logs(connection: AsyncConnection, job_ids: Collection[str]) -> None:
-    """Delete the logs and model calls of jobs, and the worklogs of those that have left no report."""
+    """Delete the logs and model calls of jobs, and the worklogs of jobs that have left no report."""
     for table in (job_logs, model_calls, worklogs):
         await connection.execute(delete(table).where(table.c.job_id.in_(job_ids)))
 

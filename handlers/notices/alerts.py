@@ -29,7 +29,7 @@ from runner.rows.notifications import (
 )
 
 HICCUP = timedelta(minutes=1)
-"""A shorter outage is not reported."""
+"""An outage that is shorter than this is not reported."""
 
 LOOK_EVERY = timedelta(seconds=30)
 
@@ -37,7 +37,10 @@ LATELY = timedelta(days=7)
 """How far back reports without an issue are searched."""
 
 PERIODS = {Scope.USER_DAY: "%F", Scope.REPOSITORY_DAY: "%F", Scope.REPOSITORY_MONTH: "%Y-%m"}
-"""The caps that are reported to the operator, and the format of their period. People read about the others."""
+"""The scopes whose caps are reported to the operator -> the format of their period.
+
+The people concerned read about other caps in replies and reports.
+"""
 
 
 class Alerts:
@@ -80,7 +83,7 @@ class Alerts:
                     await insert_notification(connection, draft_cap(about, use, now))
 
     async def _look_at_reports(self, now: datetime) -> None:
-        """Those of tasks without an issue: `handlers.jobs.outcomes` tells of all others."""
+        """Report confidential results of jobs without an issue. `handlers.jobs.outcomes` reports all others."""
         query = select(jobs.c.id).join(reports, reports.c.job_id == jobs.c.id)
         query = query.where(jobs.c.thread.is_(None), jobs.c.state.in_(sorted(map(str, FINAL))))
         query = query.where(jobs.c.ended_at > now - LATELY, reports.c.withheld)
@@ -102,7 +105,7 @@ def is_outdated(told: Notification, state: MachineState) -> bool:
 def find_news(
     name: str, state: MachineState, told: Notification | None, rest: timedelta, now: datetime
 ) -> Notification | None:
-    """The notification about a machine's current state; None if there is none, or if it can wait. Pure."""
+    """The notification about a machine's current state. None if there is nothing new, or if it can wait. Pure."""
     outage, is_known_out = state.outage, told is not None and told.facts["standing"] == OUT
     if (outage is not None) == is_known_out or (told and now - told.created_at < rest):
         return None
@@ -129,7 +132,7 @@ def draft_cap(about: str, use: CapUse, now: datetime) -> Notification:
 
 
 async def _find_near(connection: AsyncConnection, context: Context, now: datetime) -> list[tuple[str, CapUse]]:
-    """Every cap of a day or a month that is used up from `WARN_FROM` on, with the repository or the person."""
+    """Each daily or monthly cap whose used share is at least `WARN_FROM`, with its repository or person."""
     found = []
     for rules in context.repositories.values():
         caps = {scope: of_scope for scope, of_scope in rules.caps.items() if of_scope != Caps()}

@@ -23,35 +23,37 @@ FOREIGN = ("summary", "reason", "cap")
 """The facts with texts of agents, machines and people."""
 
 NAMED = 20
-"""The most issues that are named."""
+"""The most issues that a notification names."""
 
 _ADDRESS = re.compile(r"(?<=[a-z0-9]):(?=//)|(?<=mailto):|(?<=tel):|(?<=www)\.", re.IGNORECASE)
 """The character that makes a text an address in chats. It is written in brackets, as in `https[:]//`."""
 
 _LINK = re.compile(r"\](?=\()")
-"""Where Markdown makes words a link. A space follows it, as in `[words] (address)`, which is none (CommonMark, 6.3)."""
+"""The bracket that ends the words of a Markdown link. A space after it makes the link plain text (CommonMark, 6.3)."""
 
 OUT, BACK = "out", "back"
 """The states of a machine in notifications."""
 
 
 def draft_concern(job: Job, report: Report | None, now: datetime, *, inherited: bool = False) -> Notification:
-    """A run's result is confidential; `inherited` if only because an earlier report on its issue was. Once for each
-    job."""
+    """The notification that a job's result is confidential. It is sent once for each job.
+
+    `inherited` says that the result is confidential only because an earlier report on the issue was.
+    """
     facts: dict[str, Any] = {"job": job.id, "repository": job.repository, "issue": job.logged_issue}
     facts |= {"summary": parse_report(report.body).summary if report else "", "inherited": inherited}
     return Notification(f"{NotificationKind.CONCERN} {job.id}", NotificationKind.CONCERN, job.case_key, facts, now, now)
 
 
 def draft_machine(name: str, standing: str, occasion: datetime, facts: Facts, now: datetime) -> Notification:
-    """A machine is out of service since then, or back."""
+    """The notification that a machine is out of service or back, once for each `standing` and `occasion`."""
     return draft(
         NotificationKind.MACHINE, name, f"{standing} {occasion.isoformat()}", {"standing": standing, **facts}, now
     )
 
 
 def draft_held(issues: Iterable[str], labels: int, sweep_max: int, now: datetime) -> Notification:
-    """There are too many missed labels on these issues. Once a day for the same ones."""
+    """The notification that there are too many missed labels. It is sent once a day for the same issues."""
     listed = sorted(issues)
     which = hashlib.sha256("\n".join(listed).encode()).hexdigest()[:16]
     more = max(len(listed) - NAMED, 0)
@@ -60,9 +62,9 @@ def draft_held(issues: Iterable[str], labels: int, sweep_max: int, now: datetime
 
 
 def draft_recovery(since: datetime | None, until: datetime, recovered: int, lost: int, labels: int) -> Notification:
-    """What a look for missed events has found. The service was away since `since`; None means that it was not away.
+    """The notification about a search for missed events. The service was away since `since`, unless that is None.
 
-    The operator hears of every absence, and else at most once an hour.
+    The operator is notified of every absence, and otherwise at most once an hour.
     """
     facts = {"recovered": recovered, "lost": lost, "labels": labels}
     times = {"since": since and f"{since:%F %R} UTC", "until": f"{until:%F %R} UTC"}
@@ -71,7 +73,7 @@ def draft_recovery(since: datetime | None, until: datetime, recovered: int, lost
 
 
 def draft_namesake(repository: str, known: int, number: int | None, now: datetime) -> Notification:
-    """Another repository has the name of this one. Once for each other repository."""
+    """The notification that another repository has the name of a known one, once for each other repository."""
     facts = {"repository": repository, "known": known, "id": number}
     return draft(NotificationKind.NAMESAKE, repository, str(number), facts, now)
 
@@ -80,7 +82,7 @@ def clean_for_chat(text: str, secrets: Collection[str]) -> str:
     """A text on one line, without mentions, links of Markdown, and addresses that have a scheme or `www.`.
 
     Some chats also link bare host names. Those are not changed, because the end of a sentence looks the same.
-    The three characters are those of https://docs.slack.dev/messaging/formatting-message-text/#escaping
+    The three characters that are replaced are those of https://docs.slack.dev/messaging/formatting-message-text/#escaping
     """
     line = make_safe_title(text, secrets, MAX_WORDS)
     line = _LINK.sub("] ", _ADDRESS.sub(r"[\g<0>]", line))
@@ -101,7 +103,7 @@ def render_payload(notification: Notification, secrets: Collection[str]) -> Mapp
 
 
 def render_for_slack(payload: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same for Slack's incoming webhooks, which refuse unknown fields. Pure."""
+    """The payload for Slack's incoming webhooks, which refuse unknown fields. Pure."""
     look = f"\n`{payload['command']}`" if "command" in payload else ""
     return {"text": f"{payload['text']}{look}", "unfurl_links": False}
 

@@ -1,7 +1,7 @@
 """Rows with the last time that the service was alive, and the time since which each repository is configured.
 
-Replicas share them. No time goes back, so the newest of all replicas counts. Every function takes its caller's
-transaction.
+Replicas share them. A stored time never goes back, so the newest time of all replicas counts. Every function takes its
+caller's transaction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOKED = "looked"
 
 @dataclass(frozen=True, slots=True)
 class Enabled:
-    """Since when labels of a repository count, and when missed labels were last searched."""
+    """Since when labels of a repository count, and when missed labels were last searched for."""
 
     enabled_at: datetime
     looked_at: datetime
@@ -39,15 +39,15 @@ async def beat(connection: AsyncConnection, name: str, at: datetime) -> None:
 
 
 async def fetch_beat(connection: AsyncConnection, name: str) -> datetime | None:
-    """The stored time; None if there is none."""
+    """The stored time. None if there is none."""
     query = select(heartbeats.c.at).where(heartbeats.c.name == name)
     return (await connection.execute(query)).scalar_one_or_none()
 
 
 async def enable_repositories(connection: AsyncConnection, names: Collection[str], now: datetime) -> None:
-    """Store that those of these repositories that are not stored yet begin now.
+    """Store that labels of these repositories count from now on. Repositories that are stored already keep their time.
 
-    GitHub's times are whole seconds, so an event later in this second has the time of its start.
+    The stored time is the start of this second, because GitHub's times are whole seconds.
     """
     now = now.replace(microsecond=0)
     for name in names:
@@ -62,7 +62,7 @@ async def forget_repositories(connection: AsyncConnection, configured: Collectio
 
 
 async def fetch_enabled(connection: AsyncConnection) -> Mapping[str, Enabled]:
-    """Name in lower case -> configured repository."""
+    """The stored repositories, by name in lower case."""
     rows = await connection.execute(select(enabled_repositories))
     return {row.name: Enabled(row.enabled_at, row.looked_at) for row in rows}
 

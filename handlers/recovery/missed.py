@@ -33,7 +33,7 @@ class MissedDelivery:
 
     @property
     def repository(self) -> str:
-        """Its repository in lower case; empty if it has none."""
+        """The repository of the delivery, in lower case. Empty if it has none."""
         repository = self.payload.get("repository")
         return str(repository.get("full_name", "")).lower() if isinstance(repository, Mapping) else ""
 
@@ -53,7 +53,7 @@ class UnansweredLabel:
         return f"{self.labeled.repository.full_name}#{self.labeled.issue.number}"
 
     def tells(self, labeled: IssueLabeled) -> bool:
-        """Whether a delivery is about this labelling. Its only time is the issue's last update."""
+        """Whether a delivery is about this labelling. The delivery's only time is that of the issue's last update."""
         ours = self.labeled
         return (
             ours.repository.full_name.lower() == labeled.repository.full_name.lower()
@@ -73,8 +73,9 @@ def choose_missed(
 ) -> list[DeliveryAttempt]:
     """The newest attempt at each wanted delivery that may be missing, in the order of their first attempts.
 
-    A successful one was received. But if a forwarder answers GitHub, a success until `doubted_until` proves nothing,
-    and a later one may still be in progress. None: there is no forwarder.
+    A delivery with a successful attempt was received. But if a forwarder answers GitHub, a success until
+    `doubted_until` proves nothing. A later success counts, because the forwarder may still be at work. Without a
+    forwarder, `doubted_until` is None.
     """
 
     def is_settled(attempt: DeliveryAttempt) -> bool:
@@ -88,14 +89,14 @@ def choose_missed(
 
 
 def find_labels_start(enabled_at: datetime, looked_at: datetime) -> datetime:
-    """The time since which labels count: neither older than the configuration, nor before the last pass."""
+    """When the search for labels starts: shortly before the last pass, but not before the repository was configured."""
     return max(enabled_at, looked_at - OVERLAP)
 
 
 def choose_due(labellings: Sequence[Labelling], since: datetime, until: datetime) -> Labelling | None:
-    """The labelling that requests a job: the last one, if it is by a person and since then.
+    """The labelling that requests a job: the last one, if a person added it between `since` and `until`. Or None.
 
-    After `until`, its webhook may still be in progress.
+    The webhook of a labelling after `until` may still be in progress.
     """
     last = labellings[-1] if labellings else None
     return last if last and not last.by.is_bot and since <= last.at <= until else None

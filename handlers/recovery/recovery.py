@@ -1,10 +1,10 @@
 """Finds events that GitHub could not deliver: missed deliveries, unanswered labels, and pauses.
 
 Labels are a state, so they are read from the issues: a removed label, or one on a closed issue, requests nothing. If
-GitHub still has the label's delivery, that is processed, because it has the issue as it was then.
-Everything else that was missed goes through the inbox as the webhook would have stored it, oldest first and one at a
-time: strangers can send thousands during an outage. Job ids come from triggers, so it does no harm when a webhook,
-another replica or another pass finds the same.
+GitHub still has the label's delivery, the delivery is processed, because it has the issue as it was then.
+All other missed deliveries go through the inbox as the webhook would have stored them, oldest first and one at a time,
+because strangers can cause thousands during an outage. A job's id is derived from its trigger, so it does no harm if a
+webhook, another replica or another pass finds the same event.
 """
 
 from __future__ import annotations
@@ -68,15 +68,16 @@ SKEW_S = 5
 """The most seconds between the times in payload and timeline for the same labelling."""
 
 ABSENT = 5
-"""A repository that GitHub does not show in so many passes in a row is private, deleted, or without the App. A single
-404 may be one of GitHub's mistakes."""
+"""A repository counts as private, deleted, or without the App if GitHub does not show it in this many passes in a row.
+A single 404 may be one of GitHub's mistakes."""
 
 REREAD_S = 3600.0
-"""An issue's timeline is read again for a label that needs nothing, after so long, or when GitHub's record has a
-delivery about it. Everybody can make a timeline long, and comment so that the issue is looked at."""
+"""After this time, an issue's timeline is read again for a label that needs nothing. It is read again at once if a
+delivery about the label was missed. The time limits the work that strangers cause: anybody can make a timeline long,
+and comment so that the issue is looked at."""
 
 KEPT_LABELS = 10_000
-"""How many such labels are in memory."""
+"""How many labels that need nothing, and how many issues with long timelines, are in memory."""
 
 AWAY = timedelta(minutes=5)
 """After a longer absence of the service, the operator is notified, even if nothing was missed."""
@@ -90,11 +91,11 @@ class _Pass:
     enabled: Mapping[str, Enabled]
     repositories: dict[str, Repository] = field(default_factory=dict)
     missed: list[DeliveryAttempt] = field(default_factory=list)
-    """Not their payloads, which can be many: each is fetched when it is needed."""
+    """The missed deliveries without their payloads, because there can be many. Each payload is fetched when needed."""
     labelled: dict[str, IssueLabeled] = field(default_factory=dict)
-    """Id -> what a missed delivery of a label says, without the issue's text."""
+    """Delivery id -> the content of a missed delivery of a label, without the issue's text."""
     known: Collection[str] = ()
-    """The ids among these that were received, perhaps from somebody else."""
+    """The ids of missed deliveries under which something was received, perhaps from somebody else."""
     due: list[UnansweredLabel] = field(default_factory=list)
     seen: set[str] = field(default_factory=set)
     """The repositories, in lower case, that are completely handled."""
@@ -134,12 +135,12 @@ class Recovery:
         """Deliveries in GitHub's list that are handled."""
         self._complaints: dict[str, str] = {}
         self._absences: Counter[str] = Counter()
-        """Repositories in lower case: in how many passes in a row GitHub did not show them to us."""
+        """Repository in lower case -> the number of passes in a row in which GitHub did not show it."""
         self._told: frozenset[str] = frozenset()
         self._quiet: TTLCache[tuple[str, str], None] = TTLCache(
             KEPT_LABELS, REREAD_S, timer=lambda: context.now().timestamp()
         )
-        """Issue and label, in lower case, whose last labelling needs nothing."""
+        """Pairs of issue and label, in lower case, whose last labelling needs nothing."""
         self._too_long: TTLCache[str, None] = TTLCache(KEPT_LABELS, REREAD_S, timer=lambda: context.now().timestamp())
         """Issues, in lower case, whose timeline is too long to be read."""
         self.held = 0
@@ -196,7 +197,7 @@ class Recovery:
         await self._finish(this)
 
     async def _read_deliveries(self, this: _Pass, since: datetime) -> None:
-        """Find the missed deliveries, and what those of labels say. Raises `GitHubUnavailable`."""
+        """Find the missed deliveries, and read those about labels. Raises `GitHubUnavailable`."""
         try:
             attempts = await self._context.github.list_deliveries(since)
         except GitHubError as error:
@@ -224,7 +225,7 @@ class Recovery:
             this.missed.append(attempt)
 
     async def _fetch(self, this: _Pass, attempt: DeliveryAttempt) -> MissedDelivery | None:
-        """Fetch a delivery; None if its content was received, or if GitHub does not have it, or not now."""
+        """Fetch a delivery. None if its content was received, if GitHub does not have it, or does not answer now."""
         is_known = attempt.guid in this.known
         try:
             payload = await self._context.github.fetch_payload(attempt.id)
@@ -247,7 +248,7 @@ class Recovery:
         return is_routed(self._router, attempt.event, attempt.action)
 
     async def _restrict_if_private(self, this: _Pass, rules: RepositoryRules) -> None:
-        """Close the pages of a repository that GitHub shows as private, or does not show to us any more."""
+        """Close the pages of a repository that GitHub shows as private, or no longer shows."""
         key = rules.name.lower()
         try:
             is_closed = (await self._fetch_repository(this, rules)).private
@@ -311,7 +312,7 @@ class Recovery:
         await lift_pause(self._context, rules, number, f"a look at {this.until.isoformat()}", by)
 
     async def _is_off(self, rules: RepositoryRules, number: int) -> bool:
-        """Whether the pause label is not on that issue. It counts as on if the issue cannot be read any more."""
+        """Whether the pause label is no longer on an issue. False if GitHub no longer shows the issue."""
         try:
             issue = await self._context.github.fetch_issue(rules.name, number)
         except NotFound as error:
@@ -329,10 +330,10 @@ class Recovery:
     async def _list_labelled(
         self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
     ) -> AsyncIterator[tuple[Issue, IssueLabel, Labelling]]:
-        """The open issues with a label that a person has added recently, each with the last time."""
+        """The open issues with a label that a person has added recently, each with its last labelling."""
         github, until = self._context.github, this.until - self._in_flight
         since = find_labels_start(enabled.enabled_at, enabled.looked_at)
-        # All of them first: while others are looked at, one that is closed would move the next pages.
+        # All pages are read first: if an issue were closed in between, the issues on the next pages would move.
         issues = [one async for one in github.list_labelled_issues(rules.name, label, since) if not one.pull_request]
         for issue in issues:
             name = next((on.name for on in issue.labels if on.name.lower() == label.lower()), label)
@@ -353,7 +354,7 @@ class Recovery:
     async def _admit(
         self, this: _Pass, rules: RepositoryRules, issue: Issue, label: IssueLabel, last: Labelling
     ) -> UnansweredLabel | None:
-        """The request of a label, if it was not answered and its person may start jobs."""
+        """The request of a label, if it was not answered and the person who added it may start jobs. Otherwise None."""
         key = _name_label(rules.name, issue, label.name)
         if await self._was_decided(rules.name, issue.number, label.name, last.at):
             self._quiet[key] = None
@@ -375,7 +376,7 @@ class Recovery:
     async def _find_person(
         self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling, asked: Mapping[Operation, str]
     ) -> Person | None:
-        """Who put a label on, if they may do what it asks for."""
+        """The person who added a label, if they may do what it asks for. Otherwise None."""
         repository = await self._fetch_repository(this, rules)
         return await admit(self._context, repository, issue.number, last.by, asked)
 
@@ -385,7 +386,10 @@ class Recovery:
         return this.repositories[rules.name]
 
     async def _was_decided(self, repository: str, issue_number: int, label: str, at: datetime) -> bool:
-        """Whether a label added then has its job or reply. If the timeline lags, payloads have the time."""
+        """Whether a label that was added at this time has its job or reply already.
+
+        The trigger may have been named after the time in the payload, which can differ from the one in the timeline.
+        """
         async with self._context.db.read() as connection:
             for seconds in range(-SKEW_S, SKEW_S + 1):
                 trigger = name_trigger(label, at + timedelta(seconds=seconds))
@@ -409,7 +413,7 @@ class Recovery:
         self._told = issues
 
     async def _start(self, this: _Pass, due: UnansweredLabel) -> None:
-        """Answer a label whose delivery is gone, from the current issue, if that has not changed since."""
+        """Answer a label whose delivery is gone, with the current issue, if the issue has not changed since the label."""
         try:
             request = draft_request(due.person, due.labeled, due.preset, due.at)
             await start_job(self._context, replace(request, as_found=True))
@@ -427,7 +431,7 @@ class Recovery:
         """Put a delivery into the inbox, unless its label is no longer on, or it is older than the configuration."""
         labeled, delivery = this.labelled.get(attempt.guid), await self._fetch(this, attempt)
         if delivery is None:
-            if labeled:  # The next pass looks for its label again, for this one has left that to the delivery.
+            if labeled:  # The next pass looks for the label again, because this pass had left it to the delivery.
                 this.seen.discard(labeled.repository.full_name.lower())
             return
         enabled = this.enabled.get(delivery.repository)
@@ -442,7 +446,7 @@ class Recovery:
             this.recovered += 1
 
     def _is_due(self, this: _Pass, labeled: IssueLabeled) -> bool:
-        """Whether a label is still to be answered. Without a timeline, its handler finds out."""
+        """Whether a label still has to be answered. If the timeline is too long to read, its handler decides."""
         about = _name_issue(labeled.repository.full_name, labeled.issue.number)
         return about in self._too_long or any(due.tells(labeled) for due in this.due)
 
@@ -490,7 +494,7 @@ def _name_issue(repository: str, number: int) -> str:
 
 
 def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled | None:
-    """The delivery of a label as a request; None if it requests nothing."""
+    """The event in a delivery of a label. None if the label requests nothing, or if the payload is not valid."""
     try:
         labeled = IssueLabeled.model_validate(delivery.payload)
     except ValidationError:
