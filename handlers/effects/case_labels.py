@@ -1,4 +1,5 @@
-"""Labels that show the state of a case on its issue, in repositories that enable them. In others, ours are removed.
+"""Labels that show the state of a case on its issue, in repositories that enable them. In other
+repositories, labels of the bot are removed.
 
 Level-triggered: only the newest state is written, and not too often. A label is stored before it is added, so that a
 retry after a crash or a lost answer knows which label may be there. Other labels are never removed.
@@ -26,14 +27,14 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class DueLabel(Due[CaseLabel]):
-    """A label that is not as wanted."""
+    """The label of a case that is not as wanted on GitHub."""
 
     case: Case
     wanted: str | None
 
 
 class CaseLabels(Effect[DueLabel]):
-    """Labels that are not as wanted. After a change, a label is not changed again for a while."""
+    """Labels that are not as wanted on GitHub. After a change, a label is not changed again for a while."""
 
     waits = "label.waits_for_github"
     waits_for_turn = "label.waits_for_turn"

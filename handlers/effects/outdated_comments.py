@@ -1,6 +1,7 @@
 """Folds the comments of earlier attempts on GitHub when a newer report has made them outdated.
 
-`casebook.mark_outdated` says which they are. Nothing depends on it: where GitHub refuses, they stay as they are.
+`casebook.mark_outdated` says which comments these are. Nothing depends on folding. If GitHub refuses it, the comments
+stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from handlers.ports import WritePriority
 log = structlog.get_logger()
 
 PATIENCE = 3
-"""A server that refuses this often has no permission for us, or no GraphQL API."""
+"""After this many refusals, a server does not permit folding, or has no GraphQL API."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ class OutdatedComments(Effect[DueFold]):
         return DueFold(reply.id, row, {**reply.log_context(), "reply": reply.id, "kind": reply.kind}, reply)
 
     async def carry_out(self, due: DueFold) -> None:
-        """See `Effect`. A comment that is folded twice is folded once, so there is nothing to look for."""
+        """See `Effect`. Folding a comment twice does no harm, so an earlier attempt is not looked for."""
         if due.reply.comment_id is not None:
             await self.context.github.minimize_comment(due.reply.repository, due.reply.comment_id)
         await self.save(due, minimized=True, **FRESH)

@@ -60,7 +60,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Something to write. `case` is its issue."""
+    """A write that waits for its turn. `case` is its issue."""
 
     id: str
     case: str
@@ -69,7 +69,7 @@ class Waiting:
 
 
 class WriteBudget(Protocol):
-    """Reserves the turns of an account's writes. Everybody who writes as the same App shares one."""
+    """Reserves turns for the writes of an account. All programs that write as the same App share one budget."""
 
     async def reserve(self, account: str, priority: WritePriority) -> Turn:
         """Reserve a turn. Raises `OverBudget` if the wait would be long."""
@@ -81,8 +81,9 @@ class WriteBudget(Protocol):
 def plan_write(ages_s: Sequence[float], priority: WritePriority, budget: Budget) -> Plan:
     """Decide when a write of this priority is sent.
 
-    `ages_s` are the seconds since each earlier write counted; negative for a write in progress, which may count later.
-    No minute and no hour has more writes than its budget, and each priority leaves a share to higher ones.
+    `ages_s` has the seconds since the moment from which each earlier write counts. A write in progress may count later,
+    so its number is negative. No minute and no hour has more writes than its budget, and each priority leaves a share
+    to higher ones.
     """
     newest_first = sorted(ages_s)
     wait_s = 0.0
@@ -96,15 +97,15 @@ def plan_write(ages_s: Sequence[float], priority: WritePriority, budget: Budget)
 
 
 def count_share(most: int, priority: WritePriority) -> int:
-    """How many of `most` writes may be used when a write of this priority is still sent; at least 1."""
+    """The part of `most` writes that writes of this priority may use, together with all others. At least 1."""
     return max(1, -(-most * priority.percent // 100))
 
 
 def take_turns(waiting: Iterable[Waiting]) -> list[Waiting]:
     """The order of writes, by priority.
 
-    Within a priority, every case gets a turn before any case gets a second one, and the oldest write goes first. So no
-    case delays others with many writes, and none starves.
+    Within a priority, every case gets a turn before any case gets a second one, and the oldest write goes first. So a
+    case with many writes does not delay the others, and none starves.
     """
     places: list[tuple[int, int, datetime, str, Waiting]] = []
     turns: Counter[tuple[str, WritePriority]] = Counter()
@@ -118,8 +119,8 @@ class SharedBudget:
     """`WriteBudget` in the database. `now` is the service's clock; replicas synchronize theirs (NTP).
 
     A turn is reserved in one short transaction, and counts from the latest moment at which GitHub may count the write.
-    After the write has ended, it counts from then; the replica's next reservation stores this, so that each write on
-    GitHub needs only one transaction. If a replica crashes in between, its turn counts for longer.
+    After the write has ended, the turn counts from its end. The replica's next reservation stores this, so that each
+    write on GitHub needs only one transaction. If a replica crashes in between, its turn counts for longer.
     """
 
     def __init__(self, db: Database, budget: Budget, now: Callable[[], datetime]) -> None:
@@ -127,7 +128,7 @@ class SharedBudget:
         self._budget = budget
         self._now = now
         self._ended: dict[tuple[str, int], datetime] = {}
-        """The ends of turns that are still open in the database."""
+        """When the writes of turns ended that are still open in the database, by account and number."""
 
     async def reserve(self, account: str, priority: WritePriority) -> Turn:
         """Reserve a turn. Raises `OverBudget`, and `GitHubUnavailable` if the database cannot be used."""
@@ -146,13 +147,13 @@ class SharedBudget:
         return turn
 
     async def settle(self, turn: Turn) -> None:
-        """Record that the write has ended: it counts from now."""
+        """Record that the write has ended. It counts from now on."""
         self._ended[turn.account, turn.number] = self._now()
 
     async def _reserve(
         self, connection: AsyncConnection, account: str, priority: WritePriority
     ) -> tuple[Turn, float] | tuple[None, float]:
-        """A turn, or None if the wait would be long; and the wait in seconds."""
+        """A turn and the wait in seconds. The turn is None if the wait would be too long."""
         number = await _count_up(connection, account)
         # Read the clock after the lock, which may have waited for another replica.
         now = self._now()

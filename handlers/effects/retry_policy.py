@@ -12,10 +12,12 @@ from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalle
 from runner.model.back_off import BackOff
 
 MAX_REFUSALS = 16
-"""Most refusals (a suspended installation, a locked thread, "submitted too quickly") may end: retried for hours."""
+"""The most refusals of an effect. They are retried for hours, because most reasons for a refusal may end: a suspended
+installation, a locked thread, "submitted too quickly"."""
 
 MAX_ABSENCES = 5
-"""GitHub may answer 404 shortly after it has created an object: retried for minutes. Only 404s in a row count."""
+"""The most answers 404 of an effect, in a row. They are retried for minutes, because GitHub may answer 404 shortly
+after it has created an object."""
 
 MAX_COUNTED = 100
 """Attempts and refusals are not counted further, because the waits no longer grow."""
@@ -39,20 +41,20 @@ class Abandoned(Exception):  # noqa: N818 - a fact about an effect
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The consequence of a failed attempt: the effect is tried again after `wait_s` seconds; None: never.
+    """The consequence of a failed attempt: the effect is tried again after `wait_s` seconds, or never if that is None.
 
-    `refusals` is the number so far. `trouble` says in a few words why the effect waits.
+    `refusals` is the number of refusals so far. `trouble` says in a few words why the effect waits.
     """
 
     trouble: str | None
     wait_s: float | None
     refusals: int
     absences: int = 0
-    """How many of the newest refusals, in a row, said that something is not there."""
+    """How many of the newest refusals, in a row, said that something does not exist."""
     was_sent: bool = True
-    """If not, this does not count as an attempt."""
+    """Whether the write was sent to GitHub. If not, this does not count as an attempt."""
     wants_other_text: bool = False
-    """Whether it may be accepted with another text."""
+    """Whether GitHub may accept the effect with another text."""
     is_ours: bool = False
     """Whether the failure is an internal error."""
 
@@ -66,11 +68,14 @@ class Refusal:
     statuses: Container[int] = range(1000)
     kind: type[GitHubError] = GitHubError
     says: str = ""
-    """Part of what GitHub said, in lower case."""
+    """A part of GitHub's message, in lower case."""
     patience: int = MAX_REFUSALS
     """The effect is given up after this many refusals."""
     is_absence: bool = False
-    """If so, its patience counts absences in a row. Any other refusal begins a new row."""
+    """Whether the answer says that something does not exist.
+
+    `patience` then counts such answers in a row. Any other refusal begins a new row.
+    """
     is_about_the_text: bool = False
     """Whether a comment is sent again with a link instead of its text."""
 
@@ -93,7 +98,7 @@ REFUSALS = (
     Refusal("the repository or the issue has moved to a place that the App cannot access", statuses=range(300, 400)),
     Refusal("GitHub answered with status {status}"),
 )
-"""The first match counts."""
+"""The table of refusals. The first row that matches counts."""
 
 
 def judge(
@@ -110,7 +115,8 @@ def judge(
 ) -> Verdict:
     """Judge a failed attempt, the `attempts`-th in a row (from 1), after `refusals` earlier refusals.
 
-    The last `absences` of these, in a row, said that something is not there. Silence does not change that.
+    The last `absences` of these, in a row, said that something does not exist. An attempt without an answer does not
+    change that.
 
     The other arguments describe the kind of effect: its most refusals, its wait for a turn to write, its priority,
     whether its text can be replaced, and whether it edits a comment. An internal error counts as an outage.

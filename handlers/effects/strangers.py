@@ -20,10 +20,10 @@ from runner.db.schema import replies
 log = structlog.get_logger()
 
 MAX_PER_STRANGER = 5
-"""Replies an hour to one stranger, in all repositories."""
+"""The most replies an hour to one stranger, in all repositories together."""
 
 MAX_PER_ACCOUNT = 50
-"""Replies an hour to all strangers in the repositories of one account: a tenth of what GitHub lets us write there."""
+"""The most replies an hour to strangers in the repositories of one account: a tenth of what GitHub accepts there."""
 
 HOUR = timedelta(hours=1)
 
@@ -40,7 +40,7 @@ def is_answered(login: str, account: str, recent: Collection[tuple[str, str]]) -
 async def reply_to_stranger(
     context: Context, repository: str, issue_number: int, occasion: str, body: str, login: str
 ) -> None:
-    """`outbox.reply_once` for a person without rights: beyond the limits there is no reply, only a line in the log."""
+    """`outbox.reply_once` for a person without rights. Beyond the limits, there is only a line in the log."""
     now, stranger = context.now(), login.lower()
     latest = select(func.lower(replies.c.repository), replies.c.stranger).where(
         replies.c.stranger.is_not(None), replies.c.created_at > now - HOUR

@@ -1,8 +1,8 @@
 """Rejects copies of a delivery with other ids, so that they cannot fill the inbox.
 
-GitHub signs no delivery id, so anyone who has seen one signed body can send it again and again under new ids. What is
-remembered is in memory: a restart or another replica costs one more copy of each content, which the inbox then tells
-from the original before it is worked.
+GitHub does not sign the delivery id, so anyone who has seen a signed body can send it again and again under new ids.
+The received contents are remembered in memory. So after a restart, or in another replica, one more copy of each content
+is stored. The inbox recognizes it as a copy before it is processed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from runner.db.database import Database
 from runner.db.schema import deliveries
 
 REMEMBERED = 20_000
-"""The number of newest contents in memory: a few megabytes."""
+"""How many of the newest contents are remembered. They take a few megabytes."""
 
 Receive = Callable[[Arrival], Awaitable[bool]]
 
 
 class Copies:
-    """Receives each content only under one id, unless that delivery was set aside."""
+    """Receives each content under only one id, unless the delivery with that id was set aside."""
 
     def __init__(self, db: Database, receive: Receive) -> None:
         self._db = db
@@ -34,7 +34,7 @@ class Copies:
         self._under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def receive(self, arrival: Arrival) -> bool:
-        """Receive a delivery; False if it or its content was received before. Raises `NotStored`."""
+        """Receive a delivery. Returns False if it or its content was received before. Raises `NotStored`."""
         content = arrival.digest
         lock = self._under_way.setdefault(content, asyncio.Lock())
         async with lock:
@@ -49,7 +49,7 @@ class Copies:
             return is_new
 
     async def _is_kept(self, digest: str) -> bool:
-        """Whether a content is pending or processed. One that was set aside does not reject later ones."""
+        """Whether a content is pending or processed. Copies of a delivery that was set aside are not rejected."""
         query = select(deliveries.c.id).where(deliveries.c.digest == digest, deliveries.c.state != "failed")
         async with self._db.read() as connection:
             return (await connection.execute(query.limit(1))).one_or_none() is not None

@@ -1,4 +1,4 @@
-"""Which deliveries may be worked now: a decision over those that wait, oldest first, and the query that brings them.
+"""Decides which pending deliveries can be processed now, and has the query that reads them, oldest first.
 
 Earlier deliveries of an issue go first. A cancel overtakes them, but later deliveries wait for it.
 """
@@ -17,7 +17,7 @@ from handlers.events import CANCEL_LANE
 from runner.db.schema import PENDING, deliveries
 
 PAGE = 100
-"""The deliveries that one query reads. Usually the first of them are due."""
+"""How many deliveries one query reads. Usually the first of them are due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class WaitingDelivery:
 
 @dataclass
 class LanePicker:
-    """Picks the first pending delivery of each lane. It is given them oldest first, in one or more parts."""
+    """Picks the first pending delivery of each lane. `look_at` gets them oldest first, in one or more parts."""
 
     busy: Mapping[str, int]
     """Lane -> sequence of the delivery in progress."""
@@ -44,7 +44,7 @@ class LanePicker:
     """Lanes whose first delivery was seen."""
 
     def look_at(self, waiting: Iterable[WaitingDelivery]) -> None:
-        """Pick from these, which are newer than all before."""
+        """Pick from these deliveries. They are newer than all that were looked at before."""
         for one in waiting:
             if one.lane in self.closed or self._is_held_up(one):
                 continue
@@ -56,7 +56,7 @@ class LanePicker:
 
     @property
     def is_done(self) -> bool:
-        """Whether enough are picked."""
+        """Whether enough deliveries are picked."""
         return len(self.chosen) >= self.most
 
     def _is_held_up(self, one: WaitingDelivery) -> bool:
@@ -65,7 +65,7 @@ class LanePicker:
 
 
 def _find_oldest(*, cancels: bool) -> Select[Any]:
-    """Query pending deliveries, oldest first; or only cancels, because there may be many others before them."""
+    """The query for pending deliveries, oldest first. Cancels have their own, because many others may be before them."""
     query = (
         select(deliveries.c.sequence, deliveries.c.lane, deliveries.c.next_attempt_at)
         .where(PENDING, deliveries.c.sequence > bindparam("after", type_=Integer()))

@@ -1,4 +1,4 @@
-"""Deliveries of a repository that has taken the name of another one: no handler works them.
+"""Refuses deliveries of a repository that has taken the name of another one. No handler processes them.
 
 After a repository was renamed, transferred or deleted, GitHub lets others create one with its old name.
 https://docs.github.com/en/repositories/creating-and-managing-repositories/renaming-a-repository
@@ -19,13 +19,13 @@ from runner.rows.notifications import insert_notification
 
 
 class Namesake(Exception):  # noqa: N818 - what the repository is
-    """A delivery is about another repository than the one that is known by its name."""
+    """A delivery is not about the repository that is known by its name, but about another one."""
 
 
 async def refuse_namesake(db: Database, context: Context, payload: Mapping[str, Any], now: datetime) -> None:
-    """Raise `Namesake` for another repository with a known name; if it is configured, the operator is told of it once.
+    """Raise `Namesake` for another repository with a known name. If the name is configured, notify the operator once.
 
-    A known name that is not configured any more is refused, too: every write under it goes to the known repository.
+    A known name that is no longer configured is refused, too, because writes under it go to the known repository.
     """
     name, number = find_repository(payload)
     async with db.read() as connection:

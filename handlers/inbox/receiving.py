@@ -1,4 +1,4 @@
-"""Stores deliveries with group commits: all that arrive during one commit share the next one.
+"""Stores deliveries with group commits: all deliveries that arrive during one commit share the next one.
 
 A commit to the disk takes as long for a hundred rows as for one. A request is answered only after the commit of its
 delivery.
@@ -26,16 +26,16 @@ from runner.db.schema import deliveries
 log = structlog.get_logger()
 
 MAX_PENDING = 10_000
-"""The default for the most pending deliveries. More are refused."""
+"""The default limit of pending deliveries. Further deliveries are refused."""
 
 MAX_BATCH = 200
 """The most deliveries in one commit."""
 
 ID_KEPT, DIGEST_KEPT = 83, 16
-"""The characters of an id and of a digest that form another id, within the size of the column."""
+"""How many characters of an id and of a digest form another id. It fits into the column."""
 
 RECOUNT_S = 1.0
-"""How long a count of pending deliveries is used, in seconds. New ones are added to it, and none subtracted."""
+"""How many seconds a count of pending deliveries is used. New deliveries are added to it, but none are subtracted."""
 
 
 CROWD = 8
@@ -54,7 +54,7 @@ class Arrival:
     """A received delivery."""
 
     id: str
-    """`X-GitHub-Delivery`. A redelivery has the same one. It is not signed, so a copy may have another one."""
+    """`X-GitHub-Delivery`. A redelivery has the same id. The id is not signed, so a copy may have another one."""
     event: str
     lane: str
     body: bytes
@@ -62,7 +62,7 @@ class Arrival:
 
     @cached_property
     def digest(self) -> str:
-        """The same for the same event and payload, independent of the id, the order of keys and whitespace."""
+        """A hash of event and payload. It does not depend on the id, the order of keys or whitespace."""
         try:
             content = msgspec.json.encode(msgspec.json.decode(self.body), order="sorted")
         except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
@@ -71,7 +71,7 @@ class Arrival:
 
     @property
     def other_id(self) -> str:
-        """The id to use if its own already has another content. The webhook accepts no id with a `+`."""
+        """The id to use if the delivery's own id already has another content. The webhook accepts no id with a `+`."""
         return f"{self.id[:ID_KEPT]}+{self.digest[:DIGEST_KEPT]}"
 
 
@@ -94,7 +94,7 @@ class Crowd:
 
 
 class Receiver:
-    """Commits arrivals, each once. It needs no start and no stop: it writes while somebody waits."""
+    """Commits each arrival once. It has no start and no stop, because it writes only while a caller waits."""
 
     def __init__(self, db: Database, now: Callable[[], datetime], max_pending: int = MAX_PENDING) -> None:
         self._db = db
@@ -106,14 +106,14 @@ class Receiver:
         self._crowd = Crowd()
 
     async def receive(self, arrival: Arrival) -> bool:
-        """Commit a delivery; False if it exists. Raises `NotStored`."""
+        """Commit a delivery. Returns False if it is stored already. Raises `NotStored`."""
         try:
             return await self._batches.add(arrival)
         except Stopped:
             raise NotStored("the service is stopping: send it again later") from None
 
     def calm_in_s(self) -> float:
-        """How many more seconds other work should wait, because GitHub waits for answers."""
+        """The seconds for which other work should still wait, because GitHub waits for answers."""
         return self._crowd.calm_in_s(time.monotonic())
 
     async def _write(self, batch: Sequence[Arrival]) -> Sequence[bool | Exception]:
@@ -125,7 +125,7 @@ class Receiver:
             raise NotStored(reason) from error
 
     async def _store(self, batch: Sequence[Arrival]) -> list[bool | Exception]:
-        """Store all in one transaction. If the inbox becomes full, the rest is refused."""
+        """Store a batch in one transaction. If the inbox becomes full, the rest of the batch is refused."""
         now = self._now()
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
         room = await self._find_room()
@@ -138,13 +138,13 @@ class Receiver:
         stored = [delivery_id for delivery_id, is_new in zip(ids, taken, strict=True) if is_new]
         self._room -= len(stored)
         self._crowd.note(time.monotonic(), len(stored))
-        # One log line for all of them: one for each would cost as much as storing it.
+        # One log line for the whole batch, because a line for each delivery would cost as much as storing it.
         log.info("deliveries.stored", deliveries=" ".join(stored))
         full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
         return [*taken, *(NotStored(full) for _ in batch[room:])]
 
     async def _append(self, batch: Sequence[Arrival], ids: Sequence[str], common: Mapping[str, Any]) -> list[bool]:
-        """Store arrivals under these ids. Returns for each whether its id was new."""
+        """Store arrivals under these ids. Returns for each arrival whether its id was new."""
         rows = [
             {"id": delivery_id, "event": one.event, "lane": one.lane, "body": one.body, "digest": one.digest}
             for one, delivery_id in zip(batch, ids, strict=True)
@@ -164,7 +164,10 @@ class Receiver:
         return squatted
 
     async def _find_room(self) -> int:
-        """How many more can be stored. Counted regularly, because other replicas also store and process deliveries."""
+        """How many more deliveries can be stored.
+
+        The pending ones are counted regularly, because other replicas also store and process deliveries.
+        """
         if self._room < MAX_BATCH or time.monotonic() - self._counted_at > RECOUNT_S:
             query = select(func.count()).where(deliveries.c.state == "pending")
             async with self._db.read() as connection:

@@ -413,7 +413,7 @@ class Recovery:
         self._told = issues
 
     async def _start(self, this: _Pass, due: UnansweredLabel) -> None:
-        """Answer a label whose delivery is gone, with the current issue, if the issue has not changed since the label."""
+        """Answer a label whose delivery is gone, from the current issue, if the issue has not changed since then."""
         try:
             request = draft_request(due.person, due.labeled, due.preset, due.at)
             await start_job(self._context, replace(request, as_found=True))
