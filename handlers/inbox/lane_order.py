@@ -65,7 +65,7 @@ class LanePicker:
 
 
 def _find_oldest(*, cancels: bool) -> Select[Any]:
-    """The query for pending deliveries, oldest first. Cancels have their own, because many others may be before them."""
+    """The query for pending deliveries, oldest first. Cancels have their own: many others may be before them."""
     query = (
         select(deliveries.c.sequence, deliveries.c.lane, deliveries.c.next_attempt_at)
         .where(PENDING, deliveries.c.sequence > bindparam("after", type_=Integer()))

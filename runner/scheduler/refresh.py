@@ -1,7 +1,7 @@
 """Refreshes the bases of environments: each is brought to the newest commit of its repository's branch regularly.
 
-Nothing is stored for it. The id of a refresh is derived from its subject and its time, and a machine starts each id
-only once. So another replica, or this one after a restart, follows the same refresh.
+Nothing is stored for a refresh. Its id is derived from its machine, its repository and its time, and a machine starts
+each id only once. So another replica, or this one after a restart, follows the same refresh.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EPOCH = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 
 def find_period(profile: Profile, now: datetime) -> datetime:
-    """Since when a base counts as fresh. With the default of a day: since midnight, UTC."""
+    """The time since which a base counts as fresh. With the default of one day, this is midnight, UTC."""
     length = timedelta(hours=profile.refresh_hours)
     return EPOCH + (now - EPOCH) // length * length
 
@@ -88,7 +88,7 @@ class Refresher:
     async def _list_pairs(self) -> list[tuple[Machine, Profile, Job]]:
         """Machines and repositories that may have an old base, each with the newest earlier job.
 
-        Without a job there is no base.
+        A repository without an earlier job has no base.
         """
         found = []
         async with self._runtime.db.read() as connection:

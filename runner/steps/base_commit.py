@@ -1,10 +1,10 @@
 """Chooses the commit that a job begins from. The host's answer decides, and the machine must confirm the same commit.
 
-What a pull request brings in beside the approved diff is what its base commit comes from. So a job of an issue begins
-from a commit of its base branch. A worktree or a task of its own may begin anywhere: GitHub is asked before a pull
-request is made of it.
+Besides the approved diff, a pull request brings in all commits that its base commit comes from. So a job on an issue
+begins from a commit on its base branch. A worktree, or a task without an issue, may begin anywhere. GitHub is asked
+about its base commit before a pull request is opened for it.
 
-With an `environment_branch`, a job for which no commit is chosen begins from the newest one of that branch. The base
+With an `environment_branch`, a job for which no commit is chosen begins from the newest commit of that branch. The base
 branch must contain it, because the pull request goes there. A rebase moves a change to the base branch itself.
 """
 
@@ -39,7 +39,7 @@ def find_branch(profile: Profile, job: Job) -> str:
 
 
 def explain_refusal(job: Job, branch: str, commit: str, *, on_base_branch: bool) -> str | None:
-    """Why a job cannot begin from a commit, as a sentence for its report; None if it can. Pure.
+    """Why a job cannot begin from a commit, as a sentence for its report. None if it can. Pure.
 
     `branch` is the branch that the job takes its commit from.
     """
@@ -57,7 +57,7 @@ def explain_refusal(job: Job, branch: str, commit: str, *, on_base_branch: bool)
 
 
 def _begins_on_branch(job: Job) -> bool:
-    """Whether a job's base commit has to be on its base branch. A rebase goes to a branch, also of a task's change."""
+    """Whether a job's base commit has to be on its base branch. This is so for every rebase."""
     return job.thread is not None or job.kind is JobKind.REBASE
 
 
@@ -79,11 +79,14 @@ async def choose_base_commit(runtime: Runtime, job: Job, earlier: str) -> Job:
 
 
 async def _find_on_branch(runtime: Runtime, job: Job, commit: str, branch: str) -> str:
-    """The commit, or without one, the newest of `branch`. It is on the base branch, or the job cannot begin."""
+    """`commit`, or the newest commit of `branch` if `commit` is empty.
+
+    Raises `NoBaseCommit` if the result is not on the base branch, and `HistoryError`.
+    """
     if commit:
         branch = job.base_branch
     elif branch != job.base_branch:
-        # Asked first: the other branch may have moved on when the base branch is asked for.
+        # Read before the base branch. In the other order, a commit that reaches both in between would be refused.
         commit = await _fetch_newest(runtime, job, branch)
     newest = await _fetch_newest(runtime, job, job.base_branch)
     commit = commit or newest
@@ -106,7 +109,8 @@ async def _is_on_branch(runtime: Runtime, job: Job, branch: str, commit: str) ->
 
 
 async def read_base_commit(runtime: Runtime, job: Job, result: Mapping[str, Any]) -> str:
-    """The commit that a machine checked out. It must be the chosen one, or without one, on the base branch.
+    """The commit that a machine checked out. It must be the chosen commit. If none was chosen, it must be on
+    the base branch, unless the job may begin anywhere.
 
     Raises `JobdError` for any other commit, `NoBaseCommit` if the job cannot begin there, and `HistoryError`.
     """
@@ -119,7 +123,7 @@ async def read_base_commit(runtime: Runtime, job: Job, result: Mapping[str, Any]
     if job.base_commit or not _begins_on_branch(job) or await _is_on_branch(runtime, job, job.base_branch, said):
         return said
     branch = find_branch(runtime.profiles[job.repository], job)
-    # The machine did as it was told if the host has the commit on the other branch.
+    # If the commit is on the other branch, the machine did as it was told.
     if branch != job.base_branch and await _is_on_branch(runtime, job, branch, said):
         raise NoBaseCommit(explain_refusal(job, branch, said, on_base_branch=False))
     raise JobdError(WRONG_COMMIT, f"the machine checked out commit {said[:10]}, which is not on {job.base_branch}")

@@ -78,7 +78,7 @@ async def _begin_now(runtime: Runtime, hold: Hold) -> Hold:
 
 
 async def _find_context(runtime: Runtime, job: Job, report: Report | None) -> str:
-    """The description of a job; if its environment was rebuilt, that of the first job."""
+    """The description of a job. If the job only rebuilt an environment, the description of the first job."""
     if job.kind is JobKind.WORKTREE and job.follows:
         async with runtime.db.read() as connection:
             job = await job_rows.fetch_job(connection, job.follows) or job
@@ -109,7 +109,7 @@ async def _let_in(runtime: Runtime, client: JobdClient, job: Job, hold: Hold, co
 
 
 async def _let_out(runtime: Runtime, client: JobdClient, hold: Hold) -> bool:
-    """End an expired hold; False if it was released or extended meanwhile."""
+    """End an expired hold. Returns False if it was released or extended meanwhile."""
     await client.dismiss(hold.job_id)
     async with runtime.db.write() as connection:
         ended = await end_hold(connection, hold)

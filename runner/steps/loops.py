@@ -15,13 +15,13 @@ Value = TypeVar("Value")
 
 
 class Listener:
-    """Receives notifications for one loop, also those since it last waited."""
+    """Receives notifications for one loop. A notification that comes between two waits ends the next wait."""
 
     def __init__(self) -> None:
         self.heard = asyncio.Event()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return at the next notification, at once if there was one meanwhile, or after `timeout_s` seconds."""
+        """Wait for a notification for up to `timeout_s` seconds. Return at once if one came since the last wait."""
         # Not `asyncio.wait_for`: before Python 3.12 it can lose a cancellation that comes with a notification.
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -32,8 +32,8 @@ class Listener:
 class Wakeup:
     """Wakes loops before their interval is over. A lost notification only costs that interval.
 
-    `tell_others` notifies the other replicas, which then call `notify_here`. `narrower` is notified, too, but not the
-    other way round: it is for frequent events that few loops need.
+    `tell_others` notifies the other replicas, which then call `notify_here`. `narrower` is another `Wakeup`. It
+    is notified with this one, but does not notify this one: it is for frequent events that few loops need.
     """
 
     def __init__(self, tell_others: Callable[[], None] = lambda: None, narrower: Wakeup | None = None) -> None:
@@ -65,7 +65,7 @@ class Wakeup:
 
 
 async def finish(work: Coroutine[None, None, Value]) -> Value:
-    """Await something to its end. If the caller is cancelled meanwhile, the cancellation follows afterwards.
+    """Await `work` to its end. If the caller is cancelled meanwhile, the cancellation follows afterwards.
 
     A transaction that is interrupted during a statement can leave SQLite locked forever.
     """
@@ -103,7 +103,7 @@ class Loop:
         await self.cancel()
 
     async def cancel(self) -> None:
-        """End it at once."""
+        """End the loop at once, even during a pass."""
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task

@@ -56,7 +56,7 @@ async def note_unprepared(runtime: Runtime, job: Job, code: str | None) -> None:
         return
     async with runtime.db.write() as connection:
         if (await fetch_machine_states(connection)).get(machine, USABLE).outage:
-            return  # It gets no new jobs anyway; this one was there before.
+            return  # The machine gets no new jobs anyway. This job was there before.
         outage = break_circuit(await count_fault(connection, machine), code, runtime.now())
         if outage:
             await save_outage(connection, machine, outage)

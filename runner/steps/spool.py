@@ -37,7 +37,7 @@ class Spool:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Create the folder if necessary, only for our account. Raises `OSError` with a text for the operator."""
+        """Create the folder if necessary, private to this account. Raises `OSError` with a text for the operator."""
         self._folder = folder
         self._grown = Wakeup()
         self._watchers = Counter[str]()
@@ -50,7 +50,7 @@ class Spool:
             close_to_others(path)
 
     def offset(self, job_id: str, stage: str) -> int:
-        """The number of bytes of the log that are here."""
+        """The number of bytes of the log that have been copied here."""
         path = self._path(job_id, stage)
         return path.stat().st_size if path.exists() else 0
 

@@ -106,10 +106,10 @@ async def give_up(runtime: Runtime, job: Job, to: JobState, reason: str) -> Job:
 
 
 def _is_to_be_killed(job: Job) -> bool:
-    """Whether the job was cancelled, and is killed at once.
+    """Whether a cancelled job is killed at once.
 
-    A running agent may first report its cost, and its result is then collected. If the collection had begun before the
-    cancel, the job is killed.
+    A running agent is not killed: it may first report its cost, and its result is then collected. If the collection had
+    begun before the cancel, the job is killed.
     """
     if job.cancel_requested_at is None or job.state is JobState.RUNNING:
         return False
@@ -270,7 +270,7 @@ async def _tell_origin(runtime: Runtime, job: Job, report: Report) -> Report:
 
 
 def _tell_by_hand(job: Job, report: Report) -> Report:
-    """The report of a release: its change has a person's edits, and its text may be older."""
+    """The report of a release, with the warning that a person has edited files, and that the text may be older."""
     by_hand = f"{job.requester} has edited files in this environment"
     body = report.body if report.body.strip() else f"{by_hand}. No report was written."
     return replace(report, body=body, warnings=(f"{by_hand}: the report may be older", *report.warnings))

@@ -43,10 +43,10 @@ class _Place:
 
 
 class UsageReader:
-    """One for the service. `read_aside` updates a job's usage.
+    """Reads the usage of all jobs of the service. `read_aside` updates that of one job.
 
-    It has threads of its own, because an agent can write a log that takes a minute to read. Each job has a thread for
-    one piece of its log, and then waits for its next turn.
+    It has threads of its own, because an agent can write a log that takes a minute to read. A job gets a thread
+    for one piece of its log at a time, and then waits for its next turn.
     """
 
     def __init__(self, spool: Spool, prices: Mapping[str, Price], now: Callable[[], datetime]) -> None:

@@ -84,7 +84,7 @@ class Subject:
 
 
 async def _plan(job: Job, report: Report) -> list[tuple[CheckKind, str, str]]:
-    """The checks besides the issue's scripts; fewer if the diff cannot be analysed."""
+    """The checks besides the issue's scripts. Empty if the report cannot be analysed."""
     try:
         return await run_in_thread(plan_checks, report)
     except Exception:
@@ -100,21 +100,24 @@ def plan_checks(report: Report) -> list[tuple[CheckKind, str, str]]:
 
 
 def _is_kept(planned: tuple[CheckKind, str, str], known: Sequence[Check]) -> bool:
-    """Whether the agent has handed in the script that is kept from an earlier attempt, which is checked anyway."""
+    """Whether a planned check is the agent's copy of a script that was kept from an earlier attempt.
+
+    The kept script is checked anyway.
+    """
     kind, _, script = planned
     kept = (check.script.strip() for check in known if check.kind is CheckKind.KEPT)
     return kind is CheckKind.AGENT and script.strip() in kept
 
 
 async def begin_verification(runtime: Runtime, job: Job, report: Report) -> Job | None:
-    """Store the result of a run, and start its verification. If there is nothing to verify, store nothing: None."""
+    """Store the result of a run, and start its verification. Without anything to verify, only return None."""
     profile = runtime.profiles[job.repository]
     planned = await _plan(job, report) if profile.verification.runs else []
     async with runtime.db.read() as connection:
         known = await fetch_checks(connection, job.id)
         is_held = any(hold.job_id == job.id for hold in await fetch_holds(connection))
-    # A person waits for access, and on some machines this environment would replace the job's.
     planned = [one for one in planned if not _is_kept(one, known)]
+    # With a hold, a person waits for access, and on some machines the checks' environment would replace the job's.
     if not profile.verification.runs or is_held or not (known or planned):
         return None
     withheld = await run_aside(report.size, is_withheld, job, report)
@@ -206,7 +209,10 @@ async def _begin(runtime: Runtime, client: JobdClient, job: Job, environment: st
 
 
 async def _leave_strangers_out(runtime: Runtime, job: Job, subject: Subject) -> Subject:
-    """What to verify on a machine without a sandbox, where a stranger's script could access the whole account."""
+    """The subject without the issue's scripts.
+
+    On a machine without a sandbox, a stranger's script could access the whole account.
+    """
     async with runtime.db.write() as connection:
         for check in subject.checks:
             if check.kind is CheckKind.ISSUE:
@@ -267,7 +273,7 @@ def _name_run(check: Check, side: Side) -> str:
 
 
 def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -> list[Check]:
-    """The checks with what the machine says of them, bounded and checked: it may have been tampered with."""
+    """The checks with the machine's results, bounded and checked, because the machine may have been tampered with."""
     told, said = (found if isinstance(found := result.get(name), Mapping) else {} for name in ("runs", "troubles"))
     read = []
     for check in subject.checks:
@@ -283,7 +289,7 @@ def _read_runs(subject: Subject, result: Mapping[str, Any], how: Verification) -
 
 
 def _read_run(row: Any) -> CheckRun:
-    """One run; what makes no sense is a failure that says so."""
+    """The result of one run. A result that is not valid counts as a failure, and says so."""
     values = row if isinstance(row, Mapping) else {}
     status, words = values.get("status"), values.get("words")
     if type(status) is not int or not 0 <= status <= 255 or not isinstance(words, str):

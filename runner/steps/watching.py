@@ -1,4 +1,4 @@
-"""What goes on between two steps of a job: nothing, or its log is followed closely, while somebody watches it grow."""
+"""Waits between two steps of a job. While somebody watches the job's log, the log is copied as it grows."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from runner.steps.spool import GROWING
 from runner.transport.host_errors import HostError
 
 WAIT_S = 1.0
-"""How long the machine may wait for something new: so long it has a slot of the connection, and cannot be notified."""
+"""How many seconds the machine may wait for new output. During this time, a notification cannot end the request, which
+takes a slot of the connection."""
 
 BREATH_S = 0.1
-"""Between two questions, in seconds: a log that never stops growing comes in pieces of that."""
+"""The pause between two requests, in seconds. A log that never stops growing is copied once in this time."""
 
 
 async def rest(runtime: Runtime, job: Job, listener: Listener, rest_s: float) -> None:
     """Wait for a notification, or for `rest_s` seconds. Meanwhile, copy the log of a watched job."""
     now = asyncio.get_running_loop().time
     until = now() + rest_s
-    # Whatever is wrong with the machine, the next step will meet it, and knows what to do.
+    # If something is wrong with the machine, the next step meets the same error, and handles it.
     with suppress(HostError, JobdError):
         while runtime.spool.is_watched(job.id) and now() < until and not listener.heard.is_set():
             if not await _copy_news(runtime, job, min(until - now(), WAIT_S)):
@@ -34,7 +35,7 @@ async def rest(runtime: Runtime, job: Job, listener: Listener, rest_s: float) ->
 
 
 async def _copy_news(runtime: Runtime, job: Job, wait_s: float) -> bool:
-    """Copy what the job's log grows by within that time. False when nothing will come of asking again."""
+    """Copy new output of the job's log. Wait up to `wait_s` seconds for it. False if it is useless to ask again."""
     client = runtime.clients.get(job.machine or "")
     if client is None or job.repository not in runtime.profiles:
         return False
