@@ -1,4 +1,4 @@
-"""Batches of work that costs the same for many items as for one: items that arrive meanwhile share the next batch."""
+"""Batches of work that costs the same for many items as for one. Items that arrive during a batch share the next."""
 
 from __future__ import annotations
 

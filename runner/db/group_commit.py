@@ -27,16 +27,16 @@ class GroupCommit:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._inserter = SqliteInserter(partial(sqlite.connect, db.file), db.engine.dialect)
-        """Only for SQLite."""
+        """Used only with SQLite."""
         self._thread: ThreadPoolExecutor | None = None
 
     async def insert(
         self, table: Table, rows: Sequence[Mapping[str, Any]], key: str, common: Mapping[str, Any] = NOTHING
     ) -> list[bool]:
-        """Commit rows without the check of claims. For each row, whether its `key` is new.
+        """Commit rows without the check of claims. Returns for each row whether its `key` is new.
 
-        All rows have the same columns, and all get the `common` values. Raises what the driver raises; then nothing is
-        stored.
+        All rows have the same columns, and all get the `common` values. If it raises an exception of the driver,
+        nothing is stored.
         """
         if not self._db.is_embedded:
             async with self._db.write(checks_claim=False) as connection:

@@ -27,12 +27,12 @@ READ_OPTIONS: dict[str, Any] = {"isolation_level": "REPEATABLE READ", "postgresq
 
 CHANNEL = "ptq_bot"
 WRITE_LOCK = int.from_bytes(b"ptq-bot")
-"""The number of the advisory lock for writers; each database has its own."""
+"""The number of the advisory lock for writers. Each database has its own lock with this number."""
 
 STALLED_AFTER_S = 5
-"""After how many seconds of silence the server ends a replica's write transaction."""
+"""How many seconds a replica may be silent in a write transaction before the server ends the transaction."""
 CHECK_STALLED_S = 1.0
-"""How often a writer that has waited so long checks for a stalled one."""
+"""A writer that has waited for `STALLED_AFTER_S` checks for a stalled writer, and again after this many seconds."""
 
 SETTINGS = {
     "application_name": "ptq-bot",
@@ -44,7 +44,7 @@ SETTINGS = {
 CONNECT_TIMEOUT_S = 10.0
 COMMAND_TIMEOUT_S = 60.0
 FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
-"""Exceptions of the driver besides `OSError` while it connects."""
+"""The exceptions of the driver. While it connects, it can also raise `OSError`."""
 
 TRANSIENT_CODES = ("08", "40", "53", "57", "58", "55P03", "25P03")
 """Prefixes of error codes that do not indicate a wrong configuration: connections, resources, operators, locks.

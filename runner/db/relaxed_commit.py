@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runner.db.database import Database
 
 SYNC_AFTER_S = 0.1
-"""How long SQLite's commits wait for more of them before the disk is synced. PostgreSQL syncs within a second."""
+"""The seconds from a commit on SQLite to the sync of the disk. Later commits share it. PostgreSQL syncs within 1 s."""
 
 
 class RelaxedCommit:
@@ -32,18 +32,18 @@ class RelaxedCommit:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._inserter = SqliteInserter(partial(sqlite.connect_relaxed, db.file), db.engine.dialect)
-        """Only for SQLite."""
+        """Used only with SQLite."""
         self._syncing: asyncio.Task[None] | None = None
 
     @asynccontextmanager
     async def write(self, *, checks_claim: bool = True) -> AsyncIterator[AsyncConnection]:
-        """As `Database.write`."""
+        """Like `Database.write`."""
         async with self._db.write(checks_claim=checks_claim, **{ASYNC_COMMIT: True}) as connection:
             yield connection
         self._sync_later()
 
     async def insert(self, table: Table, rows: Sequence[Mapping[str, Any]], key: str) -> list[bool]:
-        """As `GroupCommit.insert`."""
+        """Like `GroupCommit.insert`."""
         if self._db.is_embedded:
             async with self._db.turn:
                 with sqlite.ignoring_busy():
@@ -51,7 +51,7 @@ class RelaxedCommit:
                     stored = self._inserter.commit(self._inserter.bind(table, rows, {}))
                     self._sync_later()
                     return stored
-        # PostgreSQL; or another process writes to SQLite's file, and this waits for it.
+        # On PostgreSQL, or if another process is writing to SQLite's file. This waits for that process.
         async with self.write(checks_claim=False) as connection:
             return await insert_all_new(connection, table, rows, key)
 
@@ -68,5 +68,5 @@ class RelaxedCommit:
     async def _sync_soon(self) -> None:
         await asyncio.sleep(SYNC_AFTER_S)
         self._syncing = None  # Later commits start a new wait.
-        with suppress(OSError):  # Durable commits will report it.
+        with suppress(OSError):  # A durable commit will report the error.
             await asyncio.to_thread(sqlite.sync, self._db.file)

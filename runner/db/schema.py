@@ -284,7 +284,7 @@ tellings = Table(
     Column("words", Text, nullable=False),  # as the person wrote them
     Column("message", Text, nullable=False),  # what the agent gets
     Column("given_at", UtcDateTime),  # NULL: the agent has not got it
-    UniqueConstraint("job_id", "occasion"),  # a request that comes again tells nothing again
+    UniqueConstraint("job_id", "occasion"),  # a repeated request does not tell the agent twice
 )
 
 reports = Table(

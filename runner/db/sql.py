@@ -1,4 +1,4 @@
-"""What differs between SQLite and PostgreSQL: inserts of rows that may exist already, long reads, the clock, an option.
+"""Differences between SQLite and PostgreSQL: inserts of rows that may exist already, long reads, the clock, an option.
 
 This module knows no table.
 """
@@ -27,7 +27,7 @@ ASYNC_COMMIT = "async_commit"
 
 
 def mark_long(query: Select[Row]) -> Select[Row]:
-    """The same query, which may return megabytes: SQLite must not read them on the event loop."""
+    """Mark a query that may return megabytes, so that SQLite does not read them on the event loop."""
     return query.prefix_with(LONG)
 
 
@@ -40,14 +40,14 @@ async def insert_new(connection: AsyncConnection, table: Table, values: Mapping[
 async def insert_all_new(
     connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, Any]], key: str
 ) -> list[bool]:
-    """Insert many rows at once, except those whose unique `key` exists already. For each: whether it is new."""
+    """Insert many rows at once, except those whose unique `key` exists already. Returns for each whether it is new."""
     statement = _insert(connection, table).on_conflict_do_nothing().returning(table.c[key])
     stored = Counter((await connection.execute(statement, rows)).scalars())
     return [_take_one(stored, row[key]) for row in rows]
 
 
 def _take_one(counted: Counter[Any], key: Any) -> bool:
-    """Whether a key is left in the count; the same key may come twice."""
+    """Whether a key is left in the count, and count it down. The same key may come twice."""
     counted[key] -= 1
     return counted[key] >= 0
 

@@ -23,11 +23,11 @@ from runner.db.sql import ASYNC_COMMIT
 from runner.own_files import close_to_others, open_private
 
 MAX_LOG_PAGES = 64_000
-"""Pages of 4 KiB, so 250 MiB: a commit that makes the log longer has to run a checkpoint itself."""
+"""The most pages of the log, 250 MiB in pages of 4 KiB. A commit that makes the log longer runs a checkpoint itself."""
 
 MAX_REST = 32 * 1024 * 1024
-"""Bytes of log from which a checkpoint is worth it, and to which SQLite truncates the log: commits into existing space
-are faster."""
+"""The size of the log, in bytes, from which a checkpoint is worth it. SQLite truncates the log to this size and not to
+nothing, because commits into existing space are faster."""
 
 CACHE_KB = 500
 """Page cache of each connection, in KiB. There may be a dozen connections, and the system caches pages for all."""
@@ -36,13 +36,13 @@ BUSY_MS = 30_000
 """How long a connection waits for another process that writes, in milliseconds."""
 
 COMPANIONS = ("", "-wal", "-shm", "-journal", ".lock")
-"""Suffixes of the database's files, by SQLite and by us."""
+"""The suffixes of a database's files: those of SQLite, and `.lock` of the service."""
 
 READ_OPTIONS: dict[str, Any] = {}
-"""Execution options of a transaction that sees a snapshot: none, because all do."""
+"""Execution options of a transaction that sees a snapshot. Empty, because all transactions do."""
 
 FAILURES: tuple[type[Exception], ...] = ()
-"""Exceptions of the driver besides `OSError` while it connects: none, because SQLAlchemy wraps all of them."""
+"""The exceptions of the driver. Empty, because SQLAlchemy wraps all of them."""
 
 REMAKES_TABLES = "remakes_tables"
 """The execution option for a transaction that drops tables and recreates them under the same names."""
@@ -164,7 +164,7 @@ def _begin(connection: Connection) -> None:
 def probe(file: Path, *, must_exist: bool) -> None:
     """Raise `DatabaseError` if SQLite cannot use the file. Create it as a private file unless it must exist.
 
-    It holds the secret for URLs and tokens. SQLite gives the files beside it the same mode.
+    The file holds the secret for URLs and tokens. SQLite gives the files beside it the same mode.
     """
     if must_exist and not file.is_file():
         raise NoDatabase("the file does not exist")
@@ -198,7 +198,7 @@ def hold(file: Path) -> Iterator[None]:
 
 
 def back_up(file: Path, target: Path) -> None:
-    """Copy a snapshot of the database; a service may be writing to it.
+    """Copy a snapshot of the database. A service may be writing to the database.
 
     Raises `DatabaseError`, also if the target exists. An incomplete copy has another name.
     """
@@ -207,11 +207,11 @@ def back_up(file: Path, target: Path) -> None:
         raise DatabaseError(f"{target} exists already; choose another file")
     partial = target.with_name(f"{target.name}.partial")
     try:
-        # It holds the secret for the URLs of pages.
+        # The copy holds the secret for the URLs of pages.
         os.close(open_private(str(partial), os.O_WRONLY | os.O_CREAT | os.O_TRUNC))
         with closing(sqlite3.connect(file)) as source, closing(sqlite3.connect(partial)) as copy:
             source.backup(copy)
-            # A copy in one file: nobody can forget to move its log.
+            # The copy is one file, so nobody can forget to move its log.
             copy.execute("PRAGMA journal_mode=DELETE")
         _sync(partial)
         partial.rename(target)

@@ -19,10 +19,11 @@ MAX_STEPS = 20_000
 """Instructions of SQLite's virtual machine after which a read leaves the event loop: about a millisecond's work."""
 
 LONG = "/* long */"
-"""After its `SELECT`, it sends a read to the thread: megabytes of text are few instructions, and take long."""
+"""A mark after the `SELECT` of a query. A marked query goes to the thread, because reading megabytes of text takes few
+instructions, but long."""
 
 MAX_TURN_S = 0.002
-"""Seconds for which one connection's reads may keep the event loop to themselves."""
+"""How many seconds the reads of one connection may keep the event loop busy without a break."""
 
 
 def connect(*where: Any, **options: Any) -> Awaitable[aiosqlite.Connection]:
@@ -32,7 +33,7 @@ def connect(*where: Any, **options: Any) -> Awaitable[aiosqlite.Connection]:
 
 
 class _SqliteConnection(aiosqlite.Connection):
-    """It counts what its thread still has to do: until that is done, nothing else may use the connection."""
+    """A connection that counts the calls that its thread still has to make. Until then, nothing else may use it."""
 
     def __init__(self, connector: Callable[[], sqlite3.Connection], iter_chunk_size: int) -> None:
         super().__init__(connector, iter_chunk_size)
@@ -83,8 +84,8 @@ class _SqliteConnection(aiosqlite.Connection):
             self._turn_began = time.monotonic()
         if self._handed_over != self._done:
             return await self._execute(function)
-        # Only for this read. On the thread, SQLite would hold its lock while it waits for Python's; a cursor that is
-        # deleted here holds Python's lock while it waits for SQLite's.
+        # The handler is set only for this read. On the thread, SQLite would hold its own lock while it waits for
+        # Python's lock, and a cursor that is deleted here holds Python's lock while it waits for SQLite's.
         self._conn.set_progress_handler(_interrupt, MAX_STEPS)
         try:
             return function()
@@ -101,7 +102,7 @@ def _interrupt() -> bool:
 
 
 class _SqliteCursor(aiosqlite.Cursor):
-    """It reads all rows of a statement at once, as SQLAlchemy asks for all of them directly afterwards."""
+    """A cursor that reads all rows of a statement at once, because SQLAlchemy asks for all rows directly afterwards."""
 
     _conn: _SqliteConnection
 

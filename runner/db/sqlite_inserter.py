@@ -59,9 +59,9 @@ class SqliteInserter:
         return Insert(statement, first, [[bind(row[name]) for name, bind in statement.own] for row in rows])
 
     def commit(self, insert: Insert) -> list[bool]:
-        """Commit the rows, on any thread. False for a row whose unique key exists already.
+        """Commit the rows, on any thread. Returns False for each row whose unique key exists already.
 
-        Raises `sqlite3.Error`; then nothing is stored.
+        If it raises `sqlite3.Error`, nothing is stored.
         """
         self._connection = self._connection or self._connect()
         statement, common, rows = insert.statement, insert.common, insert.rows

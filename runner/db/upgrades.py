@@ -38,7 +38,10 @@ def upgrade(connection: Connection, migrations: Path = MIGRATIONS) -> None:
 
 
 def _check_references(connection: Connection) -> None:
-    """SQLite does not check foreign keys while tables are recreated; PostgreSQL always does."""
+    """Raise `DatabaseError` if rows refer to missing rows.
+
+    SQLite does not check foreign keys while tables are recreated. PostgreSQL always does.
+    """
     if connection.dialect.name == "sqlite" and (broken := connection.execute(text("PRAGMA foreign_key_check")).all()):
         tables = ", ".join(sorted({row[0] for row in broken}))
         raise DatabaseError(f"rows of {tables} refer to missing rows; nothing was changed")

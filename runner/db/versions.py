@@ -1,6 +1,7 @@
 """Reads the version of a database's schema without alembic, which only an upgrade needs.
 
-The version is in alembic's own table. Databases from before the first release are refused: none was ever installed.
+The version is in alembic's own table. Databases from before the first release are refused, because none was ever
+installed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RECORD = "alembic_version"
 
 @cache
 def list_versions(migrations: Path = MIGRATIONS) -> tuple[str, ...]:
-    """All versions that this program knows, oldest first. The first is that of the first release."""
+    """All versions that this program knows, oldest first. The oldest is the version of the first release."""
     return tuple(sorted(step.name[1:].partition("_")[0] for step in (migrations / "versions").glob("r*.py")))
 
 
