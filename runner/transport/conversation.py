@@ -17,13 +17,13 @@ PATIENCE_S = 20.0
 """How long an answer may take, in addition to the request's own wait."""
 
 REST_S = 60.0
-"""After a time-out, how long no request uses the conversation, because each would wait for the full time-out."""
+"""How many seconds after a time-out no request uses the conversation. Each would wait for the full time-out."""
 
 MAX_ANSWER_BYTES = 4_000_000
 """The size limit of one answer. The conversation ends if it is exceeded."""
 
 MAX_UNASKED = 100
-"""Limit of lines in a row that answer no request. Login shells print a few, and callers may leave before the answer."""
+"""The most lines in a row that answer no request. Login shells print a few, and callers may leave before the answer."""
 
 
 class ConversationLost(Exception):  # noqa: N818 - a state
@@ -31,7 +31,7 @@ class ConversationLost(Exception):  # noqa: N818 - a state
 
 
 class Conversation:
-    """Requests to a command that `begin` starts for the first request, and again when it has ended."""
+    """Sends requests to a command. `begin` starts the command for the first request, and again after it has ended."""
 
     def __init__(self, begin: Callable[[], Awaitable[Stream]], patience_s: float = PATIENCE_S) -> None:
         self._begin = begin
@@ -41,9 +41,9 @@ class Conversation:
         self._silence = ""
 
     async def ask(self, question: bytes, wait_s: float = 0.0) -> bytes:
-        """The answer to a request of one line, before which the machine may wait up to `wait_s`.
+        """Send a request of one line, and return its answer. The machine may wait up to `wait_s` before it answers.
 
-        Raises what `begin` raises, but `ConversationLost` for an `OSError`.
+        Raises `ConversationLost`, also for an `OSError` of `begin`, and any other exception that `begin` raises.
         """
         now = asyncio.get_running_loop().time
         if now() < self._rests_until:
@@ -67,7 +67,7 @@ class Conversation:
 
 
 def _is_over(beginning: asyncio.Task[_Talk]) -> bool:
-    """Whether the start failed, or its command has ended since."""
+    """Whether the command could not be started, or has ended since."""
     if not beginning.done():
         return False
     return beginning.cancelled() or beginning.exception() is not None or beginning.result().is_over

@@ -13,8 +13,10 @@ class HostError(Exception):
 
 
 class Unreachable(HostError):  # noqa: N818 - a state
-    """Refused, unknown host, no answer, or a lost connection. In the last case it is unknown how far the command
-    ran."""
+    """The host is unknown, refused the connection or did not answer, or the connection was lost.
+
+    After a lost connection, it is unknown how far the command ran.
+    """
 
 
 class HostKeyMismatch(HostError):  # noqa: N818 - a state
@@ -24,7 +26,7 @@ class HostKeyMismatch(HostError):  # noqa: N818 - a state
 
 
 class AccessDenied(HostError):  # noqa: N818 - a state
-    """The machine does not accept our user and key, or the key cannot be read."""
+    """The machine does not accept the configured user and key, or the key cannot be read."""
 
     permanent = True
 

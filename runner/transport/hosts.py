@@ -31,17 +31,19 @@ log = structlog.get_logger()
 Value = TypeVar("Value")
 
 MAX_SESSIONS = 5
-"""Commands at the same time on one connection: OpenSSH's `MaxSessions` is 10, and it frees sessions late."""
+"""The most commands at the same time on one connection. OpenSSH's `MaxSessions` is 10, and it frees sessions late."""
 CHANNEL_RETRY_S = 0.1
 WINDOW = 64 * 1024
 """Bytes that a forwarded connection may send before somebody reads them. asyncssh's own window has 2 MiB: a job with
 many connections would fill the service's memory. A request of 500 kB takes 0.4 s if the machine is 50 ms away."""
 READ_AHEAD = 16 * 1024
-"""Bytes that may have left the window and are not read yet. asyncssh would allow as many as the window has."""
+"""The most bytes that have left the window and are not read yet. asyncssh would allow as many as the window has."""
 MAX_CHANNELS = 256
-"""Connections to one socket that a machine has not closed. asyncssh keeps each until then, whatever we close."""
+"""The most connections to one socket that a machine has not closed. asyncssh keeps each connection until the machine
+closes it, even if the service has closed its own end."""
 MAX_REFUSED = 1_000
-"""A machine that opens so many more, and closes none meanwhile, loses its SSH connection. A relay opens 100 at once."""
+"""After how many further connections, with none closed meanwhile, a machine loses its SSH connection. A relay opens 100
+at once."""
 BEGIN_S = LISTEN_S = 30.0
 """How long a command may take to start, or a socket to be opened."""
 
@@ -70,17 +72,18 @@ class Host(Protocol):
         """
 
     async def listen(self, path: str, accept: Accept) -> Listening:
-        """Listen on a socket at a path on the machine, where no file may exist, while the connection to it lives.
+        """Listen on a socket at a path on the machine, where no file may exist.
 
-        Raises `HostError`, and `CannotListen` if the machine forbids it.
+        The socket ends with the connection to the machine. Raises `HostError`, and `CannotListen` if the machine forbids
+        it.
         """
 
     async def close(self) -> None:
-        """Close what is open. Idempotent."""
+        """Close everything that is open on the machine. Idempotent."""
 
 
 HostOpener = Callable[[Machine, float], Host]
-"""Opens the host for a machine, which may be silent for so many seconds."""
+"""Opens the host for a machine. The number says how many seconds the machine may be silent."""
 
 
 def open_host(machine: Machine, silence_s: float = SILENCE_S) -> Host:
@@ -207,7 +210,7 @@ class SshHost:
             except asyncssh.ChannelOpenError as error:
                 if error.code == asyncssh.OPEN_REQUEST_SESSION_FAILED:
                     raise Unreachable("it refused to start a command") from error
-                # No free session, or a connection that was just lost: in both cases the command was not started.
+                # There is no free session, or the connection was just lost. In both cases the command was not started.
                 await asyncio.sleep(CHANNEL_RETRY_S)
             except (OSError, asyncssh.Error) as error:
                 raise _lost() from error
@@ -246,7 +249,7 @@ class _Channels:
         self._refused = 0
 
     async def begin(self) -> _Channel:
-        """The receiving end of a new one. Raises `ChannelOpenError`, after which asyncssh keeps nothing."""
+        """The receiving end of a new connection. Raises `ChannelOpenError`. asyncssh then keeps nothing of it."""
         if self._open < MAX_CHANNELS:
             self._open += 1
             return _Channel(self._serve, self._end)

@@ -1,6 +1,6 @@
 """Packs the program for machines, `runner/jobd`, as one archive. A machine unpacks it into a folder that Python runs.
 
-In a folder, its modules are compiled once, and not for every call.
+In a folder, Python compiles the modules once, and not for every call.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ except OSError as error:
     answer = {"ok": False, "error": name, "message": "the workspace cannot be written: %s" % error.strerror}
 print(json.dumps(answer))
 """
-"""Unpacks standard input at a path, whole or not at all. Its answer has the same form as jobd's."""
+"""The program that unpacks its standard input at a path, completely or not at all. It answers in the form of jobd."""
 
 
 @functools.cache

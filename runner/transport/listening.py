@@ -21,10 +21,10 @@ class Stream(Protocol):
     """One end of a connection. All methods except `abort` raise `OSError` once it is broken."""
 
     async def read(self) -> bytes:
-        """Some bytes; empty at the end of the data."""
+        """The next bytes. Empty at the end of the data."""
 
     async def write(self, data: bytes) -> None:
-        """Send, and wait while the other side does not keep up."""
+        """Send data. Wait while the other side does not keep up."""
 
     async def end(self) -> None:
         """Signal the end of the data."""
@@ -46,7 +46,7 @@ class Listening(Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether programs on the machine can still reach us through it."""
+        """Whether programs on the machine can still reach the service through the socket."""
 
     def close(self) -> None:
         """Stop listening. Open connections stay open."""
@@ -77,7 +77,7 @@ class LocalStream:
 
 
 class SshStream:
-    """A connection that sshd forwards to us."""
+    """A connection that sshd forwards to the service."""
 
     def __init__(self, reader: asyncssh.SSHReader[bytes], writer: asyncssh.SSHWriter[bytes]) -> None:
         self._reader, self._writer = reader, writer
@@ -142,7 +142,7 @@ class SshListening:
 
 
 class PeekedStream:
-    """A stream whose first bytes have been read; they are returned again by `read`."""
+    """A stream whose first bytes have been read already. `read` returns them again."""
 
     def __init__(self, stream: Stream, first: bytes) -> None:
         self.first = first

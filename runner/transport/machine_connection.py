@@ -1,8 +1,8 @@
 """An SSH connection to a machine that may be an attacker's.
 
-It adds to asyncssh what keeps one machine from taking the service's time and memory: `PacedReading` for all that the
-machine sends, back-pressure for all that is sent to it, and limits for key exchanges. asyncssh has no public way to do
-this, so a few of its own methods are extended here.
+It adds limits to asyncssh, so that one machine cannot use up the service's time and memory: `PacedReading` for the data
+that the machine sends, back-pressure for the data that is sent to it, and limits for key exchanges. asyncssh has no
+public way to do this, so a few of its own methods are extended here.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from runner.transport.paced import PacedReading
 log = structlog.get_logger()
 
 MAX_DEFERRED = 10_000
-"""Packets that wait for the end of a key exchange. With more, the machine is not read, so it causes no further ones.
-asyncssh keeps some 250 bytes for each answer; data waits in `make_room` instead."""
+"""The most packets that wait for the end of a key exchange. With more, nothing is read from the machine, so that it
+cannot cause further ones. Such packets are answers, of some 250 bytes each in asyncssh. Data waits in `make_room`."""
 STALL = 2
-"""How often the time that a machine may be silent it may leave what is sent to it unread, or a key exchange open."""
+"""A machine may leave data unread, or a key exchange open, for this many times the time that it may be silent."""
 MAX_EXCHANGES = 40
 EXCHANGES_PER_S = 4
-"""Key exchanges at once, and on average. OpenSSH begins one for each `RekeyLimit`: 1 GB or more by default. Even with a
-limit of 16 MB, there are fewer at 50 MB/s."""
+"""The most key exchanges at once, and on average. OpenSSH begins one for each `RekeyLimit`: 1 GB or more by default.
+Even with a limit of 16 MB, there are fewer at 50 MB/s."""
 EXCHANGE_WORK_S = 0.005
-"""CPU time that is counted for each key exchange, because it passes in a task of asyncssh. group14 takes most."""
+"""CPU time that is counted for each key exchange, because it is spent in a task of asyncssh. group14 takes the most."""
 MIN_PACKET_BYTES = 4096
 """A machine that takes less in a packet could turn one write into as many packets as it has bytes. RFC 4253, section
 6.1, demands 32,768 bytes of every implementation."""
 
 
 class MachineConnection(asyncssh.SSHClientConnection):
-    """See above. `reading` is the protocol for its transport, and `options.waiter` tells when the login has ended."""
+    """The connection. `reading` is the protocol for its transport. `options.waiter` tells when the login has ended."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class MachineConnection(asyncssh.SSHClientConnection):
         self._exchanged = 0.0
 
     async def wait_for_room(self) -> None:
-        """Wait until nothing that was sent before has to wait, here or at a jump host, or until the connection ends."""
+        """Wait until data can be sent at once, here and at all jump hosts, or until the connection ends."""
         while full := self._find_full():
             await full._has_room.wait()
 
@@ -87,13 +87,13 @@ class MachineConnection(asyncssh.SSHClientConnection):
     def _finish_recv_packet(
         self, pkttype: int, seq: int, _task: asyncio.Task[Any] | None = None, is_async: bool = False
     ) -> None:
-        """Changed: what came behind a packet that a task has processed is processed within the share, too."""
+        """Changed: data that came after a packet that a task has processed is also processed within the share."""
         super()._finish_recv_packet(pkttype, seq)
         if is_async:
             self.reading.go_on()
 
     def _cleanup(self, exc: Exception | None) -> None:
-        """Extended: whoever waits for room finds the connection closed."""
+        """Extended: callers that wait for room stop waiting, and find the connection closed."""
         for stall in self._stalls.values():
             stall.cancel()
         self._stalls.clear()
@@ -103,7 +103,7 @@ class MachineConnection(asyncssh.SSHClientConnection):
     def _is_ready(self) -> bool:
         """Whether received data is processed at once.
 
-        asyncssh puts a function in the place of its method while a task processes a packet.
+        While a task processes a packet, asyncssh replaces its method `_recv_handler` with a function.
         """
         return inspect.ismethod(self._recv_handler) and len(self._deferred_packets) <= MAX_DEFERRED
 

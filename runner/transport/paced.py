@@ -24,13 +24,13 @@ BURST_S = 0.02
 """How much processing time a connection may use in advance."""
 PIECE_BYTES = 4096
 MAX_UNSENT_BYTES = 8_000_000
-"""Reading pauses while so many bytes are unsent, because a machine may make us answer and not read the answers."""
+"""Reading pauses while more bytes are unsent. A machine could cause answers without reading them."""
 MANY_RESTS = 250
 """After so many pauses, about ten seconds, the log reports the machine once."""
 
 
 REST_S = BURST_S / 2 / SHARE
-"""How long to wait once the share is used up, in seconds: half of the burst is paid back then, and new pieces fit."""
+"""How many seconds to wait once the share is used up. Meanwhile, half of the burst is paid back, so new pieces fit."""
 
 
 class LoopShare:
@@ -76,9 +76,9 @@ class LoopShare:
 class PacedReading(asyncio.Protocol):
     """A protocol between a TCP connection, or a jump host's channel, and its SSH connection.
 
-    `is_ready` says whether the reader processes data at once. If it keeps data for later, nothing more is handed over
-    until it calls `go_on`: it would process all of it in one step, outside of its share. See `LoopShare` for `clock`
-    and `work`.
+    `is_ready` says whether the reader processes data at once. If the reader keeps data for later, it gets nothing more
+    until it calls `go_on`. Otherwise it would process all of the data in one step, outside of its share. See
+    `LoopShare` for `clock` and `work`.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class PacedReading(asyncio.Protocol):
             self._hand_over()
 
     def go_on(self) -> None:
-        """Process what the reader has kept, and then what has come since."""
+        """Make the reader process the data that it has kept, and then the data that has come since."""
         self._is_kept = True
         if self._timer is None:
             self._hand_over()

@@ -1,4 +1,4 @@
-"""Opens SSH connections to machines, with only our key and our known hosts, and through jump hosts if necessary.
+"""Opens SSH connections to machines, with only the configured key and known hosts, through jump hosts if necessary.
 
 The operator's own setup (`~/.ssh`, agent) is not read. If the configuration names an ssh_config file, only addresses,
 ports, users and jump hosts are taken from it.
@@ -28,12 +28,13 @@ DEFAULT_PORT = 22
 SILENCE_S = 15.0
 """How long a machine may be silent before it counts as gone: while connecting, and later between keep-alives."""
 SIGNS_OF_LIFE = 3
-"""The number of keep-alives within that time."""
+"""The number of keep-alives within the time that a machine may be silent."""
 HOST_KEY_KINDS = "+ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256"
-"""Accepted after the kinds in known_hosts. A host with another key must show it, so that the mismatch is reported."""
+"""The kinds of host keys that are accepted after the kinds in known_hosts. So a host with another key shows that key,
+and the mismatch is reported."""
 
 CIPHERS = "^aes256-gcm@openssh.com,aes128-gcm@openssh.com"
-"""Preferred, because asyncssh takes a sixth of the time for a packet that it takes with its own default."""
+"""The preferred ciphers. With them, asyncssh takes a sixth of the time per packet that its own default takes."""
 
 KEY_EXCHANGES = (
     "mlkem768x25519-sha256",
@@ -44,17 +45,18 @@ KEY_EXCHANGES = (
     "ecdh-sha2-nistp521",
     "diffie-hellman-group14-sha256",
 )
-"""Excludes the methods with numbers that the machine chooses: long ones would take most of a second per exchange."""
+"""The accepted methods. Methods with numbers that the machine chooses are left out, because an exchange with long
+numbers would take most of a second."""
 
 HOST = r"[A-Za-z0-9_][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\]"
 USER = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
-"""Without characters that are special to a shell, because ssh passes jump hosts to one."""
+"""The forms of hosts and users. No character is special to a shell, because ssh passes jump hosts to a shell."""
 
 STAYS_UNREADABLE = frozenset(
     {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 )
-"""Why a file cannot be read until an operator has acted. All other reasons may be over in a moment: EMFILE, ENFILE and
-ENOMEM, and EIO or ESTALE of a network disk."""
+"""The errors because of which a file cannot be read until an operator has acted. All other errors may be over in a
+moment: EMFILE, ENFILE and ENOMEM, and EIO or ESTALE of a network disk."""
 
 _HOP = re.compile(rf"((?P<user>{USER})@)?(?P<host>{HOST})(:(?P<port>[0-9]{{1,5}}))?")
 _RUNS_MORE = re.compile(r"^(?:[^\S\n]|[\"'])*+(match|include)\b", re.IGNORECASE | re.MULTILINE)
@@ -92,7 +94,7 @@ async def _connect_to(
     silence_s: float,
     what: str,
 ) -> MachineConnection:
-    """Connect to a host, directly or through the previous host, whose connection is closed with it."""
+    """Connect to a host, directly or through the `tunnel` of the previous host, which is closed with the connection."""
     try:
         async with asyncio.timeout(silence_s):
             connection = await _open(hop, tunnel, machine, options, silence_s)
@@ -107,7 +109,7 @@ async def _connect_to(
 async def _open(
     hop: Hop, tunnel: MachineConnection | None, machine: Machine, options: Mapping[str, Any], silence_s: float
 ) -> MachineConnection:
-    """What `asyncssh.connect` does, with a connection of our own class, which it cannot be told."""
+    """Do the same as `asyncssh.connect`, which cannot use a class of our own for the connection."""
     loop = asyncio.get_running_loop()
     chosen = await asyncssh.SSHClientConnectionOptions.construct(
         host=hop.host, port=hop.port or DEFAULT_PORT, username=hop.user or (), **options
@@ -116,7 +118,7 @@ async def _open(
     connection = MachineConnection(loop, chosen, machine.name, silence_s)
     try:
         if tunnel:
-            receive = cast(asyncssh.SSHTCPSession[bytes], connection.reading)  # It has what asyncssh calls.
+            receive = cast(asyncssh.SSHTCPSession[bytes], connection.reading)  # It has all methods that asyncssh calls.
             channel, _ = await tunnel.create_connection(lambda: receive, chosen.host, chosen.port)
             await make_room(channel)
         else:
@@ -166,7 +168,7 @@ def _make_options(machine: Machine, silence_s: float) -> dict[str, Any]:
 
 
 def list_hops(machine: Machine) -> list[Hop]:
-    """The hosts on the route to a machine; the machine is the last. Raises `HostError`."""
+    """The hosts on the route to a machine. The last one is the machine. Raises `HostError`."""
     target = Hop(machine.host, machine.port, machine.user)
     try:
         if not machine.ssh_config_file:
@@ -243,7 +245,7 @@ def _read_client_key(machine: Machine) -> asyncssh.SSHKey:
 
 
 def _say_unreadable(error: Exception, what: str, permanent: type[HostError]) -> HostError:
-    """The error for a file of ours that cannot be read. It is not permanent if only this moment is to blame."""
+    """The error for a file that the service cannot read. It is not permanent if it may be over in a moment."""
     if isinstance(error, OSError) and error.errno not in STAYS_UNREADABLE:
         return Unreachable(f"{what} ({os.strerror(error.errno or errno.EIO).lower()})")
     return permanent(what)

@@ -29,15 +29,15 @@ class SshMetrics:
         self._steps: dict[str, Took] = {}
 
     def count_trip(self, machine: str) -> None:
-        """A command is sent to a machine."""
+        """Count a command that is sent to a machine."""
         self._trips[machine] += 1
 
     def count_failure(self, machine: str, error: Exception) -> None:
-        """A command failed with this kind of error."""
+        """Count a command that failed with this kind of error."""
         self._failures[machine, type(error).__name__] += 1
 
     def count_rest(self, machine: str) -> None:
-        """Reading from a machine pauses, because it has used up its share of the event loop."""
+        """Count a pause in reading from a machine that has used up its share of the event loop."""
         self._rests[machine] += 1
 
     def read_rests(self) -> Mapping[str, int]:
@@ -53,7 +53,7 @@ class SshMetrics:
         return dict(self._failures)
 
     def count_steps(self, told: object) -> None:
-        """Add the durations in a machine's answer about an environment; ignores invalid ones."""
+        """Add the durations in a machine's answer about an environment. Invalid ones are ignored."""
         for step in STEPS:
             seconds = told.get(step) if isinstance(told, dict) else None
             if isinstance(seconds, float) and 0 <= seconds < MAX_STEP_S:
