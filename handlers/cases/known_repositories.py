@@ -2,8 +2,8 @@
 
 A name keeps the number that it had when the service first used it. It keeps the number even if the configuration no
 longer has the name, because its jobs and their pages stay. Only an operator can accept another repository under that
-name. A name that is not in the configuration gets no number. Otherwise a stranger could create a repository with a name
-before the repository that is meant exists.
+name. A name that is not in the configuration gets no number. Otherwise a stranger could create a repository with the
+name before the repository that is meant exists.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ async def admit(
     log.info("request.refused", by=sender.login)
     least = max(refused, key=lambda operation: _rank(operation, person.rules))
     right = RIGHTS[least]
-    helper = person.may(Operation.START)  # They can do other things here, so the reply names the role.
+    helper = person.may(Operation.START)  # They can do other things here, and are told once for each right.
     role = right.find_role(person.rules)
     body = replies.render_no_permission(sender.login, rules.name, role, command=asked[least], helps=helper)
     occasion = f"#{issue_number} no permission @{sender.login}" + f" {right.name}" * helper

@@ -10,7 +10,7 @@ from runner.db.schema import jobs
 from runner.rows import job_rows
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,49}")
-"""The form of a name, also of a person's."""
+"""The form of a name of a worktree or a task. A person's name at the terminal has the same form."""
 
 AUTOMATIC = re.compile(r"task[0-9]+")
 """The form of the names that ptq-bot gives to tasks."""

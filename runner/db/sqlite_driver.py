@@ -33,7 +33,7 @@ def connect(*where: Any, **options: Any) -> Awaitable[aiosqlite.Connection]:
 
 
 class _SqliteConnection(aiosqlite.Connection):
-    """A connection that counts the calls that its thread still has to make. Until then, nothing else may use it."""
+    """A connection that counts the calls that its thread still has to make. Before that, nothing else may use it."""
 
     def __init__(self, connector: Callable[[], sqlite3.Connection], iter_chunk_size: int) -> None:
         super().__init__(connector, iter_chunk_size)

@@ -57,7 +57,7 @@ def explain_refusal(job: Job, branch: str, commit: str, *, on_base_branch: bool)
 
 
 def _begins_on_branch(job: Job) -> bool:
-    """Whether a job's base commit has to be on its base branch. This is so for every rebase."""
+    """Whether a job's base commit has to be on its base branch: for every job on an issue, and for every rebase."""
     return job.thread is not None or job.kind is JobKind.REBASE
 
 

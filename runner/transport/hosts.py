@@ -42,8 +42,8 @@ MAX_CHANNELS = 256
 """The most connections to one socket that a machine has not closed. asyncssh keeps each connection until the machine
 closes it, even if the service has closed its own end."""
 MAX_REFUSED = 1_000
-"""After how many further connections, with none closed meanwhile, a machine loses its SSH connection. A relay opens 100
-at once."""
+"""A machine that opens this many further connections, and closes none meanwhile, loses its SSH connection. A relay
+opens 100 at once."""
 BEGIN_S = LISTEN_S = 30.0
 """How long a command may take to start, or a socket to be opened."""
 
@@ -74,8 +74,8 @@ class Host(Protocol):
     async def listen(self, path: str, accept: Accept) -> Listening:
         """Listen on a socket at a path on the machine, where no file may exist.
 
-        The socket ends with the connection to the machine. Raises `HostError`, and `CannotListen` if the machine forbids
-        it.
+        The socket lives as long as the connection to the machine. Raises `HostError`, and `CannotListen` if the machine
+        forbids sockets.
         """
 
     async def close(self) -> None:
