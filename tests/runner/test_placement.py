@@ -66,10 +66,13 @@ class Floor:
 
     async def place(self, job: Job) -> Job:
         """Try to find a slot for a job, and read how it then stands."""
-        allotted = await self.placement.allot([await self.read(job)])
-        await self.placement.place(await self.read(job), allotted.get(job.id))
+        before = await self.read(job)
+        allotted = await self.placement.allot([before])
+        has_changed = await self.placement.place(before, allotted.get(job.id))
         self.placement.release(job.id)
-        return await self.read(job)
+        after = await self.read(job)
+        assert has_changed == (after.state is not before.state), "a job whose state has changed goes on at once"
+        return after
 
     async def read(self, job: Job) -> Job:
         async with self.db.read() as connection:
