@@ -55,16 +55,18 @@ connection would look like a network failure to it."""
 SETTLE_S = 5.0
 """Seconds that the end of a job waits for its open requests to be counted."""
 MAX_CONNECTIONS = 128
-"""Connections of one job at the same time. Agents and their helpers open a few, package installers about fifty."""
+"""The most connections of one job at the same time. Agents and their helpers open a few, package installers about
+fifty."""
 MAX_TOGETHER, ALWAYS = 512, 16
-"""Connections of all jobs, and those that each job has a place for even then. What waits on a connection is not counted
-in `Room`: some 300 kB in the window of SSH and in aiohttp's buffers."""
+"""The number of connections that all jobs share, and the number that each job can have even if all of these are taken.
+`Room` does not count data that waits on a connection: some 300 kB in the window of SSH and in aiohttp's buffers."""
 MAX_HEADERS, MAX_FIELD = 64, 4096
-"""Headers of a request, and bytes of one header. Agents send about twenty; the longest have a few hundred bytes."""
+"""The most headers of a request, and the most bytes of one header. Agents send about twenty headers. The longest have a
+few hundred bytes."""
 MAX_WAITING = 2
-"""Requests that may wait on one connection. No agent sends a request before the previous one is answered."""
+"""The most requests that wait on one connection. No agent sends a request before the previous one is answered."""
 READ_BUFFER = 32 * 1024
-"""Bytes that are read from a connection ahead of the handler; aiohttp reads up to twice as much."""
+"""Bytes that are read from a connection ahead of the handler. aiohttp reads up to twice as much."""
 FIRST_BYTES_S = 60.0
 """Seconds in which a new connection must send its first bytes."""
 NOT_SERVED = "this machine does not serve private repositories, so that it fetches none: see `serves`"
@@ -86,7 +88,10 @@ class _Caller:
 
 
 def find_most(others: int) -> int:
-    """The most connections of a job, if all others have so many. It leaves as many free as it has, as in `Room`."""
+    """The most connections of a job, if all other jobs together have `others` connections.
+
+    A job can have at most as many connections as are then still free, as in `Room`, but always `ALWAYS`.
+    """
     return min(MAX_CONNECTIONS, max(ALWAYS, (MAX_TOGETHER - others) // 2))
 
 
@@ -106,7 +111,7 @@ class ModelGateway:
         read: Reads = read_request,
         room: Room | None = None,
     ) -> None:
-        """The keys of `upstreams` are agents' names. `url` is the gateway's own URL; empty if machines use a relay."""
+        """The keys of `upstreams` are agents' names. `url` is the gateway's own URL. Empty if machines use a relay."""
         self._git = git
         self._packages = packages
         self._db = db
@@ -201,7 +206,7 @@ class ModelGateway:
         token, path = read_token(request), request.path.removeprefix(PREFIX)
         found = re.fullmatch(TOKEN.format(job_id="([0-9a-f]{10})", mac="[0-9a-f]{40}"), token)
         endpoint = self._endpoints.get(found[1]) if found else None
-        # A request without the job's token does not count towards the job's connections.
+        # A request without the job's token must not count towards the job's connections.
         if endpoint is None or not endpoint.knows(request):
             is_ours = found is not None and hmac.compare_digest(token, self._make_token(found[1]))
             return self._turn_away(path, *await self._explain_absence(found[1] if found and is_ours else None))
@@ -244,7 +249,7 @@ class ModelGateway:
         return await self._answer(endpoint, request)
 
     async def _answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer a request that has the job's token: one from git, or one to a model."""
+        """Answer a request that has the job's token. The request is from git, or it is to a model."""
         if self._git and request.path.startswith(ROOT):
             return await self._git.answer(endpoint, request)
         return await self._proxy.answer(endpoint, request)
@@ -252,13 +257,13 @@ class ModelGateway:
     async def _explain_absence(self, job_id: str | None) -> tuple[int, str]:
         """The status and the reason to answer if there is no endpoint.
 
-        `job_id` is the job of the request's token; None if the token is not valid.
+        `job_id` is the job of the request's token. None if the token is not valid.
         """
         job = None
         if job_id:
             async with self._db.read() as connection:
                 job = await job_rows.fetch_job(connection, job_id)
-        if job is None:  # This includes fetches for the refresh of a base, which has a token but no row.
+        if job is None:  # The refresh of a base also ends here: it has a token but no row.
             return 401, "no job that is at work here has this token"
         if job.active and not job.is_ending:
             return 503, "nobody here looks after this job just now"

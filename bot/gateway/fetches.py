@@ -14,7 +14,8 @@ ROOT = "/git/"
 """The prefix of the paths that git requests."""
 
 POST_BUFFER = "33554432"
-"""Bytes up to which git sends a request with a length. The service's own address refuses bodies in chunks."""
+"""The most bytes of a request that git sends with a length. Git sends a larger one in chunks, which the gateway's own
+URL refuses."""
 SERVICE = "git-upload-pack"
 """The git service that answers fetches. The one that accepts pushes is `git-receive-pack`."""
 
@@ -46,17 +47,17 @@ class Fetch:
 
     @property
     def takes_pack(self) -> bool:
-        """Whether it is a POST to `git-upload-pack`, which gets objects (or refs, in protocol version 2).
+        """Whether this is a POST to `git-upload-pack`, which gets objects (or refs, in protocol version 2).
 
-        Otherwise it gets `info/refs`.
+        If not, it is a GET of `info/refs`.
         """
         return self.target == PACK
 
 
 def read_fetch(method: str, path: str, query: str, headers: Mapping[str, str], repositories: Sequence[str]) -> Fetch:
-    """Read a request that is allowed. Raises `NotFetched` for any other.
+    """Read an allowed request. Raises `NotFetched` for any other request.
 
-    `repositories` are those that the job may fetch; the first is the one that it works on.
+    `repositories` are the repositories that the job may fetch. The first one is the repository that the job works on.
     """
     found = PATH.fullmatch(path)
     if not found:
@@ -83,7 +84,8 @@ def _find_repository(asked: str, repositories: Sequence[str]) -> tuple[str, bool
     for name in repositories:
         if name.lower() == asked.lower():
             return name, True
-    # `insteadOf` replaces prefixes: the one for `octo/widgets` also redirects `octo/widgets-docs`, which may be public.
+    # `insteadOf` replaces prefixes: the setting for `octo/widgets` also redirects `octo/widgets-docs`, which may be
+    # public.
     if any(asked.lower().startswith(name.lower()) for name in repositories):
         return asked, False
     raise NotFetched(explain_unnamed(asked, repositories))
@@ -116,9 +118,9 @@ def build_git_environment(
 ) -> dict[str, str]:
     """The environment variables that make git fetch repositories from the gateway.
 
-    `addresses` are pairs of an original address and the repository's name. The token is neither in a file nor on a
-    command line, which every user of the machine can read. Git sends it only to the gateway. Git reads these variables
-    since version 2.31.
+    `addresses` are pairs of an original address and the repository's name. The token is in no file. It is on no command
+    line either, because every user of the machine can read command lines. Git sends the token only to the gateway. Git
+    reads these variables since version 2.31.
     """
     root = f"{gateway}{ROOT}"
     settings = [(f"http.{root}.extraHeader", f"Authorization: Bearer {token}")]

@@ -1,4 +1,4 @@
-"""Passes git's fetches on to GitHub, with a token that never reaches a machine and only reads one repository.
+"""Passes git's fetches on to GitHub, with a token that never reaches a machine and can only read one repository.
 
 Requests and answers are streamed, which takes little memory. This module does not interpret their content.
 """
@@ -48,7 +48,7 @@ REDIRECTS = (301, 302, 307, 308)
 MAX_MOVED = 1024
 """The number of renamed public repositories whose new name is remembered."""
 MAX_LOGGED = 100
-"""Log lines about one job's fetches. An agent can make any number of fetches."""
+"""The most log lines about one job's fetches. An agent can make any number of fetches."""
 TRIES = 3
 """Attempts to get `info/refs`. An attempt fails if GitHub has revoked the token, or has renamed the repository."""
 
@@ -87,20 +87,21 @@ class GitProxy:
     def find_repositories(self, fetcher: Fetcher) -> tuple[str, ...]:
         """The repositories that are fetched through the gateway.
 
-        It is empty if the repository is public, or if its table has a `clone_url`.
+        There are none if the repository is public, if it has no table, or if its table has a `clone_url`.
         """
         profile = self._profiles.get(fetcher.repository)
         if not profile or not profile.by_gateway or not fetcher.private:
             return ()
         if not fetcher.clone_url.startswith(f"{self._web_url}/"):
             return ()
-        # The App is installed on those with a table. Others can only be public, and machines fetch them by themselves.
+        # The App is installed on companions with a table. Other companions must be public, and machines fetch them
+        # directly.
         configured = {name.lower() for name in self._profiles}
         companions = [other.name for other in profile.companions if other.name.lower() in configured]
         return tuple(dict.fromkeys((fetcher.repository, *profile.private_repositories, *companions)))
 
     def build_route(self, fetcher: Fetcher, endpoint: JobEndpoint, url: str) -> GatewayRoute:
-        """The settings for git on the machine. `url` is the gateway's own URL; empty if machines use a relay."""
+        """The settings for git on the machine. `url` is the gateway's own URL. Empty if machines use a relay."""
         addresses = list_addresses(endpoint.repositories, self._web_url, fetcher.clone_url)
         return GatewayRoute(
             build_git_environment(url or "{gateway}", endpoint.token, addresses, by_relay=not url), by_relay=not url
@@ -162,7 +163,7 @@ class GitProxy:
                     why = f"GitHub does not take the token that it gave for {fetch.repository}: fetch again"
                 elif theirs.status in REDIRECTS and (name := self._find_new_name(theirs)):
                     if grant:
-                        self._github.forget_grant(grant)  # The next one has the new name.
+                        self._github.forget_grant(grant)  # The next grant has the new name.
                     else:
                         self._moved[fetch.repository] = name
                     why = f"{fetch.repository} has another name by now: fetch again"
@@ -196,7 +197,7 @@ class GitProxy:
         )
 
     def _find_new_name(self, theirs: aiohttp.ClientResponse) -> str | None:
-        """The new name of a repository; None if the redirect is not to a repository of the same GitHub."""
+        """The new name of a repository. None if the redirect is not to a repository of the same GitHub."""
         target = urljoin(str(theirs.url), theirs.headers.get("location", ""))
         found = MOVED.fullmatch(urlsplit(target).path)
         if not found or not target.startswith(f"{self._web_url}/"):
@@ -245,7 +246,7 @@ def sign(grant: Grant) -> dict[str, str]:
 
 
 def explain(status: int, repository: str) -> Unanswered:
-    """What git is told after an error status of GitHub."""
+    """The answer to git after an error status of GitHub."""
     if status in (403, 404):
         words = f"GitHub does not let the App read {repository}: is it installed there, with `Contents: read`?"
         return Unanswered(403, words)

@@ -1,4 +1,4 @@
-"""The proxy through which a job without a network reaches package hosts: only those on the operator's list.
+"""The proxy through which a job without a network reaches the package hosts on the operator's list.
 
 The traffic is encrypted between the job and the host. This module does not interpret it.
 """
@@ -31,21 +31,21 @@ log = structlog.get_logger()
 
 METHOD = b"CONNECT "
 MAX_HEAD = 8_192
-"""Bytes of a request's first line and headers. Programs send a few hundred."""
+"""The most bytes of a request's first line and headers. Programs send a few hundred."""
 HEAD_S, CONNECT_S = 10.0, 10.0
 MAX_LOGGED = 100
-"""Log lines about one job's connections. An agent can open any number of connections."""
+"""The most log lines about one job's connections. An agent can open any number of connections."""
 LOOKUP_THREADS = 32
 """Threads for DNS lookups, for all jobs together. A lookup may take half a minute to fail."""
 TLS_PORT = 443
 MAX_HELLO = 32_768
-"""Bytes in which the first TLS message (ClientHello) must be complete. A real one has about 2,000."""
+"""The most bytes that are read until the first TLS message (ClientHello) is complete. A real one has about 2,000."""
 HANDSHAKE, SERVER_HELLO = 22, 2
 """The kind of TLS records that begin a connection, and of the server's first message (RFC 8446, sections 5.1 and 4)."""
 RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
 """The server's random number when it asks for another ClientHello (HelloRetryRequest, RFC 8446, section 4.1.3)."""
 CIPHER_CHANGES = tuple(bytes([20, 3, minor, 0, 1, 1]) for minor in range(5))
-"""A record (ChangeCipherSpec) that may stand before a second ClientHello, and means nothing (appendix D.4)."""
+"""Records (ChangeCipherSpec) that can come before a second ClientHello, and mean nothing (RFC 8446, appendix D.4)."""
 RECORD_HEAD, RANDOM_AT = 5, 11
 """Bytes before a record's content, and before the random number in the server's first record."""
 PUBLIC_V6 = ipaddress.IPv6Network("2000::/3")
@@ -98,7 +98,7 @@ def read_wanted(head: bytes) -> Wanted:
 
 
 def find_host(wanted: Wanted, hosts: Sequence[str]) -> str | None:
-    """The entry of the operator's list that allows the destination; None if there is none.
+    """The entry of the operator's list that allows the destination. None if there is none.
 
     An entry is a host name, or `*.` and a domain. Without a port, it allows port 443.
     """
@@ -260,8 +260,8 @@ TLS.sni_callback = _note_host
 async def join_tls(host: str, stream: Stream, first: bytes, theirs: Stream) -> None:
     """Pass a TLS connection to `host` on, as `join` does. `first` was already read from the stream.
 
-    A server may ask for a second ClientHello, which is not encrypted either and could name another host. So nothing
-    after the first one is passed on before the server has answered. Raises as `read_hello`.
+    A server may ask for a second ClientHello. That one is not encrypted either, and could name another host. So nothing
+    after the first ClientHello is passed on before the server has answered. Raises the errors of `read_hello`.
     """
     hello, rest = await read_hello(host, stream, first)
     await theirs.write(hello)
@@ -274,7 +274,10 @@ async def join_tls(host: str, stream: Stream, first: bytes, theirs: Stream) -> N
 
 
 class _SecondHello(PeekedStream):
-    """A client's stream that has to go on with another ClientHello for the host. `read` raises as `read_hello`."""
+    """A client's stream that must continue with a second ClientHello for the same host.
+
+    `read` raises the errors of `read_hello`.
+    """
 
     def __init__(self, host: str, stream: Stream, first: bytes) -> None:
         super().__init__(stream, first)
@@ -292,9 +295,9 @@ class _SecondHello(PeekedStream):
 
 
 async def read_hello(host: str, stream: Stream, first: bytes) -> tuple[bytes, bytes]:
-    """The first message of a TLS connection, which asks for `host`, and what was read after it.
+    """The first message of a TLS connection, and the bytes that were read after it. The message must ask for `host`.
 
-    `first` was already read from the stream. One address can serve many hosts, and the client names the one that it
+    `first` was already read from the stream. One address can serve many hosts, and the client names the host that it
     wants. A name that the client encrypts (ECH) cannot be checked. Raises `NoHello`, `TimeoutError`, and `OSError`.
     """
     received, said, more = ssl.MemoryBIO(), bytearray(), first
@@ -335,7 +338,7 @@ def _is_alone(records: bytes | bytearray) -> bool:
 
 
 async def _turn_away(stream: Stream, answer: bytes) -> None:
-    """Answer, and close the connection after the other side had time to read the answer. Raises `OSError`."""
+    """Answer, and close the connection once the other side has had time to read the answer. Raises `OSError`."""
     try:
         await stream.write(answer)
         await stream.end()

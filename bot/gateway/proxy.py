@@ -49,13 +49,15 @@ from runner.transport.paced import LoopShare
 log = structlog.get_logger()
 
 MAX_BODY = 32 * 1024 * 1024
-"""Bytes of a request. This is Anthropic's limit: https://docs.anthropic.com/en/api/overview#request-size-limits"""
+"""The most bytes of a request. This is Anthropic's limit:
+https://docs.anthropic.com/en/api/overview#request-size-limits"""
 
 LIGHT = 2 * 1024 * 1024
-"""Bytes of a light request. A job's larger requests arrive one at a time, and all jobs' are parsed one at a time."""
+"""The most bytes of a light request. Larger requests of one job arrive one at a time. Larger requests of all jobs
+together are parsed one at a time."""
 
 BODY_S = 60.0
-"""Seconds in which a request to a model must arrive, or the next part of a request from git."""
+"""Seconds in which a whole request to a model, or the next part of a request from git, must arrive."""
 
 RETRY_S = 5
 """Seconds that an agent is asked to wait before it tries again (`Retry-After`)."""
@@ -88,8 +90,8 @@ MAX_FETCHES = 8
 
 MAX_REFUSALS, PENALTY_S = 100, 1.0
 """After `MAX_REFUSALS` refusals, each further refusal to the job is delayed by `PENALTY_S` seconds. Agents end after
-the first one. After as many refused requests to models, each further one is parsed only after the same delay, one at a
-time."""
+their first refusal. After `MAX_REFUSALS` refused requests to models, each further request to a model is parsed only
+after the same delay, one at a time."""
 
 PASSED_ON = ("accept", "anthropic-version", "user-agent")
 """Headers of requests that are passed on. Keys, cookies and headers that name an account are not."""
@@ -148,9 +150,9 @@ class JobEndpoint:
     """The ids in every log line about the job."""
     token: str = field(repr=False)
     models: Models | None = None
-    """None if the job's agent does not reach models through the gateway, or does not run yet."""
+    """The job's access to models. None if its agent does not reach models through the gateway, or does not run yet."""
     repositories: tuple[str, ...] = ()
-    """The private repositories that the job may fetch. The first is the one that it works on."""
+    """The repositories that the job may fetch with a token. The first one is the repository that the job works on."""
     package_hosts: tuple[str, ...] = ()
     """The hosts that the job may connect to, as in the operator's list."""
     is_open: bool = True
@@ -170,14 +172,14 @@ class JobEndpoint:
     """Held while a request to a model is parsed. Parsing takes CPU time, which no cap limits."""
     looking_up: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_LOOKUPS))
     share: LoopShare = field(default_factory=LoopShare)
-    """What it takes to receive the requests on all connections of the job's relay."""
+    """The share of the event loop's time for receiving requests, for all connections of the job's relay together."""
     denials: int = 0
     """The number of requests to models that were refused after they were received."""
     answering: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
     """The open connections, by the task that handles each."""
     strangers: dict[asyncio.Task[Any], Connection] = field(default_factory=dict)
-    """The open connections on which no request had the token yet, oldest first. Other jobs on the machine may reach
-    this job's relay."""
+    """The open connections on which no request has had the token yet, oldest first. They may be other jobs', because
+    other jobs on the machine may reach this job's relay."""
 
     def __post_init__(self) -> None:
         self.lines = LineLimit(self.note_left_out)
@@ -297,7 +299,7 @@ class ModelProxy:
         held.replace(body.getvalue())
 
     async def _read(self, endpoint: JobEndpoint, request: web.BaseRequest, held: HeldBytes, rule: RequestRule) -> Asked:
-        """Parse and check the received body, and replace it in `held` with the one to pass on. Raises `NotAllowed`.
+        """Parse and check the received body. In `held`, the body to pass on replaces it. Raises `NotAllowed`.
 
         A job's requests are parsed one at a time. Parsing takes several times the size of a request in memory, so only
         one large request of all jobs is parsed at a time.
@@ -314,7 +316,7 @@ class ModelProxy:
         return replace(asked, body=b"")
 
     async def _reserve(self, endpoint: JobEndpoint, models: Models, asked: Asked) -> str | None:
-        """Reserve the maximum that a request can cost. Returns the id of the call; None for a free request.
+        """Reserve the maximum that a request can cost. Returns the id of the call. None for a free request.
 
         Raises `NotAllowed`, `AtCap` and `ClaimLost`.
         """
@@ -353,7 +355,7 @@ class ModelProxy:
         return answer.response
 
     async def _settle(self, account: Account, call: str, asked: Asked, answer: _Answer, began: float) -> None:
-        """Record what an answer used. If that is not certain, record what it may have used at most."""
+        """Record what an answer used. If that is not certain, record the most that it may have used."""
         count, assumed = answer.find_count(asked.most), not answer.is_certain
         taken = count.take(find_price(asked.model, self._prices)) if count else NOTHING
         await self._ledger.settle(account, call, asked.model, taken, self._now(), assumed=assumed)
@@ -398,7 +400,7 @@ class ModelProxy:
                 async for chunk in theirs.content.iter_any():
                     try:
                         await answer.response.write(chunk)
-                    finally:  # The model has sent it, even if the agent did not receive it.
+                    finally:  # The chunk counts even if the agent did not receive it, because the model has sent it.
                         answer.feed(chunk)
                 answer.finish()
                 await answer.response.write_eof()
@@ -451,7 +453,10 @@ class _Answer:
         self.is_certain = self.is_certain or (self.status == HTTPStatus.OK and has_said_all)
 
     def find_count(self, most: Count) -> Count | None:
-        """The tokens of the call: if they are not known, at most `most`. None if no model has answered it."""
+        """The tokens of the call. If they are not known, an estimate from `most`, the reserved maximum.
+
+        None if the call certainly used no tokens.
+        """
         if not self.is_certain:
             return self.reader.estimate(most)
         return self.reader.count if self.reader.is_final else None

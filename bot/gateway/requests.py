@@ -23,7 +23,7 @@ from runner.agents.prices import strip_edition
 from runner.bounded_json import MAX_DIGITS, has_long_number, leave_out_texts
 
 MAX_MODEL = 200
-"""Characters of a model's name."""
+"""The most characters of a model's name."""
 
 
 class Api(StrEnum):
@@ -43,7 +43,7 @@ PATHS: Mapping[str, Api] = {
 """The paths that are passed on, each with its API."""
 
 FREE = "/v1/messages/count_tokens"
-"""Counts the tokens of a request. It is free."""
+"""The path of requests that only count tokens. They are free."""
 
 QUERIES = ("", "beta=true")
 
@@ -65,7 +65,8 @@ PASSED: Mapping[Api, Collection[str]] = {
         *("prompt_cache_retention", "safety_identifier", "service_tier", "verbosity"),
     ),
 }
-"""The fields that are passed on. Vendors keep adding fields. Some change the price, or do more than answer."""
+"""The fields that are passed on. Vendors keep adding other fields. Some of these change the price, or make the vendor
+do more than answer."""
 
 BETAS = (
     *("claude-code-", "context-management-", "effort-", "extended-cache-ttl-"),
@@ -82,7 +83,7 @@ OWN_TOOLS: Mapping[Api, Collection[str]] = {
 """Kinds of tools that the agent runs itself, on its machine. The vendor runs all others."""
 
 SHELL = "shell"
-"""A tool that runs at the vendor, too. The agent runs it only if its environment says so."""
+"""A tool that the vendor can run as well. The agent runs it only if the tool's `environment` is of the type `local`."""
 
 SEARCH = ("tool_search", "client")
 """The `type` and `execution` of the tool with which codex searches its own tools. The vendor must not run it."""
@@ -148,14 +149,15 @@ PACKED = re.compile(r"[A-Za-z0-9+/_=\s-]*")
 """Matches data in base64. Anything else that is not inline may be an address, in a spelling that a vendor accepts."""
 
 MAX_PARTS = 250_000
-"""Parts of a request. A million tokens of the shortest tool calls have fewer. Each part takes up to a microsecond."""
+"""The most parts of a request. A million tokens of the shortest tool calls have fewer. Parsing a part takes up to a
+microsecond."""
 
 FREE_PARTS, BYTES_PER_PART = 20_000, 10
 """A request can have `FREE_PARTS` parts, and one more per `BYTES_PER_PART` bytes. Conversations have about one part per
 40 bytes."""
 
 QUOTES_PER_PART = 4
-"""JSON has at most two strings, so four quotation marks, for each list, object and comma."""
+"""The most quotation marks per part. JSON has at most two strings for each list, object and comma."""
 
 LIGHT_BYTES, LIGHT_PARTS = 64 * 1024, 1_000
 """A request within both limits is parsed in one or two milliseconds."""
@@ -174,7 +176,8 @@ MAX_TOKENS, MAX_ANSWERS = 1_000_000, 8
 """The highest limit for the tokens of an answer, and the most answers to one request."""
 
 MAX_REASON, MAX_NAMES, MAX_NAME = 300, 5, 40
-"""Characters of a refusal, the number of names from the request that it quotes, and characters of each name."""
+"""The most characters of a refusal, the most names from the request that it quotes, and the most characters of a
+name."""
 
 TIERS = (None, "auto", "default", "standard_only", "flex")
 """The allowed values of `service_tier`. None of them costs more than the price list says."""
@@ -213,7 +216,7 @@ class Asked:
     target: str
     """Path and query."""
     body: bytes = field(repr=False)
-    """Encoded again from the parsed fields. So the vendor cannot parse it differently from the gateway."""
+    """The body, encoded again from the parsed fields. So the vendor cannot parse it differently from the gateway."""
     model: str
     most: Count
     """The most tokens that the request and its answer can use."""
@@ -222,10 +225,10 @@ class Asked:
 
 
 def is_request_for(named: str, asked: str) -> bool:
-    """Whether a request for the model `asked` is one for the model that an agent has been given as `named`.
+    """Whether `asked`, a model's name in a request, means the model that is called `named` in an agent's settings.
 
-    pi's names begin with a provider, which the request leaves out. Claude Code replaces aliases such as `opus` by the
-    name of the newest model, and names may have an edition.
+    pi's names begin with a provider, which its requests leave out. Claude Code replaces aliases such as `opus` with the
+    name of the newest model. Names may have an edition.
     """
     names, given = {asked, strip_edition(asked)}, {named, strip_edition(named)}
     spelled = any(own == name or own.endswith(f"/{name}") for own in given for name in names)
@@ -282,7 +285,7 @@ def _count_most(api: Api, passed: Mapping[str, Any], written: bytes, output_toke
 
 
 def _count_vendors_text(passed: Mapping[str, Any]) -> int:
-    """The most tokens of what the vendor adds to a request with tools."""
+    """The most tokens of the text that the vendor adds to a request with tools."""
     tools = [*parts(passed, "tools")]
     described = [tool for tool in tools if _read_kind(tool) not in ("", "custom", "function")]
     return TOOL_TOKENS * (len(described) + bool(tools))
@@ -332,8 +335,8 @@ def _parse(body: bytes) -> Mapping[str, Any]:
 def _rewrite(api: Api, asked: Mapping[str, Any], bounds: Mapping[str, int], rule: RequestRule) -> dict[str, Any]:
     """The fields to pass on.
 
-    Allowed fields are kept. Other fields make the vendor respect the reserved limit and report the usage. The Responses
-    API must not store the conversation, unless `stored` is allowed.
+    Allowed fields are kept. Added fields make the vendor respect the reserved limit and report the usage. Another one
+    stops the Responses API from storing the conversation, unless `stored` is allowed.
     """
     allowed = {*PASSED[api], *(field for field, name in ELSEWHERE.items() if name in rule.server_tools)}
     passed: dict[str, Any] = {name: value for name, value in asked.items() if name in allowed}
@@ -354,7 +357,8 @@ def _rewrite(api: Api, asked: Mapping[str, Any], bounds: Mapping[str, int], rule
 def _read_bounds(api: Api, asked: Mapping[str, Any], rule: RequestRule) -> dict[str, int]:
     """The fields that limit the output tokens of an answer. Raises `NotAllowed`.
 
-    If the request has none, a default is set. If it has two, both are kept, because vendors differ in which one counts.
+    If the request has no such field, a default is set. If it has two, both are kept, because vendors differ in which
+    one counts.
     """
     named = {name: _read_number(asked[name], MAX_TOKENS) for name in BOUNDS[api] if asked.get(name) is not None}
     is_newer = api is Api.CHAT and NEWER.match(asked["model"])
@@ -362,10 +366,10 @@ def _read_bounds(api: Api, asked: Mapping[str, Any], rule: RequestRule) -> dict[
 
 
 def _read_budget(api: Api, asked: Mapping[str, Any]) -> list[int]:
-    """The most tokens of thinking, if the request says so.
+    """The most thinking tokens that the request allows. An empty list if the request sets no limit for them.
 
-    Where a model thinks between calls of tools, they may be more than `max_tokens`: only its whole context bounds them
-    (platform.claude.com/docs, "Extended thinking", interleaved thinking).
+    They can be more than `max_tokens` if the model thinks between tool calls. Then only the size of the model's context
+    limits them (platform.claude.com/docs, "Extended thinking", interleaved thinking).
     """
     budget = part(asked, "thinking").get("budget_tokens") if api is Api.MESSAGES else None
     return [] if budget is None else [_read_number(budget, MAX_TOKENS)]
@@ -423,7 +427,7 @@ def _read_objects(holder: Mapping[str, Any], name: str) -> list[Mapping[str, Any
 
 
 def _read_kind(value: Mapping[str, Any]) -> str:
-    """The `type` of an object; empty if it has none. Raises `NotAllowed` if it is not a string."""
+    """The `type` of an object. Empty if it has none. Raises `NotAllowed` if it is not a string."""
     kind = value.get("type")
     if kind is not None and not isinstance(kind, str):
         raise NotAllowed("a type must be text")
@@ -431,7 +435,7 @@ def _read_kind(value: Mapping[str, Any]) -> str:
 
 
 def _read_untyped(item: Mapping[str, Any]) -> str:
-    """How the vendor treats an item without a type: as a stored item if it has an `id`, or else as a message.
+    """The type that the vendor assumes for an item without one: a stored item if it has an `id`, or else a message.
 
     Raises `NotAllowed` if it is neither.
     """
@@ -458,7 +462,7 @@ def _walk(asked: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _find_fetched(place: Mapping[str, Any]) -> Iterator[str]:
-    """The names of what the vendor would fetch for a part of a conversation, or bill differently."""
+    """The names in `server_tools` for the data of a part that the vendor would fetch, or bill differently."""
     for field_name, value in place.items():
         if field_name in OUTSIDE and value is not None:
             yield OUTSIDE[field_name]
@@ -491,7 +495,7 @@ def _find_media(asked: Mapping[str, Any]) -> Iterator[tuple[int, int]]:
         if data is not None:
             yield _measure(data), DOCUMENT_TOKENS
         if (url := _find_url(place.get("image_url"))) is not None:
-            # Some servers also take documents and sound here.
+            # Some servers also accept documents and sound here.
             yield _measure(url), IMAGE_TOKENS if url.startswith("data:image/") else DOCUMENT_TOKENS
         source = part(place, "source")
         if source.get("type") == "base64":

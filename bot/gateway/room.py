@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
 MAX_HELD = 128 * 1024 * 1024
-"""Bytes that all jobs together can hold."""
+"""The most bytes that all jobs together can hold."""
 
 ALWAYS = 64 * 1024
 """Bytes of one request, or of a line of its answer, that can be held even if there is no room."""
@@ -24,7 +24,7 @@ class MemoryFull(Exception):  # noqa: N818 - a state
 class Room:
     """Counts the bytes that each owner holds.
 
-    An owner can hold at most as much as then remains free. So a single owner gets at most half of the budget, and
+    An owner can hold at most as many bytes as then remain free. So a single owner gets at most half of the budget, and
     leaves the other half free.
     """
 
@@ -49,7 +49,7 @@ class Room:
             held.drop()
 
     def try_change(self, owner: Hashable, before: int, after: int) -> bool:
-        """Change what one of the owner's requests holds from `before` to `after` bytes. False if there is no room."""
+        """Change the size of one of the owner's requests from `before` to `after` bytes. False if there is no room."""
         mine, free = self._held[owner] + after - before, self._size - self.held - after + before
         if after > max(before, ALWAYS) and mine > free:
             return False
@@ -74,7 +74,7 @@ class Room:
 
 
 class HeldBytes:
-    """The bytes that are held for one request. `Room.hold` creates it."""
+    """The bytes that are held for one request. `Room.hold` creates this object."""
 
     def __init__(self, room: Room, owner: Hashable) -> None:
         self._room = room
@@ -88,7 +88,7 @@ class HeldBytes:
         self._size += more
 
     def resize(self, size: int) -> bool:
-        """Hold `size` bytes. If there is no room, it changes nothing and returns False."""
+        """Hold `size` bytes. If there is no room, change nothing and return False."""
         if not self._room.try_change(self._owner, self._size, size):
             return False
         self._size = size

@@ -1,4 +1,5 @@
-"""Runs work of the gateway in threads, so that one job does not block the service, or other jobs for long.
+"""Runs work of the gateway in threads, so that one job does not block the service, and does not block other jobs for
+long.
 
 A job needs a turn for each thread, and has a limited number of turns. Work that waits for a thread runs in order.
 """
@@ -20,7 +21,7 @@ async def run_in_turn(
     work: Callable[[], T],
     pause: Callable[[], Awaitable[None]] | None = None,
 ) -> T:
-    """Run `work` in a thread. Returns or raises what it does. `pause` runs before it, within the same turn.
+    """Run `work` in a thread. Returns its result, or raises its error. `pause` runs before it, within the same turn.
 
     A thread cannot be stopped. So the turn lasts until `work` has ended, even if the caller is cancelled before that.
     """

@@ -19,7 +19,7 @@ class StreamTransport(asyncio.Transport):
     """Passes a stream's data to a protocol, and sends what the protocol writes.
 
     The protocol's work on the data is limited to a `share`, because a body in chunks of one byte takes some 150 times
-    as long as others.
+    as long as any other body.
     """
 
     def __init__(self, stream: Stream, protocol: asyncio.Protocol, share: LoopShare) -> None:

@@ -15,7 +15,7 @@ from runner.agents.prices import WRITTEN_HOUR_SURCHARGE, Price, compute_cost
 from runner.model.usage import Usage
 
 MAX_LINE = 8 * 1024 * 1024
-"""Bytes of a line, or of an answer that is not a stream. Longer ones are skipped."""
+"""The most bytes of a line, or of an answer that is not a stream. Longer ones are skipped."""
 
 SKIPPED = b"\0"
 """Replaces the skipped bytes of a line. The rest of the line then cannot be parsed."""
@@ -27,7 +27,7 @@ END_LINES = (b"event: message_stop", b"data: [DONE]")
 """The last lines of an answer in the Messages API and in the Chat API."""
 
 LAST = ("message_delta", *ENDS)
-"""Events with the final count. In the Chat API events have no type, and the only count comes last."""
+"""The events with the final count. In the Chat API, events have no type, and the only count comes last."""
 
 FREQUENT = b"abcdefghijklmnopqrstuvwxyz "
 """A token of ordinary text or code contains several of these bytes. Any other byte can be a token by itself."""
@@ -62,17 +62,17 @@ class Count:
 
 
 def bound_tokens(text: bytes) -> int:
-    """A bound for the tokens of a text: one per byte, but 0.6 per byte in `FREQUENT`.
+    """A bound for the tokens of a text: one token per byte, but 0.6 per byte that is in `FREQUENT`.
 
-    It was measured with the tokenizer of Claude 2, the last one that Anthropic has published. Ordinary text and code
-    have 0.4 times as many tokens, and random letters of any script 0.9 to 1.01 times.
+    The bound was measured with the tokenizer of Claude 2, the last tokenizer that Anthropic has published. Ordinary
+    text and code have 0.4 times as many tokens as the bound, and random letters of any script 0.9 to 1.01 times.
     """
     others = len(text.translate(None, FREQUENT))
     return others + -(-6 * (len(text) - others) // 10)
 
 
 def read_count(value: Mapping[str, Any]) -> Count | None:
-    """The tokens that an event or a whole answer reports; None if it reports none."""
+    """The tokens that an event or a whole answer reports. None if it reports none."""
     places = (value, part(value, "message"), part(value, "response"))
     usage = next((part(place, "usage") for place in places if part(place, "usage")), None)
     if usage is None:
@@ -137,8 +137,8 @@ class AnswerReader:
     def estimate(self, asked: Count) -> Count:
         """The count to assume for an answer whose end did not arrive. `asked` is the reserved maximum.
 
-        Input tokens are those reported so far; if there are none, the maximum. Output tokens are at least the maximum,
-        because a model's thinking need not be among the bytes that it sends.
+        The input tokens are those reported so far. If none were reported, they are the maximum. The output tokens are
+        at least the maximum, because the bytes that a model sends need not include its thinking.
         """
         said = self.count if self.count.input_tokens else asked
         return replace(said, output_tokens=max(self.count.output_tokens, asked.output_tokens))
