@@ -1,4 +1,4 @@
-"""Calls to GitHub's API for one repository. Chooses the token and the line, and follows the pages of lists.
+"""Calls to GitHub's API for one repository. Chooses the token and the `Line`, and follows the pages of lists.
 
 This module does not know the content of requests and answers.
 """
@@ -31,7 +31,8 @@ class Calls:
     """GitHub's API for one App. Each method raises `GitHubError`, `NotFound` or `GitHubUnavailable`.
 
     `path` is a URI template (RFC 6570) relative to `/repos/OWNER/NAME`. `url_vars` are its variables, not yet quoted.
-    OWNER/NAME is the current name of the repository that had this name when it was first used.
+    `repository` names the repository that had this name when the service first used the name. OWNER/NAME is the current
+    name of that repository.
     """
 
     def __init__(
@@ -74,13 +75,14 @@ class Calls:
         return answer
 
     async def fetch_repository(self, access: Access, repository: str) -> Any:
-        """Get the repository itself. Never another one that has its name, also if that name was taken a moment ago."""
+        """Get the repository itself. Never returns another one, even if that got the repository's name a moment ago."""
         number = (await self._tokens.fetch(repository, access)).number
         with suppress(NotFound):
             answer = await self.fetch(access, repository, "")
             if read_answer(_parse_number, answer) == number:
                 return answer
-        # It was renamed since its tokens were minted, or is gone. Public repositories can be read with any token.
+        # The repository was renamed since its tokens were minted, or it is gone. Any token can read public
+        # repositories, so the number is compared again.
         self._tokens.forget_repository(repository)
         answer = await self.fetch(access, repository, "")
         if read_answer(_parse_number, answer) != number:
@@ -96,8 +98,8 @@ class Calls:
     ) -> AsyncGenerator[list[Any], None]:
         """Get a list page by page, as linked by the `Link` headers. `path` must use `per_page`.
 
-        A page has up to 100 texts of strangers, so the caller keeps only what it needs of one. Raises `TooLong` if the
-        list has more than `max_pages` pages.
+        A page has up to 100 texts of strangers, so the caller should keep only the parts that it needs. Raises
+        `TooLong` if the list has more than `max_pages` pages.
         """
         url, filling = BELOW + path, {**url_vars, "per_page": PAGE_SIZE}
         for _ in range(self._timings.max_pages):

@@ -105,7 +105,8 @@ class AppGitHub:
         """`api_url` is the root of the API, `https://HOST/api/v3` on an Enterprise Server. `private_key` is PEM text.
 
         `now` returns an aware time in UTC. All clients that write as this App must share `budget` and
-        `repositories`; None creates one for this client alone. Raises `ValueError` if the key cannot be read.
+        `repositories`. If one of them is None, this client creates its own. Raises `ValueError` if the key cannot be
+        read.
         """
         credentials = AppCredentials.from_pem(app_id, private_key)
         timings = timings or Timings()
@@ -127,7 +128,7 @@ class AppGitHub:
         return self._own_login
 
     async def list_deliveries(self, since: datetime) -> list[DeliveryAttempt]:
-        """Gets pages until one reaches back to `since`. GitHub lists the newest attempts first."""
+        """Gets pages until a page reaches back to `since`. GitHub lists the newest attempts first."""
         attempts: list[DeliveryAttempt] = []
         async with aclosing(self._calls.list_as_app("/app/hook/deliveries{?per_page}")) as pages:
             async for page in pages:
@@ -145,7 +146,7 @@ class AppGitHub:
         return payload
 
     async def fetch_repository(self, repository: str) -> Repository:
-        """The current repository, also if it was renamed."""
+        """The current repository, even if it was renamed."""
         return read_answer(parse_repository, await self._calls.fetch_repository(Access.READ_ISSUES, repository))
 
     async def grant_fetch(self, repository: str) -> Grant:
@@ -168,12 +169,13 @@ class AppGitHub:
         return read_answer(parse_role, answer)
 
     async def fetch_issue(self, repository: str, issue_number: int) -> Issue:
-        """The current issue. For a transferred one, GitHub redirects to an issue of another repository: `NotFound`."""
+        """The current issue. Raises `NotFound` if it was transferred: GitHub then redirects to another repository."""
         answer = await self._calls.fetch(Access.READ_ISSUES, repository, "/issues/{number}", number=issue_number)
         issue, home = read_answer(Issue.model_validate, answer), read_answer(parse_home, answer)
         is_ours = issue.number == issue_number
         if is_ours and home.lower() != repository.lower():
-            is_ours = home.lower() == (await self.fetch_repository(repository)).full_name.lower()  # It was renamed.
+            # The repository may have been renamed.
+            is_ours = home.lower() == (await self.fetch_repository(repository)).full_name.lower()
         if not is_ours:
             raise NotFound(404, "the issue was transferred to another repository")
         return issue
@@ -197,7 +199,7 @@ class AppGitHub:
         return self._list(parse_issues, Access.READ_ISSUES, repository, path, **url_vars)
 
     async def list_labellings(self, repository: str, issue_number: int, label: str) -> list[Labelling]:
-        """Reads the whole timeline, because GitHub lists the oldest events first, and the latest ones matter."""
+        """Reads the whole timeline, because GitHub lists the oldest events first, and the latest events matter."""
         return choose_labellings(await self._list_label_changes(repository, issue_number, label))
 
     async def find_remover(self, repository: str, issue_number: int, label: str) -> User | None:
@@ -212,7 +214,7 @@ class AppGitHub:
     async def _list(
         self, parse: Callable[[list[Any]], Iterable[Value]], access: Access, repository: str, path: str, **url_vars: Any
     ) -> AsyncIterator[Value]:
-        """What `parse` finds in each page of a list. A page is forgotten before the next one is asked for."""
+        """The values that `parse` finds in each page of a list. Each page is dropped before the next is requested."""
         async with aclosing(self._calls.list_pages(access, repository, path, **url_vars)) as pages:
             async for page in pages:
                 for value in read_answer(parse, page):
@@ -256,14 +258,14 @@ class AppGitHub:
         return read_answer(parse_comment, answer)
 
     async def minimize_comment(self, repository: str, comment_id: int) -> None:
-        """Needs two calls: GraphQL knows a comment by its node id."""
+        """Needs two calls: GraphQL identifies a comment by its node id, which must be looked up first."""
         path = "/issues/comments/{id}"
         comment = await self._calls.fetch(Access.READ_ISSUES, repository, path, id=comment_id)
         variables = {"id": read_answer(parse_node_id, comment)}
         await self._calls.query(Access.WRITE_ISSUES, repository, MINIMIZE, variables, WritePriority.LIVE)
 
     async def react_to_issue(self, repository: str, issue_number: int, content: str) -> None:
-        """Add a reaction. Best effort: never raises."""
+        """Add a reaction to an issue. Best effort: never raises."""
         await self._react(repository, "/issues/{id}/reactions", issue_number, content)
 
     async def react_to_comment(self, repository: str, comment_id: int, content: str) -> None:
@@ -376,7 +378,7 @@ class AppGitHub:
         return True
 
     async def move_branch(self, repository: str, branch: str, sha: str) -> bool:
-        """Never forces the move. GitHub answers 422 if `sha` is not a descendant of the branch's commit."""
+        """Never forces the move. If `sha` is not a descendant of the branch's commit, GitHub answers 422."""
         path, ref = "/git/refs/heads{/branch*}", {"sha": sha, "force": False}
         try:
             await self._calls.send(Access.WRITE_CODE, repository, "PATCH", path, ref, branch=branch.split("/"))
@@ -393,7 +395,7 @@ class AppGitHub:
         return read_answer(lambda found: found["status"] in ("ahead", "identical"), answer)
 
     async def fetch_branch_sha(self, repository: str, branch: str) -> str | None:
-        """The commit of a branch; None if there is no such branch. Slashes in its name are slashes in the URL."""
+        """The commit of a branch. None if there is no such branch. Slashes in the name stay slashes in the URL."""
         path = "/git/ref/heads{/branch*}"
         try:
             ref = await self._calls.fetch(Access.READ_CODE, repository, path, branch=branch.split("/"))
@@ -420,7 +422,7 @@ class AppGitHub:
         )
 
     async def update_pull_request(self, repository: str, number: int, *, body: str, title: str | None = None) -> None:
-        """Sends only the given fields, so that the others stay as people left them."""
+        """Sends only the given fields, so that the other fields stay as people left them."""
         pull = {"body": body} | ({"title": title} if title else {})
         await self._calls.send(Access.WRITE_CODE, repository, "PATCH", "/pulls/{number}", pull, number=number)
 
@@ -433,7 +435,7 @@ class AppGitHub:
             log.info("github.not_assigned", repository=repository, number=number, login=login, reason=str(error))
 
     async def list_own_open_pulls(self, repository: str) -> list[int]:
-        """Lists issues, because GitHub can list only these by author, and they include pull requests."""
+        """Lists issues, because GitHub can filter only issues by author. Its lists of issues include pull requests."""
         path, query = "/issues{?creator,state,per_page}", {"creator": await self.own_login(), "state": "open"}
         numbers = self._list(choose_pull_numbers, Access.READ_THREADS, repository, path, **query)
         return [number async for number in numbers]
@@ -451,7 +453,7 @@ class AppGitHub:
         """Open a draft. The request is repeated only if GitHub certainly did not act on it."""
         pull: dict[str, Any] = {"title": title, "body": body, "head": branch, "base": base_branch, "draft": True}
         if head_repository and head_repository != repository:
-            # The repository's token cannot write to the fork, so it cannot allow maintainers to write there either.
+            # The repository's token cannot write to the fork, so it cannot let maintainers write to it either.
             owner = head_repository.partition("/")[0]
             pull |= {"head": f"{owner}:{branch}", "maintainer_can_modify": False}
         answer = await self._calls.send(Access.WRITE_CODE, repository, "POST", "/pulls", pull)

@@ -1,6 +1,6 @@
 """The App's identity: its id, its private key, and the short-lived tokens that it signs with the key.
 
-This module does not know where the key is stored, and where the tokens are sent.
+This module does not know where the key is stored, or where the tokens are sent.
 """
 
 from __future__ import annotations

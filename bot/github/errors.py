@@ -14,11 +14,11 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 """All kinds. Each has a metric series from the start."""
 
 _NOT_THERE = (404, 410)
-"""These do not count as errors, because calls also ask whether something exists."""
+"""Statuses that do not count as errors, because some calls only ask whether something exists."""
 
 
 def find_kind(error: Exception) -> Kind | None:
-    """The kind of error with which a request ended; None if it does not count as one. Pure."""
+    """The kind of error with which a request ended. None if the end of the request does not count as an error. Pure."""
     if not isinstance(error, gidgethub.HTTPException):
         return "no_answer"
     status = int(error.status_code)
@@ -30,7 +30,7 @@ def find_kind(error: Exception) -> Kind | None:
 
 
 class ErrorCounter:
-    """Not thread-safe: only the event loop's thread uses it."""
+    """Counts errors by kind. It is not thread-safe: only the event loop's thread uses it."""
 
     def __init__(self) -> None:
         self._counted: Counter[str] = Counter(dict.fromkeys(KINDS, 0))

@@ -64,7 +64,7 @@ class DeliveryFacts:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the receiver accepted it."""
+        """Whether the receiver accepted the delivery."""
         return 200 <= self.status_code < 300
 
 
@@ -110,9 +110,9 @@ class Inspection:
         self._calls = Calls(session, api_url, self._credentials, QUICK, now, budget, repositories)
 
     async def measure_skew_s(self) -> float | None:
-        """The seconds by which this clock is ahead of GitHub's, accurate to one or two; None if the answer has no date.
+        """The seconds by which this clock is ahead of GitHub's, accurate to one or two seconds.
 
-        Raises `aiohttp.ClientError` and `TimeoutError` if there is no answer.
+        None if the answer has no date. Raises `aiohttp.ClientError` and `TimeoutError` if there is no answer.
         """
         before = time.time()
         timeout = aiohttp.ClientTimeout(total=QUICK.timeout_s)
@@ -165,7 +165,7 @@ class Inspection:
         return True
 
     async def ask_graphql(self, repository: str) -> None:
-        """Ask the GraphQL API for nothing."""
+        """Send a GraphQL query that asks for no data. Raises if the GraphQL API cannot be used."""
         await self._calls.query(Access.READ_ISSUES, repository, "query { __typename }", {}, WritePriority.LIVE)
 
     def list_left(self, repository: str) -> list[Left]:

@@ -34,7 +34,7 @@ class Left:
     calls: int
     limit: int
     resets_at: datetime | None = None
-    """The end of the hour; None if GitHub does not say."""
+    """The end of the hour. None if GitHub does not say."""
 
 
 ListLeft = Callable[[], Sequence[tuple[str, Left]]]
@@ -42,7 +42,7 @@ ListLeft = Callable[[], Sequence[tuple[str, Left]]]
 
 
 def parse_retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """The `Retry-After` header in seconds; None if it is missing or not a plain number."""
+    """The `Retry-After` header in seconds. None if it is missing or not a plain number."""
     text = headers.get("retry-after", "").strip()
     return float(text) if re.fullmatch(r"[0-9]{1,6}", text) else None
 
@@ -56,7 +56,7 @@ def parse_exhausted(headers: Mapping[str, str]) -> Limit | None:
 
 
 def parse_left(headers: Mapping[str, str]) -> Left | None:
-    """What is left of a bucket according to this answer; None if it does not say."""
+    """What is left of a bucket according to this answer. None if the answer does not say."""
     said = [headers.get(f"x-ratelimit-{name}", "").strip() for name in ("remaining", "limit")]
     if not all(re.fullmatch(r"[0-9]{1,9}", text) for text in said):
         return None
@@ -71,7 +71,7 @@ def _parse_reset(headers: Mapping[str, str]) -> datetime | None:
 
 
 def parse_refusal(status: int, headers: Mapping[str, str], message: str, now: datetime) -> Limit | None:
-    """The rate limit that caused a 403 or 429; None if the refusal has another cause."""
+    """The rate limit that caused a 403 or 429. None if the refusal has another cause."""
     if status not in (403, 429):
         return None
     retry_after_s = parse_retry_after_s(headers)
@@ -104,6 +104,6 @@ class Buckets:
             self._until[limit.bucket] = min(limit.until, now + LONGEST_PAUSE)
 
     def wait_s(self, now: datetime) -> float:
-        """Seconds until the next call can be sent; 0 if it can be sent now."""
+        """Seconds until the next call can be sent. 0 if it can be sent now."""
         untils = (self._until.get(bucket, now) for bucket in (EVERY_BUCKET, OUR_BUCKET))
         return max(0.0, (max(untils) - now).total_seconds())

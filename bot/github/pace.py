@@ -34,7 +34,7 @@ class OwnBudget:
         return turn
 
     async def settle(self, turn: Turn) -> None:
-        """Record that the write has ended. It counts as a write of this moment."""
+        """Record that the write has ended. It counts as written at this moment."""
         self._counts_at[turn] = self._now().timestamp()
 
 

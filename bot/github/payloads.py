@@ -80,12 +80,15 @@ def parse_comments(payloads: Iterable[Mapping[str, Any]]) -> list[Comment]:
 
 
 def parse_node_id(payload: Mapping[str, Any]) -> str:
-    """The id under which GraphQL knows an object."""
+    """The id with which GraphQL identifies an object."""
     return str(payload["node_id"])
 
 
 def find_refusal(answer: Mapping[str, Any]) -> GitHubError | GitHubUnavailable | None:
-    """What the first error in a GraphQL answer means; None if there is none. Its HTTP status is always 200."""
+    """The exception for the first error in a GraphQL answer. None if the answer has no errors.
+
+    The answer's HTTP status is 200 in both cases.
+    """
     for error in answer.get("errors") or ():
         kind, said = str(error.get("type")), str(error["message"])
         match kind:
@@ -158,7 +161,7 @@ class LabelChange:
 
 
 def parse_label_changes(events: Iterable[Mapping[str, Any]], label: str) -> list[LabelChange]:
-    """What happened to a label, in the order given. Like GitHub, it ignores case in names of labels."""
+    """The changes of a label, in the order given. Names of labels are compared without case, as on GitHub."""
     return [
         LabelChange(
             event["event"] == "labeled", User.model_validate(event["actor"] or {}), parse_time(event["created_at"])
@@ -169,13 +172,13 @@ def parse_label_changes(events: Iterable[Mapping[str, Any]], label: str) -> list
 
 
 def choose_labellings(changes: Iterable[LabelChange]) -> list[Labelling]:
-    """When and by whom the label was added, oldest first."""
+    """The additions of the label, oldest first."""
     labellings = [Labelling(change.by, change.at) for change in changes if change.adds]
     return sorted(labellings, key=lambda labelling: labelling.at)
 
 
 def choose_remover(changes: Sequence[LabelChange]) -> User | None:
-    """Who removed the label; None if the latest change is not its removal."""
+    """Who removed the label. None if the latest change is not its removal."""
     # GitHub's times have whole seconds. Within a second, the timeline has the latest event last.
     last = max(reversed(changes), key=lambda change: change.at, default=None)
     return last.by if last and not last.adds else None
@@ -187,7 +190,7 @@ def parse_issues(payloads: Iterable[Mapping[str, Any]]) -> list[Issue]:
 
 
 def choose_pull_numbers(payloads: Iterable[Mapping[str, Any]]) -> list[int]:
-    """The numbers of the pull requests in a list of issues, which has them, too."""
+    """The numbers of the pull requests in a list of issues. GitHub's lists of issues include pull requests."""
     return [issue.number for issue in parse_issues(payloads) if issue.pull_request is not None]
 
 
@@ -212,13 +215,13 @@ def parse_attempts(payloads: Iterable[Mapping[str, Any]]) -> list[DeliveryAttemp
 
 
 def parse_payload(delivery: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The decoded payload of a delivery; None if GitHub no longer has it."""
+    """The decoded payload of a delivery. None if GitHub no longer has it."""
     payload = delivery["request"]["payload"]
     return None if payload is None else dict(payload)
 
 
 def parse_role(payload: Mapping[str, Any]) -> Role:
-    """The role of a user. A custom role counts as the highest standard role whose permission it grants.
+    """The role of a user. A custom role counts as the highest standard role whose permission the answer grants.
 
     If the answer does not list permissions, a custom role counts as the role that it is based on.
     """
@@ -260,7 +263,7 @@ def parse_tree(payload: Mapping[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def parse_base_files(payload: Mapping[str, Any]) -> dict[str, BaseFile] | None:
-    """The entries of a folder, by name; None if GitHub truncates the list, as it does above 100,000 entries."""
+    """The entries of a folder, by name. None if GitHub truncates the list, as it does above 100,000 entries."""
     if payload["truncated"]:
         return None
     return {str(entry["path"]): BaseFile(str(entry["mode"]), str(entry["sha"])) for entry in payload["tree"]}

@@ -1,6 +1,6 @@
 """HTTP sessions for GitHub and other services: which proxy they use, and which certificate authorities they trust.
 
-This module does not know the requests.
+This module does not know which requests are sent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Proxy:
 
     url: str
     credentials: str = field(default="", repr=False)
-    """`user:password`; empty if the proxy needs none."""
+    """`user:password`. Empty if the proxy needs none."""
     no_proxy: Sequence[str] = ()
     """Hosts that are reached without the proxy, each with its subdomains. The loopback host never uses the proxy."""
 
@@ -66,8 +66,9 @@ def check_authorities(path: Path) -> Path:
 def open_session(way: OutboundSettings, *, limit: int = 100, **options: Any) -> aiohttp.ClientSession:
     """Open a session with these settings and at most `limit` connections (0: no limit).
 
-    It keeps no cookies, because GitHub's sign-in sets cookies, and those of one person must not be sent for another.
-    It does not read proxies from the environment (`trust_env`), because aiohttp would then also read ~/.netrc.
+    The session keeps no cookies, because GitHub's sign-in sets cookies, and one person's cookies must not be sent for
+    another person. It does not read proxies from the environment (`trust_env`), because aiohttp would then also read
+    ~/.netrc.
     """
     connector = aiohttp.TCPConnector(ssl=_make_trust(way.ca_file) if way.ca_file else True, limit=limit)
     middlewares = (_lead_by(way.proxy),) if way.proxy else ()
@@ -77,7 +78,7 @@ def open_session(way: OutboundSettings, *, limit: int = 100, **options: Any) -> 
 
 
 def describe_failure(error: Exception) -> str:
-    """Why a request got no answer. It quotes nothing from the request, because some errors contain its credentials."""
+    """Why a request got no answer. The reason quotes no part of the request, because that may contain credentials."""
     if isinstance(error, aiohttp.ClientHttpProxyError):
         return f"the proxy answers {error.status}"
     if isinstance(error, aiohttp.ClientProxyConnectionError):
@@ -98,14 +99,14 @@ def _make_trust(ca_file: Path) -> ssl.SSLContext:
 def _lead_by(proxy: Proxy) -> aiohttp.ClientMiddlewareType:
     url = URL(proxy.url)
     user, _, password = proxy.credentials.partition(":")
-    word = {hdrs.PROXY_AUTHORIZATION: aiohttp.encode_basic_auth(user, password)} if proxy.credentials else {}
+    authorization = {hdrs.PROXY_AUTHORIZATION: aiohttp.encode_basic_auth(user, password)} if proxy.credentials else {}
 
     async def lead(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
         if proxy.leads_to(request.url.host or ""):
             # Only the proxy gets the credentials: in the CONNECT request for https, in the request itself for http.
-            request.update_proxy(url, None, dict(word))
+            request.update_proxy(url, None, dict(authorization))
             if not request.is_ssl():
-                request.headers.update(word)
+                request.headers.update(authorization)
         return await handler(request)
 
     return lead

@@ -25,7 +25,7 @@ class Timings:
     writes_per_minute: int = 80
     writes_per_hour: int = 500
     refresh_early_s: float = 300.0
-    """The time before its expiry at which an installation token is replaced."""
+    """How long before its expiry an installation token is replaced."""
     max_pages: int = 100
     """The most pages of a list, with 100 items each. A longer list raises an error, and is never cut off."""
 

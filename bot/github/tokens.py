@@ -1,10 +1,11 @@
-"""Installation tokens, with the permissions for each purpose: mints, caches and drops them.
+"""Mints, caches and drops installation tokens, with the permissions for each purpose.
 
 A token gives access to one repository, with only the permissions that its purpose needs, so that a leak does little
 damage. Tokens are kept only in memory.
 
-The repository is the one that had its name when it was first used. GitHub is asked for a token by its number, so no
-token lets the service write to another repository that has the name now, or ask who has which role there.
+A token is for the repository that had the name when the service first used the name. Once the service knows the number
+of that repository, it requests tokens by number. Another repository may have the name now. No token lets the service
+write to that one, or ask who has which role there.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Grant:
     bearer: Bearer
     expires_at: datetime
     name: str
-    """The repository's name on GitHub when the token was minted, which differs after it was renamed."""
+    """The repository's name on GitHub when the token was minted. It differs from `repository` after a rename."""
     number: int
     """GitHub's id of the repository."""
 
@@ -84,11 +85,11 @@ class Tokens:
         self._mints = SingleFlight[Key, Grant]()
 
     async def fetch(self, repository: str, access: Access) -> Grant:
-        """A grant that does not expire soon. Raises the port's errors; `NotInstalled` if the App is not installed."""
+        """A grant that does not expire soon. Raises the port's errors: `NotInstalled` if the App is not installed."""
         key = (repository, access)
         kept = self._grants.get(key)
         is_fresh = kept is not None and self._now() < kept.expires_at - self._refresh_early
-        # An operator may have accepted another repository.
+        # The numbers differ if an operator has accepted another repository with this name.
         if kept is not None and is_fresh and kept.number == await self._repositories.find(repository):
             return kept
         return await self._mints.join(key, lambda: self._renew(key))
@@ -106,7 +107,7 @@ class Tokens:
             self._grants.pop((repository, access), None)
 
     async def find_number(self, repository: str) -> int:
-        """The number of the repository that has this name now, whether it was used before or not."""
+        """The number of the repository that has this name now, even if the name first belonged to another one."""
         return await self._fetch_repository_id(await self._fetch_installation(repository), repository)
 
     async def _renew(self, key: Key) -> Grant:
@@ -123,7 +124,7 @@ class Tokens:
             except GitHubError as refusal:
                 if refusal.status not in _REFUSALS:
                     raise
-                self._installations.pop(repository, None)  # It may have been transferred.
+                self._installations.pop(repository, None)  # The repository may have been transferred.
         installation_id = await self._fetch_installation(repository)
         try:
             grant = await self._post_token(installation_id, repository, access)
@@ -154,7 +155,7 @@ class Tokens:
         return await self._post_narrow_token(installation_id, repository, access, {"repository_ids": [number]})
 
     async def _post_first_token(self, installation_id: int, repository: str, access: Access) -> Grant:
-        """A token for the repository that has the name now."""
+        """A token for the repository that has the name now, because no number is stored for the name yet."""
         name = repository.partition("/")[2]
         try:
             return await self._post_narrow_token(installation_id, repository, access, {"repositories": [name]})

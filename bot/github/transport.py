@@ -1,7 +1,7 @@
-"""One line to GitHub, over gidgethub: sends requests, waits, retries, and raises the port's errors.
+"""Sends requests to GitHub over gidgethub: waits, retries, and raises the port's errors.
 
-The App has a line, and so has each installation. A line has its own rate limits and write turns, because GitHub counts
-these per account. This module does not know which calls exist, and where tokens come from.
+The App has a `Line` for its requests, and so has each installation. A line has its own rate limits and write turns,
+because GitHub counts these per account. This module does not know which calls exist, or where tokens come from.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _explains(content: bytes) -> bool:
 
 
 class Line(GitHubAPI):
-    """gidgethub with what it lacks: timeouts, API version, redirects, retries, rate limits, and a pace for writes."""
+    """Adds timeouts, the API version, redirects, retries, rate limits, and a pace for writes to gidgethub."""
 
     def __init__(
         self,
@@ -177,10 +177,10 @@ class Line(GitHubAPI):
     async def handle_rate_limit_error(
         self, *, method: str, url: str, exception: gidgethub.HTTPException, attempt: int
     ) -> bool:
-        """gidgethub's hook after a refusal. Returns whether to repeat the request: only after a rate limit.
+        """gidgethub's hook after a refusal. Returns whether to repeat the request: True only after a rate limit.
 
-        Writes are repeated as well, because GitHub did not act on them. `manage_rate_limit` waits before that. Raises
-        `GitHubUnavailable` after the last attempt.
+        Writes are repeated as well, because GitHub did not act on them. `manage_rate_limit` waits before the request is
+        repeated. Raises `GitHubUnavailable` after the last attempt.
         """
         limit = parse_refusal(int(exception.status_code), exception.headers, str(exception), self._now())
         self._buckets.note(limit, self._now())
@@ -196,9 +196,10 @@ class Line(GitHubAPI):
     async def _request(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[int, Mapping[str, str], bytes]:
-        """Send a request, and follow redirects within GitHub's own origin. A renamed repository answers 301.
+        """Send a request, and follow redirects within GitHub's own origin. GitHub answers 301 for a renamed repository.
 
-        The same request is sent again, as GitHub asks. A write that became a GET would seem to succeed, and do nothing.
+        The request is sent again with the same method, as GitHub asks. A write that is repeated as a GET would seem to
+        succeed, but do nothing.
         https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api
         """
         self._require_ours(url)
@@ -237,9 +238,12 @@ class Line(GitHubAPI):
         return URL(url).origin() == self._origin
 
     def _require_ours(self, url: str) -> None:
-        """Send the token to no other host, which a `Link` header could name, and to no path with `.` or `..`."""
+        """Raise unless a URL has GitHub's own origin, and a path without `.` and `..`.
+
+        A `Link` header could name another host, and that host must not get the token.
+        """
         if not self._is_ours(url):
             raise GitHubUnavailable(f"GitHub points to another host: {urlsplit(url).netloc}")
-        # An HTTP client would resolve such a path, and ask for something else.
+        # An HTTP client would resolve such a path, and request another resource.
         if {".", ".."} & set(urlsplit(url).path.split("/")):
             raise NotFound(404, "a path with dots for names")
