@@ -1,7 +1,7 @@
-"""The logs of jobs on pages: the end of each log, redacted, and as entries if its program is known to print any.
+"""Renders the logs of jobs for pages: the end of each log, redacted. A log of known events is shown as entries.
 
-Redacting a whole log takes about a second of CPU, and anybody can request one. So only one is redacted at a time, and
-the result is cached.
+Redacting a whole log takes about a second of CPU, and anybody can request one. So only one raw log is redacted at a
+time, and the result is cached.
 
 All content is untrusted: an agent may have written it.
 """
@@ -30,25 +30,25 @@ from runner.rows import job_rows
 from runner.steps.spool import AGENT, GROWING, Spool
 
 SHOWN_LOG = 200_000
-"""The bytes that the page shows of each log, from its end."""
+"""The bytes at the end of each log that the page shows."""
 
 SENT_LOG = 5_000_000
-"""The bytes that are sent of a raw log, from its end."""
+"""The bytes at the end of a raw log that are sent."""
 
 MARGIN = MAX_HELD
-"""The bytes that are read before these, because a secret is found only if it is complete."""
+"""The bytes that are read in addition, before the shown or sent bytes. A secret is found only if it is complete."""
 
 KEPT_BYTES = 32_000_000
-"""The bytes of redacted logs in the cache."""
+"""The most bytes of redacted logs in the cache."""
 
 MAX_DRAWN = 32
-"""The number of rendered logs in the cache. Pages are often reloaded."""
+"""The most rendered logs in the cache. There is a cache because pages are often reloaded."""
 
 MAX_WAITING = 4
-"""The most requests that wait for a log to be redacted. Each holds that log in memory."""
+"""The most requests that wait for a log to be redacted. Each waiting request holds its log in memory."""
 
 SHOWN_WORKLOG = MAX_PROSE
-"""The most characters that are shown of a running agent's worklog, from its end."""
+"""The most characters at the end of a running agent's worklog that are shown."""
 
 LEFT_OUT = "[the beginning is left out]\n"
 
@@ -67,7 +67,7 @@ class RenderedLog:
 
     entries: Sequence[Entry]
     live_from: int | None
-    """The offset from which the live stream continues; None for a log that will not grow."""
+    """The offset from which the live stream continues. None if the log will not grow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class ShownWorklog:
 
     text: str
     is_cut: bool = False
-    """Whether its beginning is left out."""
+    """Whether the beginning of the worklog is left out."""
 
 
 class JobLogs:
@@ -99,12 +99,13 @@ class JobLogs:
         return LogTail(start, data)
 
     async def fetch_kept(self, job_id: str, stage: str) -> bytes | None:
-        """The stored log of an ended job."""
+        """The stored log of an ended job. None if no log of this stage is stored."""
         async with self._db.read() as connection:
             compressed = await job_rows.fetch_compressed_log(connection, job_id, stage)
         if compressed is None:
             return None
-        async with self._unpacking:  # In a thread, because it takes long; one at a time, because it takes memory.
+        # Unpacking takes long, so a thread does it. It takes memory, so only one log is unpacked at a time.
+        async with self._unpacking:
             return await run_for_page(zlib.decompress, compressed)
 
     def draw(self, job: Job, stage: str, log: LogTail) -> RenderedLog:
@@ -112,7 +113,7 @@ class JobLogs:
         return self._draw(job.agent, stage, log, stage == GROWING.get(job.state))
 
     def open_transcript(self, job: Job, stage: str, start: int) -> LiveTranscript:
-        """Open a growing log at an offset."""
+        """The transcript of a growing log from an offset on."""
         return self._open(job.agent, stage, start)
 
     def _open(self, agent_name: str, stage: str, start: int) -> LiveTranscript:
@@ -124,7 +125,7 @@ class JobLogs:
         return self._clean(log, LogRedactor(self._secrets), grows=False)
 
     def draw_worklog(self, job: Job, worklog: Worklog) -> ShownWorklog:
-        """The end of a worklog, redacted. A growing one is shown up to the point where a secret could begin."""
+        """The end of a worklog, redacted. A growing worklog is shown up to the point where a secret could begin."""
         return self._draw_worklog(worklog, job.state is JobState.RUNNING)
 
     def _render_worklog(self, worklog: Worklog, grows: bool) -> ShownWorklog:
@@ -132,7 +133,7 @@ class JobLogs:
         found = redactor.feed(worklog.text.encode(errors="replace")) + ([] if grows else redactor.finish())
         text = "".join(one.text for one in found)
         if worklog.is_cut:
-            # A secret is found only if it is complete, and one may begin in the part that is missing.
+            # A secret is found only if it is complete, and a secret may begin in the part that is missing.
             text = text.encode()[MARGIN:].decode(errors="ignore")
         elif len(text) <= SHOWN_WORKLOG:
             return ShownWorklog(text)
@@ -164,7 +165,7 @@ class TooMany(Exception):  # noqa: N818 - what is the case
 
 
 class CleanLogs:
-    """A cache of redacted logs by content: a log that has grown is another entry."""
+    """Caches redacted logs by content, so a log that has grown gets a new entry."""
 
     def __init__(
         self, clean: Callable[[LogTail], str], *, max_waiting: int = MAX_WAITING, most: int = KEPT_BYTES

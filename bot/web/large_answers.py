@@ -15,16 +15,17 @@ from aiohttp import web
 from bot.web.shares import NoRoom, Shares
 
 PIECE = 65_536
-"""The bytes of a piece. A smaller answer is not large."""
+"""The bytes of a piece. An answer is large if it has more bytes."""
 
 MAX_UNDER_WAY = 160_000_000
-"""The most bytes of large answers at the same time: the longest logs of thirty readers, or the pages of hundreds."""
+"""The most bytes of large answers at the same time. The longest logs of thirty readers fit, or the pages of hundreds of
+readers."""
 
 SHARE_OF_PERSON = 0.125
-"""The share of one signed-in person: a few logs."""
+"""The most that one signed-in person can use, as a part of `MAX_UNDER_WAY`. A few logs fit."""
 
 STALL_S, SLOWEST = 30.0, 5_000
-"""A client has `STALL_S` seconds for an answer, and one more for each `SLOWEST` bytes."""
+"""A client has `STALL_S` seconds to receive an answer, and one more second for each `SLOWEST` bytes."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -40,7 +41,10 @@ class LargeAnswers:
         *,
         people_sign_in: bool = False,
     ) -> None:
-        """`find_login` returns the sender's login, or None. `headers` are those of a refusal."""
+        """`find_login` returns the sender's login, or None. `headers` are the headers of a refusal.
+
+        With `people_sign_in`, half of the bytes are reserved for signed-in people.
+        """
         self._find_login, self._headers = find_login, headers
         self._shares = Shares(max_under_way, SHARE_OF_PERSON, people_sign_in=people_sign_in)
 

@@ -1,10 +1,10 @@
-"""One live log: read and rendered once in this process for all its readers.
+"""One live log. This process reads and renders it once for all its readers.
 
-The newest rendered part is kept, up to a limit. A reader is only a position in it, so slow and returning readers cost
-nothing. The stream also carries the state of the job.
+The newest rendered part is kept, up to a limit. A reader is only a position in the log, so slow and returning readers
+cost nothing. The stream also carries the state of the job.
 
-Anybody can open and close streams, and an agent can write a log that takes long to redact. So only logs that still grow
-are rendered, only for people who may read them, and by a thread of their own.
+Anybody can open and close streams, and an agent can write a log that takes long to redact. So a log is rendered only
+while it still grows, only for people who may read it, and in a thread that does nothing else.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from runner.steps.spool import CHECK, GROWING, STAGES, Spool
 log = structlog.get_logger()
 
 KEEP_ALIVE_S = 15.0
-"""A comment is sent after so much silence, because proxies close silent connections."""
+"""A comment is sent after this many seconds without an event, because proxies close silent connections."""
 
 BEHIND = 262_144
-"""A channel renders at most this many bytes of what a log already has when the channel begins, or when the job ends."""
+"""The most bytes that a channel renders of the log that exists when the channel begins, and of the rest of the log when
+the job ends."""
 
 KEPT = 524_288
-"""The characters of rendered log that are kept for slow and returning readers."""
+"""The most characters of the rendered log that are kept for slow and returning readers."""
 
 SENT = 65_536
-"""The characters of an event after which it is sent without waiting for more."""
+"""The number of characters from which on an event is full. The rest of the log is sent in further events."""
 
 LOOK_S = 2.0
 """The interval between database queries for the job's state."""
@@ -46,14 +47,14 @@ PACE_S = 0.1
 """The least time between two renderings of a growing log."""
 
 CHUNK = 262_144
-"""The bytes that are read at once."""
+"""The most bytes that are read at once."""
 
 OVER = "over"
-"""The last event of a stream."""
+"""The name of the last event of a stream."""
 
 _THREAD = ThreadPoolExecutor(1, thread_name_prefix="live log")
-"""It renders one piece of one log at a time. A channel waits with one piece at most, and only channels that began while
-their job was active have any."""
+"""The thread that renders all logs, one piece at a time. A channel has at most one piece waiting for it. A channel that
+began after the end of its job has no pieces."""
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 """The line ends of an event stream."""
@@ -70,7 +71,7 @@ def encode(event: str, html: str, offset: int | None = None) -> bytes:
 
 
 def may_read(stage: str, *, reads_log: bool) -> bool:
-    """Whether a visitor of a job may read the log of this stage. The log of the service's checks is always readable."""
+    """Whether a visitor of a job may read the log of this stage. Every visitor may read the log of the checks."""
     return reads_log or stage == CHECK
 
 
@@ -82,9 +83,12 @@ class JobView:
     is_withheld: bool
     """Whether nothing of the job may be shown."""
     parts: Mapping[str, str]
-    """Event -> HTML of a changing part of the page; only `gone` if the job is withheld."""
+    """Event -> HTML of a changing part of the page, or the mark of `fetch_offer_mark`.
+
+    If the job is withheld, the only event is `gone`.
+    """
     log_parts: Mapping[str, str] = field(default_factory=dict)
-    """The parts for those who may read the log."""
+    """The parts for people who may read the log."""
 
 
 @dataclass(slots=True)
@@ -93,6 +97,7 @@ class Reader:
 
     offset: int
     parts: dict[str, bytes] = field(default_factory=dict)
+    """The last event of each part that the reader has received."""
 
 
 class Channel:
@@ -109,8 +114,10 @@ class Channel:
         *,
         reads_log: bool,
     ) -> None:
-        """`look` fetches the state of a job; `draw` renders a template. Without `reads_log`, its readers may not read
-        logs and get only the job's state."""
+        """`look` fetches the state of a job. `draw` renders a template.
+
+        Without `reads_log`, the readers get the job's state, and only the log that every visitor may read (`may_read`).
+        """
         self._look, self._draw = look, draw
         self._spool, self._logs = spool, logs
         self._job, self.stage, self._reads_log = job, stage, reads_log
@@ -123,14 +130,14 @@ class Channel:
         """The offset up to which the log is no longer kept."""
         self._parts: dict[str, bytes] = {}
         self._made: tuple[int, int, bytes] = (0, 0, b"")
-        """The last log event with its two offsets: usually all readers need the same one."""
+        """The last log event, with the offsets of its beginning and end. Usually all readers need the same event."""
         self._last: bytes | None = None
         """The last event for readers who have received everything else."""
         self._news = asyncio.Event()
         self.readers = 0
 
     async def run(self, view: JobView | None) -> None:
-        """Read and render until the log is complete. `view` is the job at this moment, if somebody has just looked."""
+        """Read and render until the log is complete. `view` is the current state of the job, if already fetched."""
         try:
             with self._spool.watch(self._job.id) as listener:
                 await self._follow(listener, view or await self._look(self._job.id))
@@ -144,7 +151,7 @@ class Channel:
         self._tell_all()
 
     async def stream(self, reader: Reader) -> AsyncIterator[bytes]:
-        """The events that a reader has not received, as they occur, and comments during silence."""
+        """The events that a reader has not received, as they occur. During silence, it yields comments."""
         while True:
             news, last = self._news, self._last
             for event in self._catch_up(reader):
@@ -177,7 +184,7 @@ class Channel:
             yield self._made[2]
 
     def _find_later(self, offset: int) -> Sequence[tuple[int, str]]:
-        """The next rendered parts after an offset, as much as one event should hold."""
+        """The rendered parts after an offset, up to the size of one event."""
         found: list[tuple[int, str]] = []
         for piece in reversed(self._told):
             if piece[0] <= offset:
@@ -198,7 +205,7 @@ class Channel:
         if view.job.active and may_read(self.stage, reads_log=self._reads_log):
             self._begin()
         while True:
-            # If the stage has ended, its log is complete.
+            # This is checked before the log is read: once the stage has ended, its log is complete.
             is_over = self._is_over(view.job)
             is_whole = not view.is_withheld and await self._render_news(view.job, is_over=is_over)
             if view.is_withheld or is_over:
@@ -212,7 +219,7 @@ class Channel:
                 self._note_parts(view)
 
     def _begin(self) -> None:
-        """Begin with the end of the log: not all of a long one is rendered."""
+        """Begin near the end of the log. The beginning of a long log is not rendered."""
         start = max(self._spool.offset(self._job.id, self.stage) - BEHIND - MAX_HELD, 0)
         self._forgotten = start + MAX_HELD if start else 0
         self._transcript, self._read_to = self._logs.open_transcript(self._job, self.stage, start), start
@@ -221,7 +228,7 @@ class Channel:
         return not job.active or STAGES.index(GROWING[job.state]) > STAGES.index(self.stage)
 
     def _note_parts(self, view: JobView) -> None:
-        """Note changed parts of the job. If it is withheld now, nothing else is sent."""
+        """Note changed parts of the job. If the job is withheld now, nothing else is sent."""
         if view.is_withheld:
             self._told.clear()
             self._parts.clear()
@@ -230,7 +237,7 @@ class Channel:
         self._tell_all()
 
     async def _render_news(self, job: Job, *, is_over: bool) -> bool:
-        """Render the new part of the log. Returns whether readers have everything up to the end of the log."""
+        """Render the new part of the log. Returns whether all of the log up to now is rendered."""
         if (transcript := self._transcript) is None:
             return False
         if job.active:
@@ -245,7 +252,7 @@ class Channel:
         return True
 
     async def _fetch_rest(self) -> bytes:
-        """The part of an ended job's log that is not rendered yet; of a long part, a little more than `BEHIND`."""
+        """The part of an ended job's log that is not rendered yet, but at most `BEHIND` bytes and one more."""
         kept, end = await self._logs.fetch_kept(self._job.id, self.stage), self._read_to + BEHIND + 1
         if kept is None:
             return self._spool.read_from(self._job.id, self.stage, self._read_to, end - self._read_to)

@@ -1,9 +1,10 @@
 """`GET /jobs/{id}/log/{stage}/events`: a growing log and the state of its job, as server-sent events.
 
-The `id` of an event is the offset in the log where its reader continues. `Pages` decides who may read, and is asked
-again each time a stream reconnects. The beginning of a stream waits in the queue of pages, because it costs as much.
+The `id` of an event is the offset in the log where its reader continues. `Pages` decides who may read, and decides it
+again each time a stream reconnects. The beginning of a stream waits in the queue of pages, because it costs as much as
+a page.
 
-The stream of a job that has ended says only that: the log is on the job's page.
+The stream of an ended job says only that the job has ended. Its log is on the job's page.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ MAX_STREAMS = 1_000
 """The most readers in this process."""
 
 SHARE_OF_PERSON = 0.03
-"""The share of one signed-in person: more tabs than anybody reads."""
+"""The most that one signed-in person can use, as a part of all streams. Nobody reads so many tabs."""
 
 STALL_S = 30.0
-"""A reader that receives nothing for so long is dropped. Its browser reconnects at the same offset."""
+"""A reader that cannot receive an event for this many seconds is dropped. Its browser reconnects at the same offset."""
 
 LASTS_S = 900.0
-"""How long a stream lasts. When it reconnects, permissions are checked again."""
+"""How long a stream lasts. The browser then reconnects, and permissions are checked again."""
 
 RETRY_MS = 2_000
 """How long a browser waits before it reconnects."""
@@ -41,19 +42,25 @@ RETRY_MS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class LiveLogCallbacks:
-    """The decisions of `Pages`: who may read, and what a job looks like."""
+    """The functions of `Pages` that decide who may read, and what a job looks like."""
 
     find: Callable[[web.Request], Awaitable[tuple[str | None, Job, bool]]]
-    """The visitor's login (or None), the job, and whether they may read its log. Raises `web.HTTPException`."""
+    """Returns the visitor's login (or None), the job, and whether the visitor may read its log.
+
+    Raises `web.HTTPException`.
+    """
     look: Callable[[str], Awaitable[JobView]]
-    """The current state of a job."""
+    """Fetches the current state of a job."""
     draw: Callable[..., str]
     """Renders the template of this name with these values."""
     headers: Mapping[str, str]
 
 
 def read_offset(request: web.Request) -> int:
-    """The offset to continue from: that of the lost connection, or that of the page."""
+    """The offset where the stream continues: `Last-Event-ID` if a browser reconnects, or else `from` in the address.
+
+    0 if the offset is not valid.
+    """
     told = request.headers.get("Last-Event-ID") or request.query.get("from", "")
     return int(told) if re.fullmatch(r"[0-9]{1,15}", told) else 0
 
@@ -67,16 +74,19 @@ class _Begun:
     stage: str
     reads_log: bool
     view: JobView | None
-    """The job at this moment; None if a channel follows it already."""
+    """The current state of the job. None if a channel already follows it."""
 
     @property
     def key(self) -> tuple[str, str, bool]:
-        """Names the channel."""
+        """The key of the channel."""
         return self.job.id, self.stage, self.reads_log
 
 
 class LiveLogs:
-    """The handler, with a channel for each log that has readers: one for those who may read logs, one for others."""
+    """The handler of streams, with the channels of the logs that have readers.
+
+    A log has one channel for people who may read logs, and another one for other people.
+    """
 
     def __init__(
         self,
@@ -124,7 +134,7 @@ class LiveLogs:
         return web.HTTPServiceUnavailable(text="too many live logs are open: try again soon\n", headers=headers)
 
     async def _stream(self, request: web.Request, begun: _Begun) -> web.StreamResponse:
-        # Tells nginx not to buffer the answer.
+        # `X-Accel-Buffering` tells nginx not to buffer the answer.
         headers = {**self._decided.headers, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         async with self._join(begun) as channel:
@@ -133,14 +143,14 @@ class LiveLogs:
         return response
 
     async def close(self, _: object = None) -> None:
-        """End all streams, because the service stops."""
+        """End all streams when the service stops. New ones are refused."""
         self._is_closing = True
         for channel, _task in self._channels.values():
             channel.end()
 
     @asynccontextmanager
     async def _join(self, begun: _Begun) -> AsyncIterator[Channel]:
-        """The channel of a log, which exists while it has readers."""
+        """The channel of a log. A channel exists while it has readers."""
         key, job = begun.key, begun.job
         if key not in self._channels:
             values = (self._decided.look, self._decided.draw, self._spool, self._logs, job, begun.stage)
@@ -172,5 +182,5 @@ async def _send(request: web.Request, response: web.StreamResponse, event: bytes
             await response.write(event)
     except TimeoutError:
         if request.transport:
-            request.transport.abort()  # Otherwise ending the answer would wait for it again.
+            request.transport.abort()  # Otherwise, the end of the answer would wait for the client again.
         raise

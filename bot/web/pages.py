@@ -63,7 +63,7 @@ from runner.scheduler.supervisor import name_claim
 from runner.steps.spool import GROWING, STAGES, Spool
 
 STATIC = {path.name: path for path in (Path(__file__).parent / "static").iterdir() if path.is_file()}
-"""Name -> file that every page may load."""
+"""Name -> file. Every page may load these files."""
 ARTIFACTS = {"report.md": "body", "worklog.md": "worklog", "repro.py": "repro", PATCH_FILE: "patch"}
 """File name -> field of the report."""
 
@@ -71,17 +71,17 @@ REFRESH_S = 5
 """How often the page of an active job reloads in a browser without scripts."""
 
 LIVE_PARTS = ("state", "facts", "steps", "history")
-"""The parts of the page that are the same for all readers, and are sent when they change."""
+"""The parts of the page that are the same for all readers. They are sent when they change."""
 
 LOG_PART = "worklog"
-"""The same, for those who may read the log."""
+"""The part that is sent only to people who may read the log."""
 
 MAX_LOOKS = 20
-"""How often a page asks whether the pull request of a note is there."""
+"""The most times that a page asks whether the pull request of a note exists."""
 
 
 class Pages:
-    """The handlers of every GET."""
+    """The handlers of health, status, and the pages and files of jobs. `routes` adds those of the dashboard."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Pages:
     ) -> None:
         """`count_held` counts the missed labels that wait for the operator (`handlers.recovery`).
 
-        `follows` says whether this replica reads the logs of an active job. Without `auth` nobody can sign in.
+        `follows` says of an active job whether this replica reads its logs. Without `auth`, nobody can sign in.
         """
         self._context = context
         self._count_held = count_held
@@ -113,7 +113,7 @@ class Pages:
         signs_in = self._deps.oauth is not None
         self._page_queue = self._deps.queue
         self.live = LiveLogs(decided, self._page_queue, spool, self._logs, max_streams, people_sign_in=signs_in)
-        """Must be closed when the service stops."""
+        """The live logs. They must be closed when the service stops."""
         self._large = LargeAnswers(self._find_login, HEADERS, max_under_way, people_sign_in=signs_in)
 
     def routes(self) -> list[web.RouteDef]:
@@ -145,12 +145,15 @@ class Pages:
         return web.json_response({"status": "ok"})
 
     async def show_readiness(self, request: web.Request) -> web.Response:
-        """Whether deliveries can be stored. An outage of GitHub or of a machine does not matter for that."""
+        """Whether deliveries can be stored. An outage of GitHub or of a machine does not change the answer."""
         answer = await self._readiness.find()
         return web.json_response(answer.body, status=answer.status)
 
     async def show_status(self, request: web.Request) -> web.Response:
-        """Machines, jobs and deliveries, in numbers. Where pages are closed, strangers get no names."""
+        """The numbers of jobs, deliveries and replies, and the machines.
+
+        Visitors who may not see machines get neither these nor the reasons why replies wait.
+        """
         async with self._context.db.read() as connection:
             jobs = await job_rows.fetch_active_jobs(connection)
             leases = await job_rows.fetch_leases(connection)
@@ -181,19 +184,19 @@ class Pages:
             values = await self._fetch_standing(connection, job)
             values["checks"] = await fetch_checks(connection, job.id)
             values["worklog"] = await fetch_worklog(connection, job.id) if reads_log else None
-            # After everything else, because a confidential report may have arrived meanwhile.
+            # The report is fetched last, because a confidential one may have arrived meanwhile.
             values["report"] = await job_rows.fetch_report(connection, job.id)
         values |= {"details": details, "posted": read_posted(request, visitor, job), "reads_log": reads_log}
         values["splits"] = request.query.get("view") == "split"
         return await run_for_page(partial(self._draw_job, visitor, job, logs=logs, **values))
 
     async def show_actions(self, request: web.Request) -> web.Response:
-        """The part of a job's page that depends on its reader. A page asks for it when it may have changed."""
+        """The part of a job's page that depends on its reader. The page requests this part when it may have changed."""
         visitor, job = await self._find(request)
         details = await fetch_details(self._deps, visitor, job)
         reads_log = await self._deps.visibility.reads_log(visitor, job)
         async with self._context.db.read() as connection:
-            # Not its texts: they can be many megabytes, and this page is asked for often.
+            # Only the head is fetched: a report's texts can be many megabytes, and this part is requested often.
             report = await job_rows.fetch_report_head(connection, job.id)
         is_confidential = job.confidential or (report is not None and report.withheld)
         if is_confidential and not visitor.is_operator:
@@ -205,7 +208,7 @@ class Pages:
         return self._deps.renderer.render_page("job_actions.html", visitor, job=job, **values)
 
     async def _fetch_standing(self, connection: AsyncConnection, job: Job) -> dict[str, Any]:
-        """The state of a job, the same for all readers."""
+        """The parts of a job's state that are the same for all readers."""
         is_mine = not job.active or self._follows(job.id)
         earlier = await job_rows.fetch_job(connection, job.follows) if job.follows else None
         return {
@@ -239,7 +242,7 @@ class Pages:
         report = report if reads_log or has_words(report) else None
         drawn = {stage: self._logs.draw(job, stage, log) for stage, log in logs.items()}
         is_confidential = is_withheld(job, report)
-        if is_confidential:  # A stream has the same content for all readers, so it ends here.
+        if is_confidential:  # A stream would be the same for all readers, so a confidential log is not streamed.
             drawn = {stage: replace(log, live_from=None) for stage, log in drawn.items()}
         return self._deps.renderer.render_page(
             "job.html",
@@ -249,7 +252,7 @@ class Pages:
             first="log" if job.active and drawn else "summary",
             last_lines=find_last_lines(drawn["agent"].entries) if job.agent_failed and "agent" in drawn else "",
             logs=drawn,
-            # The stream of the log also carries the state, for people who may not read the log, too.
+            # The stream of a log also carries the job's state, even for people who may not read the log.
             follows=GROWING[job.state] if job.active and GROWING[job.state] not in drawn else None,
             reads_log=reads_log,
             worklog=ShownWorklog(report.worklog) if report else self._show_worklog(job, worklog),
@@ -281,7 +284,7 @@ class Pages:
         }
 
     async def _look(self, job_id: str) -> JobView:
-        """The current state of a followed job."""
+        """The current state of a job that a stream follows."""
         async with self._context.db.read() as connection:
             job = await job_rows.fetch_job(connection, job_id)
             assert job is not None, "jobs are never deleted"
@@ -312,7 +315,7 @@ class Pages:
         return JobView(job, False, {"standing": mark, **parts}, log_parts)
 
     async def show_patch(self, request: web.Request) -> web.Response:
-        """The patch as pages show it. It works with `git apply` unless invisible characters were made visible."""
+        """The patch as pages show it. `git apply` accepts it only if `ShownPatch.is_exact`."""
         report, withheld = await self._fetch_result(*await self._find(request))
         if withheld:
             return withheld
@@ -340,7 +343,7 @@ class Pages:
             raise web.HTTPForbidden(text=f"{self._deps.visibility.explain_no_log(visitor, job)}\n", headers=HEADERS)
         log = await self._logs.read(job, stage, SENT_LOG) if stage in STAGES else None
         cleaned = await self._clean(log) if log and log.data else None
-        # After everything else, because a confidential report may have arrived meanwhile.
+        # The report is checked last, because a confidential one may have arrived meanwhile.
         _, withheld = await self._fetch_result(visitor, job)
         if withheld:
             return withheld
@@ -368,9 +371,9 @@ class Pages:
         return visitor.login, job, await self._deps.visibility.reads_log(visitor, job)
 
     async def _fetch_result(self, visitor: Visitor, job: Job) -> tuple[Report | None, web.Response | None]:
-        """The result of a job, or the notice that replaces it for people who may not read it.
+        """The result of a job, and the page to send instead if the visitor may not see the result.
 
-        The results of a run without a report are shown to those who may read its log.
+        If the agent wrote no report, only people who may read the log get the result.
         """
         async with self._context.db.read() as connection:
             report = await job_rows.fetch_report(connection, job.id)
@@ -379,7 +382,7 @@ class Pages:
         return report, await run_for_page(self._withhold, visitor, job, report)
 
     def _withhold(self, visitor: Visitor, job: Job, report: Report | None) -> web.Response | None:
-        """The page that replaces a withheld run; None for any other run."""
+        """The page that replaces a withheld run. None for operators, and for any other run."""
         if visitor.is_operator or not is_withheld(job, report):
             return None
         return self._draw_withheld(visitor, job)
@@ -401,9 +404,9 @@ async def send_static(request: web.Request) -> web.StreamResponse:
 
 
 def read_posted(request: web.Request, visitor: Visitor, job: Job) -> int:
-    """How often this page has looked for the pull request of a note that its reader has just posted; 0: no note.
+    """How often this page has looked for the pull request of a note that its reader has just posted.
 
-    Only the session that has posted a note knows the address that says so.
+    0 if the reader has posted no note. Only the session that has posted a note knows the value of `posted`.
     """
     given, looks = request.query.get("posted", ""), request.query.get("looks", "")
     if visitor.login is None or not hmac.compare_digest(given.encode(errors="replace"), visitor.sign(job.id).encode()):
@@ -412,11 +415,11 @@ def read_posted(request: web.Request, visitor: Visitor, job: Job) -> int:
 
 
 def describe_withheld(job: Job) -> dict[str, Any]:
-    """Everything that is shown of a withheld run."""
+    """The values that are shown of a withheld run."""
     return {"job": job, "state": name_state(job.state, is_hidden=True)}
 
 
 def describe_run(job: Job, meter: Meter | None, now: datetime) -> str:
-    """A job's time, turns and cost so far, on one line; empty if it has not started."""
+    """A job's time, turns and cost so far, on one line. Empty if the job has not started."""
     duration = [render_duration((job.ended_at or now) - job.started_at)] if job.started_at else []
     return ", ".join([*duration, *([describe_meter(meter)] if meter else [])])

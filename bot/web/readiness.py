@@ -1,4 +1,4 @@
-"""Whether deliveries can be stored now. Anyone can ask, so the answer is kept for a moment."""
+"""Checks whether deliveries can be stored now. Anyone can ask, so the answer is cached for a moment."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from runner.db.database import Database
 from runner.single_flight import SingleFlight
 
 LASTS_S = 1.0
-"""How long an answer is given again, in seconds, because each look takes the turn to write."""
+"""How long an answer is cached, in seconds. Each check is a write transaction, and only one of these runs at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The status of HTTP, and what the body says."""
+    """The HTTP status and the body of an answer."""
 
     status: int
     body: dict[str, object]
 
 
 class Readiness:
-    """Looks into the database, once for everybody who asks."""
+    """Checks the database, once for all requests of the same moment."""
 
     def __init__(self, db: Database, max_pending: int) -> None:
         self._db = db
@@ -32,7 +32,7 @@ class Readiness:
         self._looks = SingleFlight[str, Answer]()
 
     async def find(self) -> Answer:
-        """The answer of moments ago, or a new one."""
+        """The cached answer, or a new one."""
         return self._known.get("") or await self._looks.join("", self._look)
 
     async def _look(self) -> Answer:
@@ -43,7 +43,7 @@ class Readiness:
         try:
             await self._db.accepts_writes()
             waiting = await count_deliveries(self._db, ("pending",))
-        except Exception as error:  # Not ready, whatever the error is.
+        except Exception as error:  # Any error means that the service is not ready.
             return Answer(503, {"status": "the database is not writable", "error": type(error).__name__})
         if waiting["pending"] >= self._max_pending:
             return Answer(503, {"status": "the inbox is full", **waiting})

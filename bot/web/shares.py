@@ -12,10 +12,13 @@ class NoRoom(Exception):  # noqa: N818 - what is the case
 
 
 class Shares:
-    """The current use by login. None is everybody who is not signed in."""
+    """Counts the current use by login. The login None stands for everybody who is not signed in."""
 
     def __init__(self, most: int, of_person: float, *, people_sign_in: bool) -> None:
-        """`of_person` is one person's share of all. With `people_sign_in`, half is reserved for signed-in people."""
+        """`of_person` is the part of `most` that one person can use.
+
+        With `people_sign_in`, half of `most` is reserved for signed-in people.
+        """
         self._most = most
         self._most_of_strangers = most // 2 if people_sign_in else most
         self._most_of_person = int(most * of_person)
@@ -30,7 +33,8 @@ class Shares:
     def take(self, login: str | None, amount: int = 1) -> Iterator[None]:
         """Reserve an amount for a reader while the context lasts. Raises `NoRoom`.
 
-        A reader's first reservation may exceed their share, if the total stays within the limit.
+        A reader's first reservation may exceed their share, if the total stays within the limit. The only reservation
+        may exceed both.
         """
         most = self._most_of_strangers if login is None else self._most_of_person
         held = self._taken[login]
