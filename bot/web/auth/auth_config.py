@@ -16,7 +16,7 @@ from bot.web.auth.visibility import LASTS_S, NONE_LASTS_S
 
 @dataclass(frozen=True, slots=True)
 class AuthConfig:
-    """Who can sign in, and who sees what. With the defaults nobody can sign in."""
+    """The settings for who can sign in, and who sees what. With the defaults, nobody can sign in."""
 
     oauth: GitHubOAuth | None = None
     public: bool = True
@@ -27,15 +27,15 @@ class AuthConfig:
     role_lasts_s: float = LASTS_S
     """How long a role from GitHub is cached for reading, in seconds."""
     none_lasts_s: float = NONE_LASTS_S
-    """The same for somebody without a role."""
+    """How long it is cached that somebody has no role, in seconds."""
     list_left: ListLeft = tuple
-    """What is left of GitHub's rate limits, by account."""
+    """Lists what is left of GitHub's rate limits, by account."""
     calls_of_person: int | None = None
-    """How often pages may ask GitHub for one person in an hour; None: as often as the number of repositories needs."""
+    """How often the pages of one person may ask GitHub in an hour. None: it depends on the number of repositories."""
 
 
 def build_auth_config(session: aiohttp.ClientSession, settings: Settings, list_left: ListLeft) -> AuthConfig:
-    """Build it from the `[dashboard]` table. The session must not keep cookies."""
+    """Build the configuration from the `[dashboard]` table. The session must not keep cookies."""
     table, web_url = settings.dashboard, find_web_url(settings.github.api_url)
     if table.client_id is None:
         return AuthConfig(web_url=web_url)

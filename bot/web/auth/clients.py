@@ -1,4 +1,4 @@
-"""From which address a request comes, where readers without a name are told apart by it. Pure."""
+"""Finds the address that a request comes from. Readers who are not signed in are distinguished by it. Pure."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from aiohttp import web
 
 
 def find_client(request: web.Request) -> str:
-    """The sender's address, without the part that one IPv6 network chooses itself; empty if nobody knows it.
+    """The address of a request's sender. For IPv6, the sender's network (/64). Empty if the address is not known.
 
-    Where a proxy in a network that is not public passes the request on, it is the last one in `X-Forwarded-For`: the
-    proxy has written that. Behind a proxy that does not write it, the sender may choose it, or all senders are one.
+    If the request comes from an address that is not public, a proxy has passed it on. Then the sender's address is the
+    last one in `X-Forwarded-For`, because the proxy has written that. If the proxy does not write the header, senders
+    can choose their address, and all senders without the header have the proxy's address.
     """
     peer = _parse(request.remote or "")
     forwarded = ",".join(request.headers.getall("X-Forwarded-For", [])).rpartition(",")[2]

@@ -1,6 +1,7 @@
-"""Encrypts values that a browser keeps, so that it can neither read nor change them.
+"""Encrypts values that a browser keeps, so that the browser can neither read nor change them.
 
-The key is derived from the installation's secret, so every replica can decrypt them, without a row in the database.
+The key is derived from the installation's secret. So every replica can decrypt the values, and they need no row in the
+database.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class CookieCipher:
         return self._fernet.encrypt_at_time(text.encode(), self._seconds()).decode()
 
     def decrypt(self, purpose: str, encrypted: str, lasts: timedelta) -> dict[str, str] | None:
-        """The values; None if they are not ours, too old, or for another purpose."""
+        """The values. None if they are not from this installation, are too old, or are for another purpose."""
         try:
             given = encrypted.encode(errors="replace")
             text = self._fernet.decrypt_at_time(given, int(lasts.total_seconds()), self._seconds())

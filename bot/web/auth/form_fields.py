@@ -1,6 +1,6 @@
-"""Reads the fields of a form, with limits on size, time and encoding, because its sender is not known yet.
+"""Reads the fields of a form, with limits on size, time and encoding, because the form's sender is not known yet.
 
-Only the one encoding that browsers use for our forms is accepted.
+The only accepted encoding is the one that browsers use for ptq-bot's forms.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ MAX_FORM = 256 * 1024
 """The most bytes of a form. 20,000 characters of advice (`bot.web.dashboard.actions`) need up to 240,000."""
 
 MAX_FIELDS = 10_000
-"""The most fields of a form. `MAX_FORM` bytes could hold ten times as many."""
+"""The most fields of a form. `MAX_FORM` bytes could hold more than ten times as many."""
 
 FORM_S = 30.0
 """The most seconds for a form to arrive."""
 
 
 class Unreadable(Exception):  # noqa: N818 - what is the case
-    """The body of a form cannot be read; the message is a sentence for people."""
+    """The body of a form cannot be read. The message is a sentence for people."""
 
 
 async def read_fields(request: web.Request, form_s: float = FORM_S) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
-"""GitHub on behalf of a person: their account, and a comment in their name. No token is kept here.
+"""Sends requests to GitHub on behalf of a person: to learn who they are, and to post a comment in their name.
 
-The web application flow for GitHub Apps with PKCE (docs.github.com, "Generating a user access token for a GitHub App").
+This module keeps no token. It uses the web application flow for GitHub Apps with PKCE (docs.github.com, "Generating a
+user access token for a GitHub App").
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NO_ANSWER = (aiohttp.ClientError, TimeoutError, ValueError)
 
 
 class OAuthFailed(Exception):  # noqa: N818
-    """A request failed. The message is a sentence for people, without secrets."""
+    """A request failed. The message is for people, in sentences without secrets."""
 
 
 class OAuthUnanswered(OAuthFailed):
@@ -53,16 +54,16 @@ class GitHubAccount:
 
 
 class GitHubOAuth:
-    """Requests to GitHub's OAuth. The session must not keep cookies: they would be sent for the next person."""
+    """Sends the requests. The session must not keep cookies: it would send one person's cookies for the next person."""
 
     def __init__(self, session: aiohttp.ClientSession, app: OAuthApp, *, settles: timedelta = SETTLES) -> None:
-        """`settles` is how long GitHub may still work on a request after its answer was lost."""
+        """`settles` is how long GitHub may continue to work on a request whose answer was lost."""
         self._session = session
         self._app = app
         self.settles = settles
 
     def authorize_url(self, state: str, verifier: str, redirect_uri: str, login: str = "") -> str:
-        """The address of GitHub's sign-in page; `login` is the expected person."""
+        """The address of GitHub's sign-in page. `login` is the person who is expected to sign in, if known."""
         digest = hashlib.sha256(verifier.encode()).digest()
         query = {
             "client_id": self._app.client_id,
@@ -91,7 +92,7 @@ class GitHubOAuth:
         return token
 
     async def fetch_account(self, token: str) -> GitHubAccount:
-        """Whose token it is. Raises `OAuthFailed`."""
+        """The account that a token belongs to. Raises `OAuthFailed`."""
         found = await self._ask("GET", f"{self._app.api_url}/user", token=token)
         login, number = found.get("login"), found.get("id")
         if not isinstance(login, str) or not isinstance(number, int):
@@ -101,14 +102,14 @@ class GitHubOAuth:
     async def comment(self, token: str, repository: str, number: int, body: str) -> str:
         """Post a comment as the person, and return its address. Raises `OAuthFailed`.
 
-        It does not use the installation's write budget, because GitHub counts it for the person.
+        The comment does not use the installation's write budget, because GitHub counts it for the person.
         """
         url = f"{self._app.api_url}/repos/{repository}/issues/{number}/comments"
         answer = await self._ask("POST", url, token=token, json={"body": body})
         return str(answer.get("html_url", ""))
 
     async def revoke(self, token: str) -> None:
-        """Revoke a token. Best effort: it also expires."""
+        """Revoke a token. Best effort: never raises `OAuthFailed`, because the token also expires."""
         with suppress(OAuthFailed):
             headers = {**API, "Authorization": aiohttp.encode_basic_auth(self._app.client_id, self._app.client_secret)}
             url = f"{self._app.api_url}/applications/{self._app.client_id}/token"
@@ -125,7 +126,7 @@ class GitHubOAuth:
                 found = await answer.json(content_type=None) if answer.status != 204 else {}
                 status = answer.status
         except _NO_ANSWER as error:
-            # Only the type: the text of some errors contains the request.
+            # The message names only the type of the error, because the text of some errors contains the request.
             raise OAuthUnanswered(f"GitHub gave no usable answer ({type(error).__name__}). Please try again.") from None
         if status >= 500:
             raise OAuthUnanswered(f"GitHub answered {status}. Please try again.")

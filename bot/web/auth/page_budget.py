@@ -1,4 +1,4 @@
-"""How often pages may ask GitHub about people's access, so that they leave the service what it needs itself."""
+"""Limits how often pages ask GitHub about people's access, so that enough calls are left for the service's own work."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ KEPT_FOR_SERVICE = 0.5
 """The part of an installation's hourly limit that pages leave to the service's own work."""
 
 CALLS_OF_PERSON, CALLS_PER_REPOSITORY = 300, 10
-"""How many questions the pages of one person may ask in an hour: so many, and some more for each repository, because a
-list asks about all of them."""
+"""The pages of one person may ask GitHub `CALLS_OF_PERSON` questions in an hour, and `CALLS_PER_REPOSITORY` more for
+each configured repository, because a list asks about all repositories."""
 
 MOST_PEOPLE = 10_000
 
 REFRESH_S = 10
-"""How often an open list is refreshed, in seconds, if that asks GitHub nothing."""
+"""The seconds between two refreshes of an open list, if a refresh asks GitHub nothing."""
 
 FOR_REFRESHING = 0.5
-"""The part of a person's questions that one open list may use."""
+"""The part of a person's questions that the refreshes of one open list may use."""
 
 
 def find_refresh_s(repositories: int, calls_of_person: int) -> int:
-    """The seconds between refreshes of an open list that asks about this many repositories each time. Pure."""
+    """The seconds between two refreshes of an open list that asks about this many repositories each time. Pure."""
     most = calls_of_person * FOR_REFRESHING
     return max(REFRESH_S, math.ceil(HOUR_S * repositories / most)) if most else int(HOUR_S)
 
 
 class PageBudget:
-    """The questions of pages. Those of a person are counted in this process; those of an installation, by GitHub."""
+    """Limits the questions of pages. This process counts the questions of a person, and GitHub those of an account."""
 
     def __init__(
         self,
@@ -45,26 +45,26 @@ class PageBudget:
         calls_of_person: int = CALLS_OF_PERSON,
         people: int = MOST_PEOPLE,
     ) -> None:
-        """`calls_of_person` are those that one person has in an hour."""
+        """`calls_of_person` is the number of questions that one person has in an hour."""
         self._list_left = list_left
         self._now = now
         self._calls_of_person = calls_of_person
         self._asked: TTLCache[str, list[int]] = TTLCache(people, HOUR_S, timer=lambda: now().timestamp())
-        """A number for each person. The hour begins with the first question."""
+        """The number of each person's questions, in a list of one. A person's hour begins with their first question."""
 
     def take(self, login: str, account: str) -> bool:
-        """Whether a page of somebody may ask about a repository of this account; if so, it counts."""
+        """Whether somebody's page may ask about a repository of this account. If so, the question is counted."""
         return not self._is_short(account) and self.take_of_person(login)
 
     def take_of_person(self, login: str) -> bool:
-        """The same, whatever is left to pages."""
+        """Like `take`, but only with the person's limit, even if the account has no calls left for pages."""
         if self._has_asked_enough(login):
             return False
         self._asked.setdefault(login.casefold(), [0])[0] += 1
         return True
 
     def is_spent(self, login: str) -> bool:
-        """Whether the pages of somebody may ask nothing now about some repositories."""
+        """Whether there are repositories about which somebody's pages may ask nothing now."""
         return self._has_asked_enough(login) or any(self._is_short(account) for account, _ in self._list_left())
 
     def _has_asked_enough(self, login: str) -> bool:

@@ -17,10 +17,10 @@ AT_ONCE = 6
 """The most pages at the same time: less than half of the database pool's connections."""
 
 AT_ONCE_FOR_ONE = 3
-"""The most for one reader."""
+"""The most pages of one reader at the same time."""
 
 PATIENCE_S = 5.0
-"""The most seconds that a request waits."""
+"""The most seconds that a request waits for its turn."""
 
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="page")
 """Threads for pages only, because the default executor does DNS lookups and steps of jobs."""
@@ -44,16 +44,19 @@ class PageQueue:
         headers: Mapping[str, str],
         patience_s: float = PATIENCE_S,
     ) -> None:
-        """`find_reader` says who sends a request: each name is one reader, and so are all without one. `headers` are
-        those of a refusal.
+        """`find_reader` returns the name of a request's sender. Each name is one reader, and so is None.
+
+        `headers` are the headers of a refusal.
         """
         self._find_reader, self._headers, self._patience_s = find_reader, headers, patience_s
         self._all = asyncio.Semaphore(AT_ONCE)
         self._own: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
 
     def guard(self, route: web.RouteDef) -> web.RouteDef:
-        """Wrap a route so that its requests wait in the queue. Forms do not wait, because they arrive at their sender's
-        speed."""
+        """Wrap a route so that its requests wait in the queue.
+
+        A form does not wait, because it would keep its place for as long as its sender takes to send it.
+        """
         handle: Handler = route.handler
 
         async def answer(request: web.Request) -> web.StreamResponse:

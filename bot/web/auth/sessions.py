@@ -1,7 +1,7 @@
 """Sessions of signed-in people, and the CSRF check of their forms.
 
 The session is an encrypted cookie with the login, the CSRF token and the time of sign-in. It holds no GitHub
-credential and no permissions: those are asked of GitHub each time.
+credential. It holds no permissions either, because the service asks GitHub for these.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ CSRF = "csrf"
 
 
 class FormRefused(Exception):  # noqa: N818
-    """A form is not from a page of this session. The message is a sentence for people."""
+    """A form cannot be read, or is not from a page of this session. The message is a sentence for people."""
 
     def __init__(self, words: str, fields: Mapping[str, str] = MappingProxyType({})) -> None:
-        """`fields` are those of a form that a page of ours has sent. One of another site is never shown again."""
+        """`fields` are the fields of a form from a page of this site. A form from another site is never shown again."""
         super().__init__(words)
         self.fields = fields
 
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """The sender of a request; `login` is None if nobody is signed in."""
+    """The sender of a request. `login` is None if nobody is signed in."""
 
     login: str | None = None
     csrf: str = ""
     is_operator: bool = False
     may_sign_in: bool = False
     path: str = ""
-    """The requested path, to return to after sign-in."""
+    """The requested path. The visitor returns to it after sign-in."""
 
     def sign(self, text: str) -> str:
-        """A value for an address that only pages of this session know. Pure."""
+        """A code for `text` that only pages of this session know. It is used in addresses. Pure."""
         return hmac.digest(self.csrf.encode(), text.encode(), "sha256").hex()[:32]
 
 
@@ -97,7 +97,7 @@ class Sessions:
         self.drop_cookie(response, SESSION)
 
     def read_cookie(self, request: web.Request, purpose: str, lasts: timedelta) -> dict[str, str] | None:
-        """The values of a cookie; None if there is none, or it is too old."""
+        """The values of a cookie. None if there is no valid one, or if it is too old."""
         return self._cipher.decrypt(purpose, request.cookies.get(self._name(purpose), ""), lasts)
 
     def write_cookie(
@@ -119,5 +119,5 @@ class Sessions:
         response.del_cookie(self._name(purpose), path="/", secure=self._secure, httponly=True, samesite="Lax")
 
     def _name(self, purpose: str) -> str:
-        # With this prefix browsers accept the cookie only from this host, not from others under the same domain.
+        # With this prefix, browsers accept the cookie only from this host, not from other hosts of the same domain.
         return f"__Host-ptq-{purpose}" if self._secure else f"ptq-{purpose}"

@@ -1,4 +1,7 @@
-"""Who sees what: asked of GitHub as for commands in threads, kept for moments, and closed where GitHub says nothing."""
+"""Decides who sees what. GitHub is asked for roles, as for commands in threads, and its answers are cached briefly.
+
+Somebody about whom GitHub does not answer counts as having no role.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,15 @@ from runner.single_flight import SingleFlight
 log = structlog.get_logger()
 
 LASTS_S = 30.0
-"""How long a role is good for looking, in seconds: a right that is lost is lost soon. Before anything is done GitHub is
-asked again."""
+"""How long a role is cached for reading, in seconds. The time is short, so that a lost right ends soon. Before anything
+is done, GitHub is asked again."""
 
 NONE_LASTS_S = 300.0
-"""The same where somebody has no role: strangers would have GitHub asked about each repository all the time."""
+"""How long it is cached that somebody has no role, in seconds. With a shorter time, strangers could make the service
+ask GitHub about each repository all the time."""
 
 HELD_RIGHT_LASTS_S = 86_400.0
-"""For how long after a form that was allowed a person's forms count as the service's own work."""
+"""How long a person's forms count as the service's own work after a form of theirs was allowed, in seconds."""
 
 KEPT = 10_000
 
@@ -45,26 +49,26 @@ NOT_ASKED = (
 
 
 _Question = tuple[str, str]
-"""A login and a repository, in small letters."""
+"""A login and a repository, both in lower case."""
 
 
 @dataclass(frozen=True, slots=True)
 class VisibleJobs:
-    """Which jobs a list may show."""
+    """The jobs that a list may show. Names of repositories are in lower case."""
 
     everything: bool = False
     public: bool = False
-    """Those of public repositories' issues."""
+    """Whether all jobs are shown that belong to an issue and are not private."""
     read: frozenset[str] = frozenset()
-    """Repositories whose issues' jobs are shown, in lower case."""
+    """The repositories whose jobs are shown if they belong to an issue."""
     start: frozenset[str] = frozenset()
-    """Repositories of which those are shown too that belong to no issue."""
+    """The repositories whose jobs are shown even if they belong to no issue."""
     private: frozenset[str] = frozenset()
-    """Repositories whose private jobs are among the shown ones."""
+    """The repositories of `read` and `start` whose private jobs are shown as well."""
 
 
 class Visibility:
-    """Answers what somebody may see."""
+    """Decides what a visitor may see."""
 
     def __init__(
         self,
@@ -90,7 +94,8 @@ class Visibility:
         self._strangers: TTLCache[_Question, Role] = TTLCache(KEPT, none_lasts_s)
         self._allowed: TTLCache[_Question, bool] = TTLCache(KEPT, HELD_RIGHT_LASTS_S)
         self._questions = SingleFlight[_Question, Role]()
-        # What was public may be shown late to its readers; what was private must not be shown late to everybody.
+        # If a repository becomes public, everybody can read it, and its private jobs must be closed to them soon. If it
+        # becomes private, its readers can wait longer until its private jobs are open to them.
         self._known_private: TTLCache[str, bool] = TTLCache(KEPT, lasts_s)
         self._known_public: TTLCache[str, bool] = TTLCache(KEPT, none_lasts_s)
         self._repositories = SingleFlight[str, bool]()
@@ -100,14 +105,15 @@ class Visibility:
         self._refresh_s = find_refresh_s(len(context.repositories), calls)
 
     def is_open(self, visitor: Visitor) -> bool:
-        """Whether lists and machines are shown to them at all."""
+        """Whether a visitor may open the pages with lists."""
         return self._public or visitor.login is not None
 
     async def sees_machines(self, visitor: Visitor) -> bool:
-        """Whether they are shown machines, and what is wrong with them.
+        """Whether a visitor may see the machines and their troubles.
 
-        Where lists are not public, people who cannot start jobs in any repository are not: GitHub lets everybody sign
-        in, and everybody can read a public repository.
+        If lists are not public, only people who can start jobs in some repository may. To be signed in is not enough,
+        because everybody can sign in with GitHub. To read a repository is not enough, because everybody can read a
+        public one.
         """
         if self._public:
             return True
@@ -115,31 +121,36 @@ class Visibility:
         return scope.everything or bool(scope.start)
 
     async def sees(self, visitor: Visitor, job: Job) -> bool:
-        """Whether they may look at a job of which they have the address."""
+        """Whether a visitor may see a job whose address they have."""
         if visitor.is_operator or (not job.private and (self._by_address or self._public)):
             return True
         return await self._may_read(visitor, job, Role.READ if job.thread is not None else self._find_least(job))
 
     async def reads_log(self, visitor: Visitor, job: Job) -> bool:
-        """Whether somebody who sees a job may read what its preparation, its agent and its collection print."""
+        """Whether a visitor who sees a job may read the logs of its preparation, its agent and its collection."""
         if visitor.is_operator or self._context.opens_log(job):
             return True
         return await self._may_read(visitor, job, self._find_least(job))
 
     async def _may_read(self, visitor: Visitor, job: Job, least: Role) -> bool:
-        """Whether somebody has this role. Everybody can read a repository that has become public, so its private jobs
-        need more."""
+        """Whether a visitor has at least this role in a job's repository, and more if a private job needs more.
+
+        Everybody can read a repository that has become public. So its private jobs need write access.
+        """
         if visitor.login is None:
             return False
         role = await self.find_role(visitor.login, job.repository)
         return role >= least and (not job.private or await self._reads_private(visitor.login, role, job.repository))
 
     async def _reads_private(self, login: str, role: Role, repository: str) -> bool:
-        """Whether a role lets somebody read the private jobs of a repository."""
+        """Whether somebody with this role may read the private jobs of a repository."""
         return role >= Role.WRITE or (role >= Role.READ and await self._is_private(login, repository))
 
     async def _is_private(self, login: str, repository: str) -> bool:
-        """Whether a repository is private, as of moments ago; False where GitHub does not say, or is not asked."""
+        """Whether a repository is private, according to a recent answer. False if GitHub does not answer.
+
+        False, too, if the budget does not allow the question.
+        """
         key = repository.lower()
         for kept in (self._known_private, self._known_public):
             if (known := kept.get(key)) is not None:
@@ -159,7 +170,7 @@ class Visibility:
         return private
 
     def explain_no_log(self, visitor: Visitor, job: Job) -> str:
-        """Why somebody who sees a job may not read its log, and what they can do, as a sentence."""
+        """Why a visitor who sees a job may not read its log, and what they can do, in sentences."""
         access = f"{self._find_least(job).word} access to {job.repository}"
         if self.explain_not_asked(visitor):
             return NOT_ASKED
@@ -170,11 +181,11 @@ class Visibility:
         return "This service shows no logs without sign-in: ask its operator."
 
     def _find_least(self, job: Job) -> Role:
-        """The least that somebody has to be in a job's repository to start such a job there, and to read its log."""
+        """The lowest role that lets somebody start jobs in a job's repository. It is needed to read the job's log."""
         return Right.START.find_role(self._find_rules(job.repository))
 
     async def find_scope(self, visitor: Visitor) -> VisibleJobs:
-        """What lists show them."""
+        """The jobs that lists show to a visitor."""
         if visitor.is_operator:
             return VisibleJobs(everything=True)
         login = visitor.login
@@ -192,39 +203,42 @@ class Visibility:
         )
 
     def find_refresh_s(self, visitor: Visitor) -> int:
-        """How often an open list of theirs is refreshed, in seconds: rarely where GitHub is asked each time."""
+        """The seconds between two refreshes of a visitor's open list. They can be more if each refresh asks GitHub."""
         return REFRESH_S if visitor.login is None or visitor.is_operator else self._refresh_s
 
     def explain_not_asked(self, visitor: Visitor) -> str:
-        """Why somebody may not see all that they have access to, as sentences; empty where they do.
+        """Why a visitor may not see everything that they have access to, in sentences. Empty if they may.
 
-        Every page has it, also one that does not exist: it says nothing about any job.
+        Every page shows this text, even the page for a job that does not exist. So it says nothing about any job.
         """
         if visitor.login is None or visitor.is_operator:
             return ""
         return NOT_ASKED if self._budget.is_spent(visitor.login) else ""
 
     def may_send_form(self, login: str, repository: str) -> bool:
-        """Whether GitHub is asked what somebody who sends a form may do.
+        """Whether the service may ask GitHub for the rights of somebody who sends a form.
 
-        What people with a right do is the service's own work. Forms of others share the limit of pages: a stranger can
-        send any number of them.
+        Forms of people who have a right are the service's own work, so only the person's own limit applies. Forms of
+        other people also share the limit of pages, because a stranger can send any number of forms.
         """
         if (login.casefold(), repository.lower()) in self._allowed:
             return self._budget.take_of_person(login)
         return self._budget.take(login, repository.partition("/")[0])
 
     def note_allowed(self, login: str, repository: str) -> None:
-        """A form of theirs was allowed."""
+        """Note that a person had the right to a form that they sent."""
         self._allowed[login.casefold(), repository.lower()] = True
 
     def has_known_role(self, login: str, repository: str) -> bool:
-        """Whether GitHub has said, not long ago, that somebody may read a repository."""
+        """Whether a cached answer of GitHub says that somebody may read a repository, or had the right to a form."""
         question = (login.casefold(), repository.lower())
         return question in self._allowed or self._roles.get(question, Role.NONE) >= Role.READ
 
     async def find_role(self, login: str, repository: str) -> Role:
-        """What somebody is in a repository, as of moments ago; nobody where GitHub does not say, or is not asked."""
+        """The role of somebody in a repository, according to a recent answer. No role if GitHub does not answer.
+
+        No role, too, if the budget does not allow the question.
+        """
         question = (login.casefold(), repository.lower())
         for kept in (self._roles, self._strangers):
             if (known := kept.get(question)) is not None:
@@ -244,6 +258,6 @@ class Visibility:
         return role
 
     def _find_rules(self, repository: str) -> RepositoryRules:
-        # One that is gone from the configuration is judged as strictly as can be.
+        # For a repository that is no longer in the configuration, the strictest rules apply.
         gone = RepositoryRules(repository, agent="", who_may_start=Role.ADMIN)
         return self._context.rules_for(repository) or gone
