@@ -43,20 +43,20 @@ JOB = "/jobs/{id}"
 """The page with the forms of a job."""
 
 CHOSEN_FIELDS = ("agent", "model", "thinking", "max_turns", "max_cost", "machine")
-"""The fields for options with a value, named as those of `Options`."""
+"""The form's fields for options with a value. They have the names of the fields of `Options`."""
 
 LAUNCH_FIELDS = ("repository", "issue", "preset", *CHOSEN_FIELDS, "ref", "name", "anyway", "fresh")
 """The fields of the form that starts a job, besides the instructions."""
 
 LINKED_FIELDS = ("repository", "issue", "preset")
-"""The fields that a link may fill in. Anybody can make a link, and instructions count as words of the person who sends
-the form."""
+"""The fields that a link can fill in. A link cannot fill in instructions, because anybody can make a link, and
+instructions count as words of the person who sends the form."""
 
 STARTED = "started"
-"""In the query of the new job's page: the browser then forgets what was typed into the form (`static/drafts.js`)."""
+"""A word in the query of the next page. It makes the browser forget the text that was typed (`static/drafts.js`)."""
 
 MAX_ADVICE = 20_000
-"""The most characters of advice."""
+"""The most characters of instructions."""
 
 
 class Actions:
@@ -66,7 +66,7 @@ class Actions:
         self._deps = deps
 
     def routes(self) -> list[web.RouteDef]:
-        """Every address."""
+        """The routes of the forms and of the launch page."""
         return [
             web.get("/launch", self.show_launch),
             web.post("/launch", handle_form(self._deps, self.launch, self._show_launch, "/launch")),
@@ -88,14 +88,14 @@ class Actions:
     async def _show_launch(
         self, _: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal | None = None
     ) -> web.Response:
-        """The form as a link fills it in, or as it was sent."""
+        """The form, with the values from a link, or from a refused form."""
         context = self._deps.context
         may, chosen = await self._deps.visibility.find_scope(visitor), fields.get("repository", "")[:MAX_TYPED]
         known = context.repositories.values()
         names = sorted(rules.name for rules in known if may.everything or rules.name.lower() in may.start)
         offers = {name: self._offer(name) for name in names}
-        # A form that is shown again keeps its repository, because GitHub may not answer now. It does not tell whether
-        # that is configured.
+        # GitHub may not answer now, so a form that is shown again keeps its repository, even if the repository is not
+        # configured. So the form does not reveal which repositories are configured.
         if refusal and chosen and chosen.lower() not in map(str.lower, names):
             names.append(chosen)
             offers[chosen] = {"agent": (), "machine": ()}
@@ -113,7 +113,7 @@ class Actions:
         )
 
     def _offer(self, name: str) -> Mapping[str, Sequence[str]]:
-        """The agents and machines that jobs in a repository may use. Whether it is private is not known here."""
+        """The agents and machines that jobs in a repository may use, whether it is private or not."""
         rules, context = self._deps.context.rules_for(name), self._deps.context
         if rules is None:
             return {"agent": (), "machine": ()}
@@ -123,7 +123,7 @@ class Actions:
         return {"agent": [*list_offers(rules, context.agents)], "machine": [*machines]}
 
     async def launch(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
-        """Start a job on an issue, or a task if there is no issue."""
+        """Start a job on an issue, or a task if no issue is given."""
         name = fields.get("repository", "")
         person, repository = await admit(self._deps, visitor, name, Operation.START, is_typed=True)
         preset, number = fields.get("preset", ""), fields.get("issue", "").strip().removeprefix("#")
@@ -144,11 +144,11 @@ class Actions:
         return f"/jobs/{job.id}?{STARTED}"
 
     async def follow_up(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
-        """`/ptq retry` with advice, on the issue of a job; the same for a task."""
+        """Start a further attempt at a job's issue or task, like `/ptq retry` with instructions."""
         return await self._go_on(request, visitor, fields, RETRY)
 
     async def rebase(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
-        """`/ptq rebase`, optionally onto a branch or commit, on the issue of a job; the same for a task."""
+        """Start a rebase of a job's issue or task, like `/ptq rebase`, optionally onto a branch or commit."""
         return await self._go_on(request, visitor, fields, REBASE)
 
     async def _show_follow_up(
@@ -162,7 +162,7 @@ class Actions:
         return await self._show_form("rebase.html", "Rebase", request, visitor, fields, refusal)
 
     async def show_tell(self, request: web.Request) -> web.Response:
-        """The form on a page of its own, for a job whose page reloads."""
+        """The form for a message to the agent, on a page of its own. It is used if the job's own page reloads."""
         visitor = self._deps.sessions.read(request)
         if visitor.login is None:
             raise self._deps.refuse(visitor)
@@ -176,7 +176,7 @@ class Actions:
     async def _show_form(
         self, form: str, title: str, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal | None
     ) -> web.Response:
-        """A form of a job's page, on a page of its own."""
+        """One of the forms of a job's page, on a page of its own."""
         job = await self._deps.find_job(request, visitor)
         given = {name: fields.get(name, "") for name in ("advice", "onto", "anyway")}
         values = {"form": form, "title": title, "job": job, "given": given, "request_key": keep_request_key(fields)}
@@ -185,11 +185,11 @@ class Actions:
         )
 
     async def tell(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
-        """`/ptq tell` for this job."""
+        """Tell the job's agent something, like `/ptq tell`."""
         job = await self._deps.find_job(request, visitor)
         person, _ = await admit(self._deps, visitor, job.repository, Operation.TELL)
         context, words = self._deps.context, _read_advice(fields)
-        # A browser that goes back shows the same form: other words in it are another message.
+        # A browser that goes back shows the same form, with the same key. Different text in it is another message.
         occasion = f"{derive_request_key(visitor, fields)} {hashlib.sha256(words.encode()).hexdigest()[:16]}"
         try:
             async with context.db.write() as connection:
@@ -202,7 +202,7 @@ class Actions:
         return f"/jobs/{job.id}?{STARTED}"
 
     async def cancel(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
-        """`/ptq cancel` for this job."""
+        """Cancel the job, like `/ptq cancel`."""
         job = await self._deps.find_job(request, visitor)
         person, _ = await admit(self._deps, visitor, job.repository, Operation.CANCEL)
         context = self._deps.context

@@ -1,4 +1,4 @@
-"""The service's own checks as a table: what each did before the change, and after it. Pure."""
+"""The service's own checks as a table, with the results of each check before and after the change. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _VERDICTS = {
 
 @dataclass(frozen=True, slots=True)
 class SameRuns:
-    """Consecutive runs that ended in the same way. What the first one printed is shown once for all of them."""
+    """Consecutive runs that ended in the same way. The output of the first run is shown once for all of them."""
 
     title: str
     words: str
@@ -40,19 +40,20 @@ class ShownCheck:
     name: str
     verdict: str
     style: str
-    """The CSS class of the verdict: that of a job in the corresponding state."""
+    """The CSS class of the verdict: `succeeded`, `pending` or `failed`."""
     before: str
     after: str
     failure: str
-    """How it fails before the change."""
+    """How the check fails before the change."""
     other_failure: str
+    """How the check fails after the change, if that differs."""
     doubt: str
-    """Why it is not verified, as a clause; empty if it is."""
+    """Why the verdict is not a good one, as a clause. Empty if it is good, or if the check has not run yet."""
     runs: Sequence[SameRuns]
 
     @property
     def number(self) -> int:
-        """Which check of its job it is."""
+        """The number of the check among the checks of its job."""
         return self.check.number
 
 
@@ -88,7 +89,10 @@ def _name(check: Check) -> str:
 
 
 def _count(finding: CheckFinding, side: Side) -> str:
-    """Such as `fails 3 of 3`. Before a change failures count, and after it successes."""
+    """The result on one side, such as `fails 3 of 3`. Empty without runs.
+
+    Before the change, the failures are counted. After the change, the successes are.
+    """
     total, failed = finding.total.get(side, 0), finding.failed.get(side, 0)
     if not total:
         return ""

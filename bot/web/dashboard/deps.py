@@ -39,11 +39,11 @@ class DashboardDeps:
     visibility: Visibility
     oauth: GitHubOAuth | None
     queue: PageQueue
-    """The queue of pages, also of those that show a refused form again."""
+    """The queue in which requests for pages wait. To show a refused form again also takes a turn in it."""
 
     @classmethod
     def set_up(cls, context: Context, auth: AuthConfig) -> DashboardDeps:
-        """Build them. The database must be open, because it holds the secret for cookies."""
+        """Build the dependencies. The database must be open, because it holds the secret for cookies."""
         signs_in = auth.oauth is not None
         sessions = Sessions(
             CookieCipher(context.db.secret, context.now), context.public_url, auth.operators, may_sign_in=signs_in
@@ -70,7 +70,7 @@ class DashboardDeps:
         return job
 
     async def aim(self, job: Job) -> Job:
-        """The job with the branch that its pull request goes to, as far as GitHub says so now."""
+        """The job with the branch that its pull request goes to. If GitHub does not answer, the job is unchanged."""
         rules = self.context.rules_for(job.repository)
         try:
             return await settle_base_branch(self.context.github, rules, job) if rules else job
@@ -84,7 +84,7 @@ class DashboardDeps:
         return web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)
 
     def require_operator(self, visitor: Visitor) -> None:
-        """Raise the same answer for people who are not operators, or say that nobody can be one on these pages."""
+        """Raise `HTTPNotFound` unless the visitor is an operator. If nobody can sign in, the page says so."""
         if not visitor.may_sign_in:
             page = self.renderer.render_message(visitor, "Nobody can sign in", NO_SIGN_IN, 404)
             raise web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)

@@ -1,7 +1,7 @@
 """Splits a diff into files, headers and numbered lines for pages. Pure.
 
-The input comes from `handlers.text.shown_patch`, and no line of it is dropped. Only the sides of a hunk that did not
-change are shown twice, where both sides stand next to each other.
+The input comes from `handlers.text.shown_patch`, and no line of it is dropped. If both sides are shown next to each
+other, unchanged lines and the heads of hunks are on both sides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MODES = {
     "deleted file mode 100644": "deleted",
     "deleted file mode 100755": "deleted",
 }
-"""A line of a header -> what the file's heading says instead."""
+"""A line of a header -> the words in the file's heading that replace it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class DiffLine:
 
     kind: str
     text: str
-    """With its diff mark, without its line end."""
+    """The line with its diff mark, without its line end."""
     old: int | None = None
     new: int | None = None
 
@@ -66,7 +66,7 @@ class FileDiff:
 
     @property
     def status(self) -> str:
-        """What happens to the whole file, in a word or two; usually empty."""
+        """The change of the whole file, in a word or two. Usually empty."""
         return "; ".join(_MODES[line] for line in self.header if line in _MODES)
 
     @cached_property
@@ -79,7 +79,7 @@ class FileDiff:
         return all(line in usual or line in _MODES or _INDEX.fullmatch(line) for line in lines)
 
     def pairs(self) -> Iterator[Pair]:
-        """The lines as two sides: what was removed stands next to what was added in its place."""
+        """The lines as two sides. Removed lines are next to the lines that were added in their place."""
         removed: list[DiffLine] = []
         added: list[DiffLine] = []
         for line in self.lines:
@@ -103,7 +103,7 @@ def _zip(removed: Sequence[DiffLine], added: Sequence[DiffLine]) -> Iterator[Pai
 
 
 def read_diff(text: str) -> list[FileDiff]:
-    """The files of a diff, in order; if it is too large, one without a name."""
+    """The files of a diff, in order. If the diff is too large, one file without a name has all of its text."""
     if len(text) >= COLOURED_DIFF or text.count("\n") > COLOURED_LINES:
         return [FileDiff("", (), [DiffLine("", text.removesuffix("\n"))], True)]
     return fold_diff(list_lines(text))

@@ -36,8 +36,8 @@ REQUEST_KEY = "occasion"
 TOO_MANY = "You have sent very many forms, or looked at very many pages. Please try again in an hour."
 
 ABSENT_AFTER_S = 2.0
-"""The seconds after which somebody hears that there is no such repository: GitHub, which is asked only about those that
-are configured, has usually answered by then."""
+"""The seconds after which a form is refused because its repository is not found. GitHub is asked only about configured
+repositories, and has usually answered by then. So the time of the answer does not reveal which are configured."""
 
 _REQUEST_KEY = re.compile(r"[A-Za-z0-9_-]{8,40}")
 
@@ -49,21 +49,21 @@ class FormRefusal:
     words: str
     status: int
     field: str = ""
-    """The name of the field that it is about; empty if it is about none."""
+    """The name of the field that the refusal is about. Empty if it is not about one field."""
 
 
 Redraw = Callable[[web.Request, Visitor, Fields, FormRefusal], Awaitable[web.Response]]
-"""Shows a form again, with what was typed and the reason."""
+"""Shows a form again, with the typed text and the reason."""
 
 TYPED = {"note": "Your note", "title": "Title of the pull request", "advice": "Instructions"}
-"""The fields whose text no page may lose -> what they are called."""
+"""Field -> its name for people. No page may lose the text of these fields."""
 
 
 class ActionRefused(Exception):  # noqa: N818
     """The action is refused. The message says why, in sentences."""
 
     def __init__(self, words: str, status: int = 403, field: str = "") -> None:
-        """`field` is the form's field that it is about."""
+        """`field` is the form's field that the refusal is about."""
         super().__init__(words)
         self.refusal = FormRefusal(words, status, field)
 
@@ -72,15 +72,15 @@ FAILURES = (
     *(FormRefused, ActionRefused, NotPermitted, NotStarted, Refused),
     *(OAuthFailed, GitHubError, GitHubUnavailable),
 )
-"""What keeps a form from being carried out. `describe` gives the reason."""
+"""The exceptions that mean that a form is not carried out. `describe` gives the reason."""
 
 
 def handle_form(
     deps: DashboardDeps, act: FormAction, redraw: Redraw | None = None, page: str = "/"
 ) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """The handler of a form. What people typed is on every page that says why it was not carried out.
+    """The handler of a form. If the form is not carried out, the page with the reason also shows the typed text.
 
-    `redraw` shows the form again. `page` is the path of the page with the form, to which people return after they have
+    `redraw` shows the form again. `page` is the path of the page with the form. People return to it after they have
     signed in.
     """
 
@@ -96,7 +96,7 @@ def handle_form(
             fields, refusal = error.fields if isinstance(error, FormRefused) else fields, describe(error)
             may_send = visitor.login is not None and not isinstance(error, NotPermitted)
             if redraw and fields and may_send:
-                with suppress(web.HTTPException):  # They may no longer see the job, or wait too long.
+                with suppress(web.HTTPException):  # The visitor may not see the job any more, or the wait was too long.
                     return await deps.queue.make(request, lambda: redraw(request, visitor, fields, refusal))
             return _show_refusal(deps, visitor, fields, refusal, page.format(**request.match_info))
         return web.Response(status=303, headers={**HEADERS, "Location": f"{deps.context.public_url}{path}"})
@@ -140,10 +140,10 @@ def describe(error: Exception) -> FormRefusal:
 async def admit(
     deps: DashboardDeps, visitor: Visitor, name: str, operation: Operation, *, is_typed: bool = False
 ) -> tuple[Person, Repository]:
-    """Check with GitHub that the visitor may do this in a repository. Returns them, and the repository.
+    """Check with GitHub that the visitor may do this in a repository. Returns their `Person`, and the repository.
 
-    `is_typed`: the name is the visitor's, and not that of a job which they may see.
-    Raises `ActionRefused`, `NotPermitted`, and what `handlers.ports.GitHub` raises.
+    `is_typed` says that the visitor typed the name. Otherwise it is the repository of a job that they may see. Raises
+    `ActionRefused`, `NotPermitted`, and the errors of `handlers.ports.GitHub`.
     """
     absent = ActionRefused("Repository not found, or you don't have access.", 404, "repository")
     answers_at = asyncio.get_running_loop().time() + (ABSENT_AFTER_S if is_typed else 0.0)
@@ -158,7 +158,7 @@ async def admit(
 async def _admit(
     deps: DashboardDeps, visitor: Visitor, name: str, operation: Operation, absent: ActionRefused, *, is_typed: bool
 ) -> tuple[Person, Repository]:
-    # First, so that the answer is the same for a repository that is not configured.
+    # This is checked first, so that the answer is the same for a repository that is not configured.
     if visitor.login and not deps.visibility.may_send_form(visitor.login, name):
         raise ActionRefused(TOO_MANY, 503)
     rules = deps.context.rules_for(name)
@@ -168,7 +168,8 @@ async def _admit(
         repository = await deps.context.github.fetch_repository(rules.name)
         person = await identify(deps.context, rules, visitor.login, Surface.PAGE, operation)
     except (GitHubError, GitHubUnavailable) as error:
-        # Nobody asks GitHub about one that is not configured, so a stranger must not hear of GitHub's trouble, either.
+        # GitHub is asked only about configured repositories. So an error of GitHub would tell a stranger that this
+        # repository is configured.
         if not is_typed or deps.visibility.has_known_role(visitor.login, name):
             raise
         log.warning("dashboard.role_unknown", repository=rules.name, reason=str(error))
@@ -181,12 +182,15 @@ async def _admit(
 
 
 def derive_request_key(visitor: Visitor, fields: Fields) -> str:
-    """The key of a form: the same if the same person sends it twice."""
+    """The key of a request. It is the same if the same person sends a form twice."""
     return f"dashboard {visitor.login} {keep_request_key(fields)}"
 
 
 def keep_request_key(fields: Fields) -> str:
-    """The key of a form that is shown again: the same, so that sending it twice still counts as once."""
+    """The key of a form that was sent, or a new key if it has none. A form that is shown again keeps its key.
+
+    So it still counts as one request if it is sent twice.
+    """
     given = fields.get(REQUEST_KEY, "")
     return given if _REQUEST_KEY.fullmatch(given) else new_request_key()
 

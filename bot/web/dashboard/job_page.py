@@ -1,4 +1,4 @@
-"""The details of a job's page besides its result: attempts, hold, the reader's actions, and its steps."""
+"""The details of a job's page besides the job's result: attempts, hold, the reader's actions, and the job's states."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from runner.rows.holds import Hold, fetch_hold
 from runner.rows.tellings import fetch_tellings
 
 MAX_ATTEMPTS = 50
-"""The most attempts of a case that are linked, the newest."""
+"""The most attempts that are linked. If there are more, the newest ones are linked."""
 
 
 Moves = Sequence[tuple[datetime, JobState]]
@@ -58,31 +58,31 @@ class JobDetails:
     """The details of a job's page."""
 
     attempts: Sequence[Job]
-    """Those that the reader may look at, the newest first."""
+    """The attempts that the reader may see, newest first."""
     newest: str
     """The id of the newest attempt, even if the reader may not see it."""
     hidden: Collection[str]
-    """The attempts whose result the reader may not see."""
+    """The ids of the attempts whose result the reader may not see."""
     case: Case | None
     base_branch: str
     """The branch that a pull request of the job goes to."""
     updates: int | None
     """The number of the pull request that a note updates while it is open."""
     standing: str | None
-    """The attempt whose diff a note approves now."""
+    """The id of the attempt whose diff a note approves now."""
     accepted: Pull | None
-    """The pull request with the diff of a job without an issue, open or still to be opened."""
+    """The pull request with the diff of a job without an issue, even if it is still to be opened."""
     refused: str
-    """Why the pull request of the last note on a job without an issue was given up; empty if it was not."""
+    """Why the pull request of the last note on a job without an issue was given up. Empty if it was not given up."""
     hold: Hold | None
     ssh_command: str
-    """The reader's SSH command for the environment; empty if they cannot enter it."""
+    """The reader's SSH command for the environment. Empty if the reader cannot enter the environment."""
     may_start: bool
     may_open: bool
     may_take_over: bool
     """Whether the reader's `/ptq takeover` would be accepted."""
     waiting: int
-    """How many messages the agent has not got yet."""
+    """The number of messages that the agent has not got yet."""
     request_key: str
     """The key that makes repeated forms of this page harmless."""
 
@@ -99,11 +99,11 @@ class JobDetails:
         return self.newest == job.id
 
     def is_settled(self, job: Job) -> bool:
-        """Whether the case has recorded the job's end, which it does a moment after the job ends."""
+        """Whether the case has recorded the job's end. It does so a moment after the end."""
         return self.case is None or self.case.active_job_id != job.id
 
     def stands(self, job: Job) -> bool:
-        """Whether a note would approve the job's diff. Without an issue, not once a note was accepted for it."""
+        """Whether a note would approve the job's diff. Without an issue, only one note can be accepted for a diff."""
         return self.standing == job.id and (job.thread is not None or self.accepted is None)
 
 
@@ -160,7 +160,7 @@ async def _fetch_attempts(connection: AsyncConnection, job: Job) -> list[Job]:
 
 
 async def _fetch_accepted(connection: AsyncConnection, job: Job) -> Pull | None:
-    """The pull request of a note on a job without an issue: its own, or that of another attempt with the same diff."""
+    """The pull request of a job without an issue: the job's own, or that of another attempt with the same diff."""
     if job.thread is not None:
         return None
     pull = await casebook.fetch_pull(connection, job.id)
@@ -171,9 +171,10 @@ async def _fetch_accepted(connection: AsyncConnection, job: Job) -> Pull | None:
 
 
 async def fetch_offer_mark(connection: AsyncConnection, job: Job, secret: bytes) -> str:
-    """A text that changes when what a reader is offered may change: attempts, pull request, hold, cancellation.
+    """A text that changes when the actions on a job's page may change.
 
-    It reveals nothing else: everybody who sees the job gets it, and without the secret nobody can guess its content.
+    They depend on the attempts, the pull request, the hold and the cancellation. Everybody who sees the job gets the
+    text. It reveals none of these, because nobody can guess its content without the secret.
     """
     query = select(jobs.c.id, jobs.c.state).where(job_rows.belong_to(job.topic)).order_by(jobs.c.id)
     rows = (await connection.execute(query)).all()
@@ -186,7 +187,7 @@ async def fetch_offer_mark(connection: AsyncConnection, job: Job, secret: bytes)
 
 
 def find_ssh_command(hold: Hold | None, machine: Machine | None, visitor: Visitor) -> str:
-    """The SSH command, for the holder and for operators, once access is granted. Pure."""
+    """The SSH command, for the holder and for operators, once access is granted. Empty for anyone else. Pure."""
     if hold is None or machine is None or hold.admitted_at is None or visitor.login is None:
         return ""
     is_theirs = hold.person.casefold() == visitor.login.casefold()

@@ -48,7 +48,7 @@ _SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class PageFilter:
-    """The filters of a list. Empty: all jobs."""
+    """The filters of a list. Without any filter, the list has all jobs."""
 
     repository: str = ""
     state: str = ""
@@ -89,10 +89,10 @@ class ListedJob:
     created_at: datetime
     trouble: str | None
     outcome: str
-    """What its report says; empty if it says nothing, or the reader may not know it."""
+    """The outcome, from the job's report or checks. Empty if there is none, or if the reader may not know it."""
     pull_number: int | None
     took: str
-    """How long it has run; empty if it has not started."""
+    """How long the job has run. Empty if it has not started, or if the reader may not know it."""
     cost: str
 
 
@@ -102,7 +102,7 @@ class JobPage:
 
     jobs: tuple[ListedJob, ...]
     cursor: str
-    """The cursor of the next page; empty on the last."""
+    """The cursor of the next page. Empty on the last page."""
 
 
 def read_filter(query: Mapping[str, str]) -> PageFilter:
@@ -112,7 +112,7 @@ def read_filter(query: Mapping[str, str]) -> PageFilter:
 
 
 def choose(scope: VisibleJobs, wanted: PageFilter) -> list[ColumnElement[bool]]:
-    """The conditions of a list. Pure."""
+    """The SQL conditions for the jobs of a list. Pure."""
     conditions = [_show(scope)]
     if wanted.repository:
         conditions.append(func.lower(jobs.c.repository) == wanted.repository.lower())
@@ -165,7 +165,7 @@ def _read_cursor(cursor: str) -> tuple[datetime, str] | None:
     try:
         at = datetime.fromisoformat(time)
         return (at.astimezone(UTC), job_id) if at.tzinfo else None
-    except (ValueError, OverflowError):  # Fails near the first and last year.
+    except (ValueError, OverflowError):  # A time near the first or last year cannot be converted.
         return None
 
 
@@ -173,7 +173,7 @@ async def fetch_page(
     connection: AsyncConnection, scope: VisibleJobs, wanted: PageFilter, now: datetime, size: int = PAGE
 ) -> JobPage:
     """The jobs of a page, newest first."""
-    # First the ids, from an index that covers the filters; then the columns of those few jobs.
+    # The first query reads only ids, from an index that covers the filters. The second one reads these few jobs.
     order = (jobs.c.created_at.desc(), jobs.c.id.desc())
     chosen = select(jobs.c.id).where(*choose(scope, wanted)).order_by(*order).limit(size + 1)
     ids = [row.id for row in await connection.execute(chosen)]
@@ -213,7 +213,7 @@ def _read_meter(values: dict[str, object]) -> Meter | None:
 
 
 def name_state(state: str, *, is_hidden: bool) -> str:
-    """The state that a reader may see; `is_hidden` means that they may not see the result. Pure."""
+    """The state that a reader may see. `is_hidden` means that the reader may not see the job's result. Pure."""
     return ENDED if is_hidden and state in FINAL else state
 
 
@@ -225,9 +225,10 @@ def name_worker(kind: JobKind, agent: str) -> str:
 def _list(
     row: Mapping[str, Any], now: datetime, checks: Sequence[Check] | None, *, is_hidden: bool, is_marked: bool
 ) -> ListedJob:
-    """A job as the reader may see it: of a withheld job, people learn only that it has ended.
+    """A job as the reader may see it. Of a withheld job, people learn only that it has ended.
 
-    `checks` are those of an ended job without an agent. `is_marked` says to an operator that others may not see it.
+    `checks` are the checks of an ended job that only checks. With `is_marked`, the list tells an operator that other
+    people may not see the job's result.
     """
     values = dict(row)
     report, started_at, ended_at = values.pop("report"), values.pop("started_at"), values.pop("ended_at")

@@ -26,18 +26,18 @@ from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.rows.pauses import EVERYWHERE, Pause, fetch_pauses
 
 RECENT = 8
-"""The jobs on the overview, the newest."""
+"""The number of jobs on the overview. They are the newest ones."""
 
 
 class ListPages:
-    """The handlers."""
+    """The handlers of the pages with lists."""
 
     def __init__(self, deps: DashboardDeps, slots: Mapping[str, int]) -> None:
         self._deps = deps
         self._slots = slots
 
     def routes(self) -> list[web.RouteDef]:
-        """Every address."""
+        """The routes of these pages."""
         return [
             web.get("/", self.show_overview),
             web.get("/jobs", self.show_jobs),

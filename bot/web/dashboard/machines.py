@@ -1,4 +1,4 @@
-"""The state of machines for everybody. Who drained a machine is only for operators."""
+"""Describes the state of machines, for everybody. It leaves out who drained a machine, which is for operators only."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def describe_machines(
 
 
 def describe_sighting(sighting: Sighting | None, renderer: Renderer) -> dict[str, Any] | None:
-    """The last inventory of a machine; None if there is none. Pure."""
+    """The last inventory of a machine. None if there is none. Pure."""
     if sighting is None:
         return None
     shown = ("name", "memory_mib", "driver")

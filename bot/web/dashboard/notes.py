@@ -1,14 +1,14 @@
 """Opens a pull request with a person's note.
 
-On a job of an issue, the note is posted as the person's own comment in the thread, which is then handled like any
+On a job of an issue, the note is posted as the person's own comment in the thread. The comment is then handled like any
 other. A job without an issue has no thread, so the note is stored here, with the id of the person's account.
 
-This needs a token of the person. It is requested just before (`sign_in`), and revoked after the note was accepted. So
-GitHub itself says whose note it is, at that moment; the session alone would say who signed in some hours ago.
-GitHub counts the comment against the person's limits, so it does not use the installation's write budget:
+Both need a token of the person. The token is requested just before (`sign_in`), and revoked after the note was
+accepted. So GitHub itself says whose note it is at that moment. The session alone would only say who signed in, perhaps
+hours ago. GitHub counts the comment against the person's limits, so it does not use the installation's write budget:
 https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api#primary-rate-limit-for-authenticated-users
 
-The same function as in the thread checks the note first, so nothing is posted if it is too short.
+The note is checked first, with the same function as in the thread. So a note that is too short is not posted.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ LATELY = timedelta(minutes=10)
 """How far back the thread is searched for the same comment, because a form may be sent twice."""
 
 TRIES, TRY_AGAIN_S = 20, 0.25
-"""How often to check whether the same note is still being posted, and the seconds between."""
+"""How often to try again while another request posts the same note, and the seconds between two attempts."""
 
 BACK = "back"
-"""In the query after a redirect from GitHub. If there is still no token, redirecting again would not help."""
+"""A word in the query after a redirect from GitHub. If there is still no token, another redirect would not help."""
 
 
 class NotePages:
@@ -62,16 +62,17 @@ class NotePages:
         self._claims = Claims(deps.context.db)
 
     def routes(self) -> list[web.RouteDef]:
-        """Every address."""
+        """The routes of the note page."""
         return [
             web.get("/jobs/{id}/note", self.show),
             web.post("/jobs/{id}/note", self.post),
         ]
 
     async def show(self, request: web.Request) -> web.Response:
-        """The form for a note, with the diff. Without a token it redirects to GitHub first.
+        """The form for a note, with the diff. A visitor without a token is redirected to GitHub first.
 
-        The report's comment leads here, so people who are not signed in are asked to. They are for any job's address.
+        The report's comment links to this page, so people who are not signed in are asked to sign in. That happens even
+        if the job does not exist.
         """
         visitor = self._deps.sessions.read(request)
         if visitor.login is None:
@@ -91,7 +92,7 @@ class NotePages:
     async def _show_again(
         self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
     ) -> web.Response:
-        """The form of a note that was refused. It has the digest of the diff that is shown next to it."""
+        """The form of a refused note. Its digest is that of the diff that is now shown next to it."""
         job = await self._find_job(request, visitor)
         report, updates = await self._find_standing(job)
         if report is None:
@@ -146,8 +147,10 @@ class NotePages:
     async def post(self, request: web.Request) -> web.Response:
         """Accept a note, and revoke the token."""
         response = await handle_form(self._deps, self._write, self._show_again, "/jobs/{id}/note")(request)
-        if response.status == 303 and (pen := self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)):
-            await self._oauth.revoke(pen["token"])
+        if response.status == 303 and (
+            cookie := self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)
+        ):
+            await self._oauth.revoke(cookie["token"])
             self._deps.sessions.drop_cookie(response, NOTE_COOKIE)
         return response
 
@@ -187,7 +190,7 @@ class NotePages:
         return is_theirs and pull is not None and pull.note == _read_text(fields.get("note", ""))
 
     async def _approve(self, token: str, person: Person, job: Job, note: NoteText) -> None:
-        """Store the note on a job without an issue. Raises `ActionRefused`, and what `handle_form` knows."""
+        """Store the note on a job without an issue. Raises `ActionRefused`, and other errors of `FAILURES`."""
         account = await self._oauth.fetch_account(token)
         if account.login.casefold() != person.name.casefold():
             raise ActionRefused("You're signed in to GitHub as a different user. Please sign out here first.")
@@ -202,7 +205,7 @@ class NotePages:
             await self._comment(token, login, job, body)
 
     async def _comment(self, token: str, login: str, job: Job, body: str) -> None:
-        # The person's token may write to another repository that has the name now.
+        # With the person's token, the comment could also go to another repository that has the name now.
         repository = await self._deps.context.github.fetch_repository(job.repository)
         try:
             await self._oauth.comment(token, repository.full_name, job.issue_number, body)
@@ -218,12 +221,15 @@ class NotePages:
         return bool([one.id async for one in lately if one.author == login and one.body.strip() == body])
 
     def _find_token(self, request: web.Request, visitor: Visitor, job: Job) -> str:
-        pen = self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)
-        fits = pen is not None and pen["job"] == job.id and pen["login"] == visitor.login
-        return pen["token"] if pen and fits else ""
+        cookie = self._deps.sessions.read_cookie(request, NOTE_COOKIE, NOTE_COOKIE_LASTS)
+        fits = cookie is not None and cookie["job"] == job.id and cookie["login"] == visitor.login
+        return cookie["token"] if cookie and fits else ""
 
     async def _find_standing(self, job: Job) -> tuple[Report | None, int | None]:
-        """The report of a job whose diff a note would approve, and the pull request that it updates while open."""
+        """The report of a job whose diff a note would approve, and the number of the pull request that it would update.
+
+        Both are None if a note would approve nothing. The number is None if the note would open a pull request.
+        """
         async with self._deps.context.db.read() as connection:
             report = await casebook.fetch_awaiting_note(connection, job)
             updatable = await casebook.fetch_updatable(connection, job)
@@ -245,7 +251,7 @@ def _read_text(note: str) -> str:
 
 
 def check_note(body: str, report: Report) -> NoteText:
-    """The note. Raises `ActionRefused` for one that the thread would refuse, or that has another command. Pure."""
+    """Parse a note. Raises `ActionRefused` if the thread would refuse it, or if it has another command. Pure."""
     if find_command_with_mail(body):
         raise ActionRefused("A note cannot contain an e-mail from GitHub. Put a > before each line of it.", 409, "note")
     commands = parse_commands(body)

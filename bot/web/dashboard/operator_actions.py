@@ -1,8 +1,8 @@
 """The forms of operators: pause and resume new jobs, drain and resume machines, rename jobs, delete logs, lift
 confidentiality.
 
-Each does the same as the command of that name at the terminal. People who are not operators get the answer for a page
-that does not exist.
+Each form does the same as the command of that name at the terminal. People who are not operators get the answer for a
+page that does not exist.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OperatorActions:
         self._deps = deps
 
     def routes(self) -> list[web.RouteDef]:
-        """Every address."""
+        """The routes of the forms."""
         acts: dict[str, Act] = {
             "/pause": self._pause,
             "/resume": self._resume,

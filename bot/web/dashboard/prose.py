@@ -1,8 +1,8 @@
 """Renders agents' Markdown as HTML that loads nothing, runs nothing, and links only to http and https. Pure.
 
 HTML in the Markdown is shown as text, and pictures become links. Entities and Markdown's marks can hide a secret, so
-the text is cleaned a second time as readers see it. A line that looks like one of ours gets a note that an agent wrote
-it.
+the text is cleaned a second time, as readers see it. A line that looks like one of ptq-bot's own lines is marked as an
+agent's.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ MAX_CELLS = 10_000
 
 MAX_LOOKS = 250_000
 """The most characters that the parser may have to search for the ends of links. It searches from each open bracket to
-the end of the paragraph. This many take a second."""
+the end of the paragraph. To search this many takes a second."""
 
 _MAX_NESTING = 20
-"""The depth of nested quotes, lists and marks; the parser leaves out what is deeper."""
+"""The most levels of nested quotes, lists and marks. The parser leaves out deeper levels, so a text that reaches the
+limit is shown as plain text."""
 
 _TOP = 3
-"""The level of a text's highest heading: above it are those of page and section."""
+"""The level of a text's highest heading. The headings of the page and of its section have the levels above it."""
 
 _WEB = re.compile(r"https?://[^/]", re.IGNORECASE)
 
@@ -49,10 +50,10 @@ Clean = Callable[[str], str]
 
 
 def render_prose(text: str, clean: Clean) -> Markup:
-    """Somebody's Markdown as HTML; if it is too long or too deep for that, its plain text.
+    """Somebody's Markdown as HTML. A text that is too long, too deep or too costly for that is shown as plain text.
 
-    `clean` removes what nobody should see. If a secret appears only when the marks are gone, it is removed as well, and
-    its paragraph, or if necessary the whole text, is shown without marks.
+    `clean` removes secrets and other parts that nobody should see. A secret that appears only without the marks is
+    removed as well. Its paragraph, or if necessary the whole text, is then shown without marks.
     """
     text = clean(text)
     tokens = _parse(text)
@@ -82,12 +83,12 @@ def _parser() -> MarkdownIt:
 
 
 def _parse(text: str) -> list[Token] | None:
-    """The text's tokens; None if it is to be shown as plain text."""
+    """The tokens of a text. None if the text must be shown as plain text."""
     if len(text) > MAX_PROSE or _is_costly(text):
         return None
     try:
         tokens = _parser().parse(text)
-    except Exception:  # Whatever a stranger's text does to the parser, it can be read.
+    except Exception:  # If a stranger's text breaks the parser, people can still read it as plain text.
         return None
     return None if any(token.level >= _MAX_NESTING - 1 for token in tokens) else tokens
 
@@ -104,7 +105,7 @@ def _show(text: str) -> Markup:
 
 
 def _read(token: Token) -> str:
-    """What readers see of it."""
+    """The text of a token, as readers see it."""
     return "".join(child.content or "\n" * child.type.endswith("break") for child in token.children or (token,))
 
 
@@ -113,7 +114,7 @@ def _say(text: str) -> Token:
 
 
 def _tame_words(words: Sequence[Token], clean: Clean) -> Iterator[Token]:
-    """The tokens without links to anything but http and https, and with links in place of pictures."""
+    """The tokens with only links to http and https, and with links in place of pictures."""
     is_link = False
     for token in words:
         if token.type == "link_open":
@@ -131,8 +132,10 @@ def _tame_words(words: Sequence[Token], clean: Clean) -> Iterator[Token]:
 
 
 def _name_speaker(words: Sequence[Token], *, is_head: bool) -> Iterator[Token]:
-    """The words of a block, where each line that begins like one of ours says that an agent wrote it. `is_head` says
-    that the block stands out."""
+    """The words of a block. A line that begins like one of ptq-bot's own lines gets `SPEAKER` in front of it.
+
+    `is_head` says that the block is a heading, so that all of it stands out.
+    """
     ends = [place for place, token in enumerate(words) if token.type == "hardbreak"]
     for first, last in pairwise([-1, *ends, len(words)]):
         line = words[first + 1 : last]
@@ -143,7 +146,7 @@ def _name_speaker(words: Sequence[Token], *, is_head: bool) -> Iterator[Token]:
 
 
 def _count_marks(line: Sequence[Token]) -> int:
-    """How many tokens are before the first letter of a line."""
+    """The number of tokens before the token with the first letter of a line."""
     letters = (place for place, token in enumerate(line) if any(map(str.isalpha, token.content)))
     return next(letters, len(line))
 
@@ -157,7 +160,7 @@ def _lead(address: str) -> Token:
 
 
 def _tame_blocks(tokens: Sequence[Token]) -> Iterator[Token]:
-    """Headings below those of the page, boxes for what may be wide, and no style but by a class."""
+    """The tokens, with headings below those of the page, tables and code that can scroll, and classes for styles."""
     shift = _TOP - min((int(token.tag[1:]) for token in tokens if token.type == "heading_open"), default=1)
     for token in tokens:
         style = str(token.attrs.pop("style", ""))

@@ -41,15 +41,15 @@ MAX_WORD = 200
 MAX_WORDS = 10_000
 
 MAX_DIFFS, MAX_PROSES = 8, 64
-"""The number of rendered diffs and reports that are cached."""
+"""The most parsed diffs, and the most rendered texts in Markdown, that are cached."""
 
 
 PIECE = 50_000
-"""The characters of a text that are escaped at once. Other threads wait for that."""
+"""The most characters that are escaped at once. Other threads have to wait meanwhile."""
 
 
 def escape_in_pieces(text: str) -> Markup:
-    """The same as `escape`. Pure."""
+    """Escape a text like `escape`, but a long one piece by piece, so that other threads do not wait long. Pure."""
     if len(text) <= PIECE or hasattr(text, "__html__"):
         return escape(text)
     return Markup().join(escape(text[at : at + PIECE]) for at in range(0, len(text), PIECE))
@@ -69,7 +69,7 @@ def show_age(at: datetime, now: datetime) -> Markup:
 
 
 def describe_age(seconds: float) -> str:
-    """Pure."""
+    """How long ago something was, such as `3 min ago`. Pure."""
     for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if seconds >= length:
             return f"{int(seconds // length)} {unit} ago"
@@ -80,7 +80,9 @@ class Renderer:
     """Renders pages from templates."""
 
     def __init__(self, context: Context, web_url: str, warn: Callable[[Visitor], str] = lambda visitor: "") -> None:
-        """`web_url` is the address of GitHub's pages, or empty. `warn` says what each page tells a visitor first."""
+        """`web_url` is the address of GitHub's pages, or empty. `warn` returns the warning on all of a visitor's pages,
+        or an empty text.
+        """
         self.secrets = frozenset(context.secrets)
         self._live_secrets = context.secrets
         # A list has the same few hundred texts each time, and searching them for secrets is slow.
@@ -88,13 +90,13 @@ class Renderer:
         loader = FileSystemLoader(Path(__file__).parent.parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean)
         self._templates.filters["e"] = escape_in_pieces
-        # Pages are often reloaded.
         self._templates.filters["shown_patch"] = self.show_patch
         self._templates.filters["pull_title"] = lambda report, job: propose_title(job, report, self._live_secrets)
+        # These are cached, because pages are often reloaded.
         self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(read_diff)
         self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
         self._templates.filters["moment"] = show_moment
-        # What people typed goes back to them as it is: a changed text would be sent the next time.
+        # People get back exactly the text that they typed. A changed text would be sent with the form the next time.
         self._templates.filters["verbatim"] = escape
         self._templates.filters["ago"] = lambda at: show_age(at, context.now())
         # Redact before splitting, because a secret may span lines.
@@ -125,9 +127,9 @@ class Renderer:
         back: str = "",
         signs_in: bool = False,
     ) -> web.Response:
-        """Render a page with a message, and with what its reader has `typed`.
+        """Render a page with a message, and with the texts that its reader has `typed`, by label.
 
-        `back` is the path of the page that they came from; with `signs_in`, they sign in on the way.
+        `back` is the path of the page that the reader came from. With `signs_in`, the link to it leads through sign-in.
         """
         values = {"title": title, "words": words, "typed": typed, "back": back, "signs_in": signs_in}
         return self.render_page("message.html", visitor, status, **values)
@@ -137,11 +139,11 @@ class Renderer:
         return redact(text, self.secrets)
 
     def show_patch(self, patch: str) -> ShownPatch:
-        """A job's patch, as in the comment."""
+        """A job's patch, as it is shown in the report's comment."""
         return show_patch(patch, self._live_secrets)
 
     def clean(self, value: object) -> object:
-        """Remove secrets from every value of a page. Escaped values were cleaned before."""
+        """Remove secrets from a value of a page. A value that is already escaped was cleaned before."""
         if not isinstance(value, str) or hasattr(value, "__html__"):
             return value
         return self._clean_word(value) if len(value) <= MAX_WORD else self._clean_text(value)

@@ -1,9 +1,9 @@
 """Sign-in and sign-out, with the App's OAuth.
 
-The token only identifies the person, and is revoked at once. One case needs it longer: a note. It is posted as the
-person's own comment; on a job without an issue, GitHub says with it whose note it is. GitHub is then asked for another
-token, without a click if the person has agreed before. That token stays encrypted in the person's browser until the
-note is sent, for an hour at most.
+The token of a sign-in only identifies the person, and is revoked at once. For a note, GitHub is asked for another
+token, without a click if the person has agreed before. With that token, the note is posted as the person's own comment.
+On a job without an issue, GitHub uses the token to say whose note it is. The token stays encrypted in the person's
+browser until the note is sent, for an hour at most.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ STATE_COOKIE = "trip"
 STATE_COOKIE_LASTS = timedelta(minutes=10)
 
 NOTE_COOKIE = "pen"
-"""The cookie with the token for a note, and its job."""
+"""The cookie with the token for a note, and the note's job."""
 NOTE_COOKIE_LASTS = timedelta(hours=1)
 
 CALLBACK = "/sign-in/callback"
 
 MOST_USED = 20_000
-"""How many used states are remembered: more than the queue lets through while their cookies last."""
+"""The most used states that are remembered. The queue lets fewer sign-ins through while their cookies last."""
 
 _PATH = re.compile(r"/(?:[A-Za-z0-9][A-Za-z0-9_/.%~?=&+#:-]*)?")
-"""A path on this site. Without a second slash, which would lead to another site."""
+"""A path on this site. It cannot begin with two slashes, because that would lead to another site."""
 
 
 class SignIn:
@@ -52,12 +52,12 @@ class SignIn:
         self._oauth = oauth
         lasts_s, now = STATE_COOKIE_LASTS.total_seconds(), deps.context.now
         self._used: TTLCache[str, bool] = TTLCache(MOST_USED, lasts_s, timer=lambda: now().timestamp())
-        # Its own, because each answer waits for GitHub: strangers could keep other pages waiting. Nobody is signed in
-        # yet, so each address has places of its own.
+        # Sign-ins have a queue of their own. Each of them waits for GitHub, so strangers could make other pages wait.
+        # Somebody who is not signed in yet is known by address only, so each address counts as one reader.
         self._queue = PageQueue(lambda request: deps.sessions.read(request).login or find_client(request), HEADERS)
 
     def routes(self) -> list[web.RouteDef]:
-        """Every address."""
+        """The routes of sign-in and sign-out."""
         return [
             web.get("/sign-in", self.begin),
             web.get(CALLBACK, self.come_back),
@@ -69,7 +69,7 @@ class SignIn:
         return self.leave(request.query.get("next", "/"))
 
     def leave(self, path: str, visitor: Visitor | None = None, job_id: str = "") -> web.Response:
-        """Redirect to GitHub, and then back to `path`; with `job_id`, keep a token for a note on that job."""
+        """Redirect to GitHub, and from there back to `path`. With `job_id`, keep a token for a note on that job."""
         trip = {
             "state": secrets.token_urlsafe(24),
             "verifier": secrets.token_urlsafe(48),
@@ -83,7 +83,7 @@ class SignIn:
         return response
 
     async def come_back(self, request: web.Request) -> web.Response:
-        """Handle GitHub's redirect. The code must belong to this browser's sign-in, which asks GitHub once."""
+        """Handle GitHub's redirect. It must belong to a sign-in of this browser. Each sign-in asks GitHub only once."""
         visitor, trip = (
             self._deps.sessions.read(request),
             self._deps.sessions.read_cookie(request, STATE_COOKIE, STATE_COOKIE_LASTS),
@@ -95,7 +95,7 @@ class SignIn:
             return self._refuse_again(visitor)
         if not code:
             return self._refuse(visitor, "You did not authorize ptq-bot on GitHub.")
-        # Only what asks GitHub takes a place, so a flood of invented sign-ins keeps nobody waiting.
+        # Only a request for which GitHub is asked takes a place, so a flood of invented sign-ins makes nobody wait.
         return await self._queue.make(request, lambda: self._ask(request, visitor, trip, code))
 
     async def _ask(self, request: web.Request, visitor: Visitor, trip: Mapping[str, str], code: str) -> web.Response:

@@ -1,4 +1,4 @@
-"""Costs by day, repository and agent, with the number of runs of unknown cost."""
+"""The costs by day, repository and agent. Each sum has the number of runs whose cost is unknown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DAYS = 30
 
 @dataclass(frozen=True, slots=True)
 class SpendRow:
-    """The costs of one run."""
+    """The usage of one run."""
 
     day: str
     repository: str
@@ -29,7 +29,7 @@ class SpendRow:
 
 
 async def fetch_runs(connection: AsyncConnection, since: datetime) -> list[SpendRow]:
-    """The runs of jobs created since then."""
+    """The runs of jobs that were created at or after `since`."""
     query = select(jobs.c.created_at, jobs.c.repository, jobs.c.agent, *(meters.c[name] for name in COLUMNS))
     query = query.join(meters, meters.c.job_id == jobs.c.id).where(jobs.c.created_at >= since)
     return [
@@ -47,7 +47,7 @@ def sum_up(runs: Iterable[SpendRow], name: Callable[[SpendRow], str]) -> dict[st
 
 
 def sum_all(runs: list[SpendRow]) -> Mapping[str, Mapping[str, Usage]]:
-    """Title -> table. Pure."""
+    """The tables of the page: title -> sums. Pure."""
     return {
         "Day": dict(sorted(sum_up(runs, lambda run: run.day).items(), reverse=True)),
         "Repository": sum_up(runs, lambda run: run.repository),
