@@ -111,7 +111,7 @@ class ModelGateway:
         read: Reads = read_request,
         room: Room | None = None,
     ) -> None:
-        """The keys of `upstreams` are agents' names. `url` is the gateway's own URL. Empty if machines use a relay."""
+        """The keys of `upstreams` are agents' names. `url` is the gateway's own URL, or empty with a relay."""
         self._git = git
         self._packages = packages
         self._db = db
@@ -257,7 +257,7 @@ class ModelGateway:
     async def _explain_absence(self, job_id: str | None) -> tuple[int, str]:
         """The status and the reason to answer if there is no endpoint.
 
-        `job_id` is the job of the request's token. None if the token is not valid.
+        `job_id` is the job of the request's token, or None if the token is not valid.
         """
         job = None
         if job_id:

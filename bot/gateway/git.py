@@ -101,7 +101,7 @@ class GitProxy:
         return tuple(dict.fromkeys((fetcher.repository, *profile.private_repositories, *companions)))
 
     def build_route(self, fetcher: Fetcher, endpoint: JobEndpoint, url: str) -> GatewayRoute:
-        """The settings for git on the machine. `url` is the gateway's own URL. Empty if machines use a relay."""
+        """The settings for git on the machine. `url` is the gateway's own URL, or empty with a relay."""
         addresses = list_addresses(endpoint.repositories, self._web_url, fetcher.clone_url)
         return GatewayRoute(
             build_git_environment(url or "{gateway}", endpoint.token, addresses, by_relay=not url), by_relay=not url

@@ -316,7 +316,7 @@ class ModelProxy:
         return replace(asked, body=b"")
 
     async def _reserve(self, endpoint: JobEndpoint, models: Models, asked: Asked) -> str | None:
-        """Reserve the maximum that a request can cost. Returns the id of the call. None for a free request.
+        """Reserve the maximum that a request can cost. Returns the id of the call, or None for a free request.
 
         Raises `NotAllowed`, `AtCap` and `ClaimLost`.
         """

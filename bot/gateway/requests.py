@@ -189,7 +189,7 @@ class NotAllowed(Exception):  # noqa: N818 - an answer to the agent
 
 @dataclass(frozen=True, slots=True)
 class RequestRule:
-    """What the operator allows in an agent's requests."""
+    """The requests of an agent that the operator allows."""
 
     models: tuple[str, ...] = ("*",)
     """Patterns of model names, as in `fnmatch`."""

@@ -1,5 +1,4 @@
-"""Runs work of the gateway in threads, so that one job does not block the service, and does not block other jobs for
-long.
+"""Runs work of the gateway in threads, so that one job cannot block the service, and cannot delay other jobs for long.
 
 A job needs a turn for each thread, and has a limited number of turns. Work that waits for a thread runs in order.
 """

@@ -142,7 +142,7 @@ class Calls:
         return read_answer(lambda told: told["data"], answer)
 
     def list_left(self) -> list[tuple[str, Left]]:
-        """What is left of GitHub's rate limits, by account. The App's own calls have `""` as account."""
+        """The calls that GitHub's rate limits leave, by account. The App's own calls have `""` as account."""
         lines = [("", self._app_line), *((self._accounts[number], line) for number, line in self._lines.items())]
         return [(account, left) for account, line in lines for left in line.left]
 

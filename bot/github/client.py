@@ -115,7 +115,7 @@ class AppGitHub:
         self._own_login: str | None = None
 
     def list_left(self) -> list[tuple[str, Left]]:
-        """What is left of GitHub's rate limits, by account, according to the latest answers.
+        """The calls that GitHub's rate limits leave, by account, according to the latest answers.
 
         The App's own calls have `""` as account.
         """

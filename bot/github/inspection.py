@@ -169,7 +169,7 @@ class Inspection:
         await self._calls.query(Access.READ_ISSUES, repository, "query { __typename }", {}, WritePriority.LIVE)
 
     def list_left(self, repository: str) -> list[Left]:
-        """What is left of the rate limits of the repository's account, according to the latest answers."""
+        """The calls that the rate limits of the repository's account leave, according to the latest answers."""
         account = repository.partition("/")[0].lower()
         return [left for whose, left in self._calls.list_left() if whose.lower() == account]
 

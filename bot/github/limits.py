@@ -56,7 +56,7 @@ def parse_exhausted(headers: Mapping[str, str]) -> Limit | None:
 
 
 def parse_left(headers: Mapping[str, str]) -> Left | None:
-    """What is left of a bucket according to this answer. None if the answer does not say."""
+    """The calls that are left in a bucket, according to this answer. None if the answer does not say."""
     said = [headers.get(f"x-ratelimit-{name}", "").strip() for name in ("remaining", "limit")]
     if not all(re.fullmatch(r"[0-9]{1,9}", text) for text in said):
         return None
@@ -86,7 +86,7 @@ def parse_refusal(status: int, headers: Mapping[str, str], message: str, now: da
 
 
 class Buckets:
-    """What is left in the buckets of one line, and when each empty bucket refills."""
+    """The calls that are left in the buckets of one line, and the time when each empty bucket refills."""
 
     def __init__(self) -> None:
         self._until: dict[str, datetime] = {}

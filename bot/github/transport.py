@@ -114,7 +114,7 @@ class Line(GitHubAPI):
 
     @property
     def left(self) -> Collection[Left]:
-        """What is left of GitHub's rate limits, according to the latest answers."""
+        """The calls that GitHub's rate limits leave, according to the latest answers."""
         return self._buckets.left.values()
 
     async def ask(

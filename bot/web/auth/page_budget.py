@@ -35,7 +35,7 @@ def find_refresh_s(repositories: int, calls_of_person: int) -> int:
 
 
 class PageBudget:
-    """Limits the questions of pages. This process counts the questions of a person, and GitHub those of an account."""
+    """Limits the questions of pages. This process counts a person's questions. GitHub counts an account's calls."""
 
     def __init__(
         self,

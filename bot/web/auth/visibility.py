@@ -147,9 +147,9 @@ class Visibility:
         return role >= Role.WRITE or (role >= Role.READ and await self._is_private(login, repository))
 
     async def _is_private(self, login: str, repository: str) -> bool:
-        """Whether a repository is private, according to a recent answer. False if GitHub does not answer.
+        """Whether a repository is private, according to a recent answer of GitHub.
 
-        False, too, if the budget does not allow the question.
+        False if GitHub does not answer, or if the budget does not allow the question.
         """
         key = repository.lower()
         for kept in (self._known_private, self._known_public):
@@ -235,9 +235,9 @@ class Visibility:
         return question in self._allowed or self._roles.get(question, Role.NONE) >= Role.READ
 
     async def find_role(self, login: str, repository: str) -> Role:
-        """The role of somebody in a repository, according to a recent answer. No role if GitHub does not answer.
+        """The role of somebody in a repository, according to a recent answer of GitHub.
 
-        No role, too, if the budget does not allow the question.
+        No role if GitHub does not answer, or if the budget does not allow the question.
         """
         question = (login.casefold(), repository.lower())
         for kept in (self._roles, self._strangers):
