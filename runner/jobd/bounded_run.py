@@ -16,9 +16,11 @@ MAX_OUTPUT = 65_536
 def run_bounded(
     argv: Sequence[str], limit_s: float, env: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> tuple[int, bytes, bytes]:
-    """A program's exit status and output. Raises `OSError`, and `TimeoutExpired`, also if its output fills the pipe.
+    """A program's exit status, its output and its errors.
 
-    Does not wait after the time-out: a process that hangs in a driver cannot be killed.
+    Raises `OSError` if the program cannot be started. Raises `TimeoutExpired` if it takes longer than `limit_s`, also
+    because its output fills the pipe. Does not wait for the program after that: a process that hangs in a driver cannot
+    be killed.
     """
     process = subprocess.Popen(
         argv,
@@ -36,7 +38,7 @@ def run_bounded(
         return status, read_now(process.stdout.fileno()), read_now(process.stderr.fileno())
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        process.returncode = 0  # Nobody waits for it.
+        process.returncode = 0  # So that `Popen` does not wait for it later.
         raise
     finally:
         process.stdout.close()

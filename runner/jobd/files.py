@@ -32,10 +32,10 @@ MACHINE_ERRORS = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
 )
-"""Errors of the machine. A job causes other ones by what it leaves in the way, such as a folder in place of a file."""
+"""Errors of the machine. A job causes other errors by what it leaves behind, such as a folder in place of a file."""
 
 LOW_BYTES, LOW_FILES = 256 * 2**20, 1_000
-"""With less free space, or fewer free inodes, a program's words are believed that the disk is full."""
+"""A disk with fewer free bytes, or with fewer free inodes, counts as full if a program says that it is full."""
 
 
 class Failure(Exception):  # noqa: N818 - part of the protocol, and rarely an error in this program
@@ -60,7 +60,7 @@ def describe(error: Exception) -> dict[str, str]:
 def blame_job() -> Iterator[None]:
     """Raise an `OSError` as a `Failure` of the job, unless it is an error of the machine.
 
-    For work on files that the repository's code may have changed.
+    This is for work on files that the repository's code may have changed.
     """
     try:
         yield
@@ -71,10 +71,11 @@ def blame_job() -> Iterator[None]:
 
 
 def is_full(folder: Path, said: str) -> bool:
-    """Whether a program failed because the disk is full. Its words alone do not count, because a job can choose them.
+    """Whether a program that printed `said` failed because the disk of `folder` is full.
 
-    The disk alone does not count, either: a program may fail for another reason. As failed programs delete what they
-    have written, a disk that is almost full counts.
+    The output alone does not count, because a job can choose it. The disk alone does not count either, because a
+    program may fail for another reason. A disk that is almost full counts as full, because failed programs delete what
+    they have written.
     """
     about = os.statvfs(folder)
     is_low = about.f_bavail * about.f_frsize < LOW_BYTES or (about.f_files > 0 and about.f_favail < LOW_FILES)
@@ -87,7 +88,7 @@ def failure_answer(error: Exception) -> dict[str, Any]:
 
 
 def respond(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-    """Run `work` and return the answer of the protocol, also when it raises."""
+    """Run `work` and return the answer of the protocol, even if `work` raises."""
     try:
         return {"ok": True, **work()}
     except Exception as error:
@@ -97,8 +98,9 @@ def respond(work: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
 class JobPaths:
     """The folder of one job, and the paths in it.
 
-    The job's commands see `root`, and `companions` read-only. `control` is beside them: a mount that hides a folder in
-    `root` does not keep a job from putting another folder in its place, in namespaces of its own that lack that mount.
+    The job's commands see `root`, and `companions` read-only. They do not see `control`, and it is not inside `root`. A
+    mount would have to hide it there, and in namespaces of its own that lack the mount, a job could put another folder
+    in its place.
     """
 
     def __init__(self, request: Mapping[str, Any]) -> None:
@@ -134,12 +136,12 @@ class JobPaths:
 
     @property
     def place(self) -> Path:
-        """The folder of the worktree, virtual environment and home, at the path that the job's processes see."""
+        """The folder that holds the worktree, the virtual environment and the home, at the path that the job sees."""
         return Path(read_json(self.environment_file).get("place") or self.root)
 
     @property
     def worktree(self) -> Path:
-        """Where the repository is checked out."""
+        """The folder in which the repository is checked out."""
         return self.place / "worktree"
 
     @property
@@ -149,15 +151,18 @@ class JobPaths:
 
     @property
     def home(self) -> Path:
-        """The home of all the job's processes; it begins with the files that building the base left there."""
+        """The home of all the job's processes. At first it holds the files that the build of the base left there."""
         return self.place / "home"
 
     def of_stage(self, stage: str, kind: str) -> Path:
-        """A file of a stage: its `request`, `lock`, `log`, final `json`, or `stop`, which exists once it should end."""
+        """The path of a stage's file: `request`, `lock`, `log`, `json` (the final state), or `stop`.
+
+        `stop` exists once the stage should end.
+        """
         return self.control / f"{stage}.{kind}"
 
     def environment(self) -> dict[str, str]:
-        """The environment variables of the job's processes: from the host only PATH, and only the GPUs of its slot."""
+        """The variables of the job's processes. Of the host's, only PATH is kept. They name only the slot's GPUs."""
         prepared = read_json(self.environment_file)
         return {
             "PATH": f"{self.venv / 'bin'}:{os.environ.get('PATH', os.defpath)}",
@@ -178,7 +183,7 @@ class JobPaths:
 
 
 class Piece(NamedTuple):
-    """A part of a file, and the size of the whole in bytes."""
+    """A part of a file, and the size of the whole file in bytes."""
 
     data: bytes
     size: int
@@ -190,7 +195,7 @@ def open_plain(path: str, flags: int) -> int:
 
 
 def read_piece(path: Path, offset: int, limit: int) -> Piece | None:
-    """At most `limit` bytes of a regular file; None if there is none. Links, pipes and devices are never opened."""
+    """At most `limit` bytes of a regular file. None for anything else, such as a link, a pipe or a missing file."""
     with suppress(OSError), open(path, "rb", opener=open_plain) as file:
         about = os.fstat(file.fileno())
         if stat.S_ISREG(about.st_mode):
@@ -200,7 +205,7 @@ def read_piece(path: Path, offset: int, limit: int) -> Piece | None:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file; empty if the file is missing or does not hold one."""
+    """The JSON object in a file. Empty if the file is missing or does not hold an object."""
     piece = read_piece(path, 0, MAX_JSON)
     with suppress(ValueError, RecursionError):
         value = json.loads(piece.data) if piece else None
@@ -211,7 +216,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def write_file(path: Path, text: str) -> None:
     """Write the whole file or nothing."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    # A job can write to some of these folders, so it could have put a link there.
+    # A job can write to some of the folders of these files, so it could have put a link there.
     with open(part, "w", encoding="utf-8", opener=open_plain) as file:
         file.write(text)
         file.flush()
@@ -244,12 +249,12 @@ def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether JSON and GitHub's API can hold this text; a path may be something else."""
+    """Whether JSON and GitHub's API can hold this text. They cannot hold a path with bytes that are not UTF-8."""
     return text == text.encode(errors="replace").decode()
 
 
 def is_text(value: object) -> bool:
-    """Whether this is a text without NUL, which paths and command lines cannot hold, and without a lone surrogate."""
+    """Whether this is a text without lone surrogates, and without NUL, which paths and command lines cannot hold."""
     return isinstance(value, str) and "\0" not in value and is_utf8(value)
 
 
@@ -259,13 +264,13 @@ def is_folder(path: Path) -> bool:
 
 
 def require_folders(*folders: Path) -> None:
-    """Raises `Failure` if one of these is not a folder. A command of the job may have put a link there."""
+    """Raises `Failure` if one of these is not a folder. A command of the job may have put a link in its place."""
     for folder in folders:
         if not is_folder(folder):
             raise Failure("folder_replaced", f"the folder {folder.name} is gone, or something else is in its place")
 
 
 def require_worktree(worktree: Path) -> None:
-    """Raises `Failure` if the worktree is gone. A link in its place does not count."""
+    """Raises `Failure` if the worktree is gone, or if a link or something else is in its place."""
     if not is_folder(worktree):
         raise Failure("worktree_gone", "the agent deleted its worktree, or put something else in its place")

@@ -21,7 +21,7 @@ GIT = (
     *("git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false"),
     # Without these two settings, git reads `ignore` and `attributes` from the user's configuration folder.
     *("-c", "core.excludesFile=/dev/null", "-c", "core.attributesFile=/dev/null"),
-    # The service refuses files that look like `.git` on other systems, with a reason.
+    # Git may accept files that look like `.git` on other systems: the service refuses them, and says why.
     *("-c", "core.protectNTFS=false", "-c", "core.protectHFS=false", "-c", "gc.auto=0", "-c", "maintenance.auto=false"),
 )
 
@@ -37,17 +37,17 @@ SETTINGS = {
 }
 
 MAX_MEMORY = 4 * 2**30
-"""Bytes that a git command may allocate. Git reads some of a worktree's files completely, and a sparse file can have
-any size. Files that git maps, such as packs, do not count."""
+"""Bytes that a git command may allocate. Git reads some files of a worktree into memory, and a sparse file can have any
+size. Files that git maps, such as packs, do not count."""
 
 MAX_MESSAGES = 1_000_000
-"""How much of git's messages is read, in bytes."""
+"""The number of bytes that are read from the end of git's messages."""
 
 CLONE_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 
 
 def git_environment(**more: str) -> dict[str, str]:
-    """The host's environment without variables that change what git does, or give it a login (`SSH_ASKPASS`)."""
+    """The variables for git: `SETTINGS`, `more`, and the host's, except those that change git or give it a login."""
     host = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "SSH_ASKPASS"))}
     return {**host, **SETTINGS, **more}
 
@@ -64,7 +64,7 @@ def find_own_clone(job: JobPaths) -> Path:
 
 
 def find_recipe(job: JobPaths) -> dict[str, Any]:
-    """The request that made the job's environment, or its base."""
+    """The request for the job's environment, or for the base that is refreshed. Empty if it cannot be read."""
     return read_json(job.of_stage("prepare", "request")) or read_json(job.of_stage("base", "request"))
 
 
@@ -73,13 +73,13 @@ class GitFolders(NamedTuple):
 
     worktree: Path
     clone: Path
-    """Where the job was prepared from."""
+    """The machine's clone that the job was prepared from."""
     throwaways: Path
-    """Holds the temporary repositories. No command of the job sees it."""
+    """The folder for temporary repositories. No command of the job sees it."""
 
 
 def find_git_folders(job: JobPaths) -> GitFolders:
-    """The folders of a job. They are named in control files, which cannot be read in a sandbox."""
+    """The folders of a job. They are named in control files, which can be read only outside the sandbox."""
     return GitFolders(job.worktree, find_own_clone(job), job.git)
 
 
@@ -96,7 +96,7 @@ class Git:
         """Git's messages about paths that it does not accept."""
 
     def with_worktree(self, worktree: Path, env: Mapping[str, str]) -> Git:
-        """The same objects with another worktree, a separate index, and more variables in git's environment."""
+        """The same repository with another worktree, a separate index, and more variables in git's environment."""
         other = copy.copy(self)
         other._worktree = worktree
         places = {"GIT_WORK_TREE": str(worktree), "GIT_INDEX_FILE": str(self.folder / "other-index")}
@@ -133,10 +133,10 @@ class Git:
             messages.seek(max(messages.tell() - MAX_MESSAGES, 0))
             said = messages.read().decode(errors="replace").splitlines()
             if process.returncode not in statuses:
-                # Git does not always report a full disk. This raises if it is full.
+                # Git does not always report a full disk. Reserving space raises an `OSError` if the disk is full.
                 os.posix_fallocate(output.fileno(), output.tell(), RESERVE)
                 full = is_full(self.folder, "".join(said))
-                # On lines of their own, because they can quote a file's name, and an agent can choose that.
+                # Git's messages get their own lines, because they can quote a file's name, which an agent can choose.
                 reason = "\n".join([f"git {words[0]} failed:", *said[-3:]])
                 raise Failure("disk_full" if full else "git_failed", reason)
             self.ignored += [line for line in said if line.startswith("Ignoring path ")]
@@ -158,7 +158,7 @@ class Git:
 def make_bounds(max_file_bytes: int | None) -> Callable[[], None]:
     """A function that limits the memory of its process, and the size of the files that the process writes.
 
-    It runs in git's process before git does. A limit that is set later comes too late: git may have the memory by then.
+    The function runs in git's process before git does. Later would be too late: git may have the memory by then.
     """
     bounds = {resource.RLIMIT_DATA: MAX_MEMORY}
     if max_file_bytes is not None:
@@ -176,7 +176,7 @@ def make_bounds(max_file_bytes: int | None) -> Callable[[], None]:
 def open_throwaway(folders: GitFolders, base: str, timeout_s: float) -> Iterator[Git]:
     """A temporary repository in the object format of the commit `base`, for the job's worktree.
 
-    Raises `Failure` if the worktree is a link: git would read and write where it leads.
+    Raises `Failure` if the worktree is a link: git would read and write where the link leads.
     """
     if folders.worktree.is_symlink():
         require_folders(folders.worktree)
@@ -188,7 +188,7 @@ def open_throwaway(folders: GitFolders, base: str, timeout_s: float) -> Iterator
 
 
 def write_lines(path: Path, *lines: str) -> None:
-    """Write lines to a file of git's. Creates its folder if necessary."""
+    """Write lines to one of git's own files. Creates the file's folder if necessary."""
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines))
 
@@ -207,11 +207,11 @@ def join_paths(paths: Iterable[str]) -> bytes:
 
 
 def to_text(path: str) -> str:
-    """A path as valid text."""
+    """A path as a text that UTF-8 can hold. Bytes that are not UTF-8 become question marks."""
     return path.encode(errors="replace").decode()
 
 
 def show_path(path: str) -> str:
-    """A path for people, as code; a backtick in it is replaced, because it would end the code."""
+    """A path for people, as Markdown code. A backtick in the path is replaced, because it would end the code."""
     shown = to_text(path).replace("`", "\u02bc")
     return f"`{shown}`"

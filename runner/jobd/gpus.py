@@ -1,6 +1,6 @@
-"""GPUs as jobs are bound to them: by the variables of their vendors' runtimes, and by their device files.
+"""Binds jobs to GPUs, with the variables that the vendors' runtimes read, and with the GPUs' device files.
 
-`verbs.gpu_tools` has the tools that list them.
+`verbs.gpu_tools` reads which GPUs there are.
 """
 
 from __future__ import annotations
@@ -13,30 +13,33 @@ from typing import Any, NamedTuple
 DEVICES = Path("/dev")
 
 DEVICE_FILE = re.compile(r"nvidia[0-9]{1,4}|nvidia-caps/nvidia-cap[0-9]{1,4}|kfd|dri/(card|renderD)[0-9]{1,4}")
-"""The device files of GPUs, below /dev. Those of a driver as a whole (`nvidiactl`, `nvidia-uvm`) are not among them."""
+"""Matches the device files of GPUs, relative to /dev, but not those of NVIDIA's driver (`nvidiactl`, `nvidia-uvm`)."""
 
 
 class Binding(NamedTuple):
     """How jobs are bound to the GPUs of a vendor."""
 
     variable: str
-    """Says which GPUs a process may use, by their ids."""
+    """The variable that says which GPUs a process may use, by their ids."""
     with_numbers: Mapping[str, str] = {}
-    """More variables, where ids are numbers."""
+    """More variables, which are set if ids are numbers."""
     shared_files: Sequence[str] = ()
-    """Device files that each of its GPUs needs beside its own."""
+    """Device files that every GPU of the vendor needs in addition to its own."""
     needs_group: bool = False
-    """Whether an account has to be in a group, `render` on most machines, to open them."""
+    """Whether an account has to be in a group, `render` on most machines, to open the device files."""
     pci_id: str = ""
-    """Its number on the PCI bus; empty if its tool comes with its driver, so that every failure of the tool counts."""
+    """The vendor's number on the PCI bus.
+
+    Empty if the vendor's tool is installed together with its driver. Every failure of the tool counts then.
+    """
 
 
 BINDINGS: Mapping[str, Binding] = {
     "nvidia": Binding("CUDA_VISIBLE_DEVICES"),
-    # HIP counts what ROCr has left over, so HIP_VISIBLE_DEVICES is not set (ROCm's "GPU isolation techniques").
+    # HIP counts only what ROCr has left over, so HIP_VISIBLE_DEVICES is not set (ROCm's "GPU isolation techniques").
     "amd": Binding("ROCR_VISIBLE_DEVICES", shared_files=("kfd",), needs_group=True, pci_id="0x1002"),
-    # With these, numbers are those of whole cards, in the order of the bus (Level Zero's specification, "Environment
-    # Variables"). Without them they would be those of tiles.
+    # With these variables, the numbers are those of whole cards, in the order of the bus (Level Zero's specification,
+    # "Environment Variables"). Without them, the numbers would be those of tiles.
     "intel": Binding(
         "ZE_AFFINITY_MASK",
         with_numbers={"ZE_FLAT_DEVICE_HIERARCHY": "COMPOSITE", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"},
@@ -60,7 +63,7 @@ def _is_device_file(value: object) -> bool:
 
 
 def read_gpus(prepared: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The GPUs with which an environment was prepared; none if the job sees all of them."""
+    """The GPUs of the slot that an environment was prepared for. Empty if the job sees all GPUs of the machine."""
     gpus = prepared.get("gpus")
     return gpus if isinstance(gpus, list) else ()
 
@@ -71,7 +74,7 @@ def can_hide_others(gpus: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def find_others(gpus: Sequence[Mapping[str, Any]], devices: Path = DEVICES) -> list[Path]:
-    """The device files of all GPUs except these; none if no GPU is given, or if the files of one are unknown."""
+    """The device files of all other GPUs. Empty if `gpus` is empty, or if the files of one of `gpus` are unknown."""
     if not can_hide_others(gpus):
         return []
     own = {name for gpu in gpus for name in gpu["files"]}
@@ -87,9 +90,10 @@ def _list_files(devices: Path) -> Iterator[str]:
 
 
 def name_gpus(gpus: Sequence[Mapping[str, Any]], *, sealed: bool) -> dict[str, str]:
-    """The variables that name a job's GPUs to its processes; none if no GPU is given.
+    """The variables that name a job's GPUs to its processes. Empty if `gpus` is empty.
 
-    A number is left out where the sandbox hides the other GPUs: a runtime counts only those that it can open.
+    A vendor's variables are left out if its ids are numbers and the sandbox hides the other GPUs, because a runtime
+    numbers only the GPUs that it can open.
     """
     found: dict[str, str] = {}
     for vendor, binding in BINDINGS.items():

@@ -15,7 +15,10 @@ TICK_S = 0.01
 
 @contextmanager
 def locked(path: Path, deadline: float, when_busy: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold a lock. Raises `Failure` if others still hold it at the deadline, a time of the monotonic clock."""
+    """Hold a lock. Calls `when_busy` if others hold it at first.
+
+    Raises `Failure` if others still hold it at the deadline, a time of the monotonic clock.
+    """
     with open(path, "w", opener=open_plain) as file:
         if not try_lock(file.fileno()):
             when_busy()

@@ -62,10 +62,11 @@ def find(place: Place) -> Callable[..., Any]:
 
 
 def forbid_core_dumps() -> None:
-    """Let neither this process nor its children leave their memory on the machine when they crash.
+    """Keep this process and its children from leaving their memory on the machine when they crash.
 
-    With 1 byte the kernel also starts no program that `kernel.core_pattern` names, but with 0 it does (Linux's
-    fs/coredump.c). If the limit is 0 already, only root can raise it, and such a program has to respect the limit.
+    `kernel.core_pattern` can name a program that gets the memory. The kernel starts the program if the limit is 0
+    bytes, but not if it is 1 byte (Linux's fs/coredump.c). If the limit is 0 already, only root can raise it. The
+    program then has to respect the limit itself.
     """
     limit = 0 if resource.getrlimit(resource.RLIMIT_CORE)[1] == 0 else 1
     resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))

@@ -72,7 +72,7 @@ class FieldKind(NamedTuple):
 
 TEXT = FieldKind("a text", is_text)
 TEXTS = FieldKind("a list of texts", lambda value: isinstance(value, list) and all(map(is_text, value)))
-# Without `=`: a program could not tell where the name ends.
+# A name has no `=`: a program could not tell where the name ends.
 VARIABLES = FieldKind("an object of texts", lambda value: is_object(value, lambda name: "=" not in name, is_text))
 NUMBER = FieldKind("a number, 0 or more", lambda value: type(value) is int and 0 <= value <= MAX_NUMBER)
 SWITCH = FieldKind("true or false", lambda value: isinstance(value, bool))
@@ -96,7 +96,7 @@ GPUS = FieldKind(
     lambda value: isinstance(value, list) and all(map(is_gpu, value)),
 )
 RUN: Mapping[str, FieldKind] = {
-    **{"name": TEXT, "title": TEXT},  # What the result calls it, and what the log calls it.
+    **{"name": TEXT, "title": TEXT},  # The name in the result, and the title in the log.
     **{"script": TEXT, "words": TEXTS},  # A script, or the arguments of the test command.
     **{"changed": SWITCH, "edits": CHANGES, "frozen": TEXTS},
 }
@@ -115,9 +115,9 @@ _RECIPE: Mapping[str, FieldKind] = {
     **{"submodules": SWITCH, "network": TEXT},
     **{"create_venv": TEXTS, "setup": TEXTS, "update": TEXTS, "smoke_test": TEXTS, "imports": TEXTS},
     **{"ways": TEXTS, "must_seal": SWITCH, "slot": NUMBER, "base_timeout_s": NUMBER},
-    **{"private": TEXTS, "writable": TEXTS},  # What no job sees, and what all of them may write to.
+    **{"private": TEXTS, "writable": TEXTS},  # Paths that no job sees, and folders that all jobs may write to.
     **{"git": VARIABLES, "relay": SWITCH},  # More variables for git, and whether they name the relay.
-    "gpus": GPUS,  # Those of the job's slot; none means that it sees all of them.
+    "gpus": GPUS,  # The GPUs of the job's slot. If empty, the job sees all GPUs.
 }
 
 REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
@@ -126,7 +126,7 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "inventory": {"workspace": TEXT},
     "jobs": {"workspace": TEXT},
     "programs": {"programs": TEXTS, "versions": TEXTS},
-    # `changes_from` is the commit that `changes` were made on; empty: the environment's own base commit.
+    # `changes_from` is the commit that `changes` were made on. Empty means the environment's own base commit.
     "prepare": {
         **{"changes": CHANGES, "held_back": CHANGES, "changes_from": COMMIT, "companions": COMPANIONS},
         **_RECIPE,
@@ -137,9 +137,10 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "start": {
         **{"argv": TEXTS, "env": VARIABLES, "prompt": TEXT, "prompt_on_stdin": SWITCH, "drop_lines": TEXTS},
         **{"hidden": TEXTS, "files": CONTENTS, "settings": SETTINGS, "relay": SWITCH},
-        # A skill's place in the home, and its folder in the repository; a folder of skills there, and their place.
+        # `base_skills`: a skill's folder in the home -> its folder in the repository.
+        # `skill_folders`: a folder of skills in the repository -> the folder in the home for these skills.
         **{"base_skills": FOLDERS, "skill_folders": FOLDERS, "base_commit": COMMIT},
-        "told": NUMBER,  # Of the last message that is part of the prompt.
+        "told": NUMBER,  # The number of the last message that is part of the prompt.
         **{"tail_glob": TEXT, "tail_word": TEXT, "stop_grace_s": NUMBER},
         **_WATCHED,
         **_LIMITS,
@@ -161,7 +162,7 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     },
     "poll": {
         **{"stage": TEXT, "log_offset": NUMBER, "log_limit": NUMBER, "wait_ms": NUMBER},
-        **{"worklog_mark": TEXT, "worklog_limit": NUMBER},  # The version that is known, and 0 if none is wanted.
+        **{"worklog_mark": TEXT, "worklog_limit": NUMBER},  # The service's mark. A limit of 0 asks for no worklog.
         **_JOB,
     },
     "result": _JOB,
@@ -175,7 +176,7 @@ REQUESTS: Mapping[str, Mapping[str, FieldKind]] = {
     "adopt": {"earlier": TEXT, **_JOB},
     "clean": _JOB,
 }
-"""The fields of each verb's request. Numbers are seconds or bytes; the names of durations end in `_s`."""
+"""The fields of each verb's request. Durations are in seconds (`_s`) or milliseconds (`_ms`), and sizes in bytes."""
 
 
 def read_request(verb: str, body: bytes) -> Mapping[str, Any]:

@@ -24,11 +24,11 @@ MAX_DEPTH = 32
 """Limits of one search: the number of names that it reads, and the depth of folders."""
 
 MAX_HELD = 100
-"""How many folders a walk keeps open. Trees can be deeper: an account may open some thousand files."""
+"""How many folders a walk keeps open at most. A tree can have more levels than a process may have files open."""
 MAX_LISTED = 100_000
-"""How many names of a folder a walk has in memory."""
+"""How many names of a folder a walk reads into memory at once."""
 CLOSED = -1
-"""In place of a descriptor."""
+"""The value of `_Level.folder` while the folder is closed."""
 
 
 class FoundFile(NamedTuple):
@@ -42,7 +42,7 @@ class FolderEntry(NamedTuple):
     """Something in a folder, as a walk finds it."""
 
     folder: int
-    """The folder's descriptor, open until the walk goes on."""
+    """The descriptor of the folder. It is open until the walk goes on."""
     name: str
     about: os.stat_result
 
@@ -100,14 +100,14 @@ def write_safely(root: Path, path: str, content: bytes, mode: int = 0o600) -> No
 
 
 def is_closed(mode: int) -> bool:
-    """Whether this is a folder that we cannot use, or a file that we cannot read."""
+    """Whether this is the mode of a folder that we cannot use, or of a file that we cannot read."""
     needed = 0o700 if stat.S_ISDIR(mode) else 0o400 if stat.S_ISREG(mode) else 0
     return mode & needed != needed
 
 
 def give_access(name: str, folder: int | None = None) -> None:
     """Do `chmod u+rwX` for a file or folder, but never through a link. Raises `OSError`."""
-    # Such a descriptor needs no permission. It stays with what was opened, whatever is at the path later.
+    # Opening with O_PATH needs no permission. The descriptor stays with what was opened, even if the path changes.
     descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW, dir_fd=folder)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -119,7 +119,7 @@ def give_access(name: str, folder: int | None = None) -> None:
 
 
 def reopen(folder: Path) -> None:
-    """Make a folder that its job has closed usable for us."""
+    """Make a folder usable for us again, if its job has closed it."""
     with suppress(OSError):
         if is_closed(folder.lstat().st_mode):
             give_access(str(folder))
@@ -148,7 +148,7 @@ def find_files(root: Path, pattern: str) -> list[FoundFile]:
 
 
 def list_folder(root: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
-    """The entries of a folder; its path is empty or ends in `/`."""
+    """The entries of a folder. `path` is empty or ends in `/`."""
     with suppress(OSError), open_folder(root, path.split("/")[:-1]) as folder, os.scandir(folder) as entries:
         for entry in entries:
             if is_utf8(entry.name):
@@ -157,7 +157,7 @@ def list_folder(root: Path, path: str) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def match_name(name: str, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The rest of a pattern after its first name, for each way in which that name matches."""
+    """The rests of a pattern after `name`: one for each way in which the beginning of the pattern matches `name`."""
     if names and names[0] == "**":
         yield names
         yield from match_name(name, names[1:])
@@ -166,12 +166,15 @@ def match_name(name: str, names: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
 
 
 def find_newest(root: Path, pattern: str) -> FoundFile | None:
-    """The matching file that was modified last."""
+    """The matching file that was modified last. None if no file matches."""
     return max(find_files(root, pattern), key=lambda found: (found.about.st_mtime_ns, found.path), default=None)
 
 
 class _Level:
-    """A folder on the way from the root of a walk to where the walk is, with the names of its folders that wait."""
+    """An ancestor of the current folder of a walk, or that folder itself.
+
+    `waiting` has the names of its subfolders that the walk has not entered yet.
+    """
 
     def __init__(self, folder: int) -> None:
         self.folder = folder
@@ -206,10 +209,10 @@ class _Level:
 
 
 def walk(root: Path) -> Iterator[FolderEntry]:
-    """Everything under a folder, at any depth: each entry before anything that is in it.
+    """Everything under a folder, at any depth. Each entry comes before anything that is inside it.
 
-    The caller may open a closed folder, or remove an entry, when it is found. Folders that cannot be read, or that are
-    moved meanwhile, are skipped.
+    When the caller gets an entry, it may remove it, or give us access to it if it is a closed folder. Folders that
+    cannot be read, or that are moved meanwhile, are skipped.
     """
     with suppress(OSError):
         levels = [_Level(os.open(root, FOLDER))]
@@ -240,7 +243,10 @@ def _take_step(levels: list[_Level]) -> Iterator[FolderEntry]:
 
 
 def _reopen_last(levels: list[_Level], child: int) -> None:
-    """Open the last level again, as the parent of a folder in it. If that was moved, drop levels up to an open one."""
+    """Open the folder of the last level again, as the parent of `child`, a folder in it.
+
+    If `child` was moved, drop levels until one is open.
+    """
     with suppress(OSError):
         parent = os.open("..", FOLDER, dir_fd=child)
         if identify(parent) == levels[-1].identity:
@@ -252,6 +258,6 @@ def _reopen_last(levels: list[_Level], child: int) -> None:
 
 
 def identify(descriptor: int) -> tuple[int, int]:
-    """What tells an open file or folder from all others: its device and its inode."""
+    """The device and the inode of an open file or folder. Together they identify it."""
     about = os.fstat(descriptor)
     return about.st_dev, about.st_ino
