@@ -13,14 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 
 POWERFUL_GROUPS = ("docker", "podman", "lxd", "incus", "disk", "sudo", "wheel", "adm", "kvm", "libvirt")
-"""Groups that make an account root, or let it read other accounts' files. A user namespace keeps them."""
+"""Groups whose members can become root or read other accounts' files. An account keeps them in a user namespace."""
 
 METADATA = ("169.254.169.254", 80)
-"""The address where clouds give a machine its own credentials (EC2, GCE and Azure)."""
+"""The address at which clouds give a machine its own credentials (EC2, GCE and Azure)."""
 
 METADATA_TIMEOUT_S = 0.5
 LINGER = Path("/var/lib/systemd/linger")
-"""The accounts whose services systemd runs while they are logged out (loginctl(1), enable-linger)."""
+"""The folder that names the accounts whose services run while they are logged out (loginctl(1), enable-linger)."""
 
 
 def find_exposures() -> list[str]:

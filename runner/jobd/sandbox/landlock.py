@@ -1,8 +1,8 @@
 """Keeps a job's command from connecting to abstract Unix sockets of programs outside it (landlock(7)).
 
-Such a socket belongs to a network namespace, and has no path that a mount could hide. With the machine's network, a job
-could send its descriptors to another job through one, and that job would have them after the end of the first.
-Sockets of the command's own processes work. Kernels before 6.12 cannot do this.
+Such a socket belongs to a network namespace, and has no path that a mount could hide. If two jobs use the machine's
+network, one could send open descriptors to the other through such a socket. The other would still have them after the
+first has ended. Sockets that the command's own processes make still work. Kernels before 6.12 cannot do this.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ SCOPED_SINCE = 6
 ABSTRACT_UNIX_SOCKET = 1
 
 RULESET = struct.pack("=QQQ", 0, 0, ABSTRACT_UNIX_SOCKET)
-"""`struct landlock_ruleset_attr`. It handles no access to files: otherwise the kernel would refuse mounts, and a job's
-programs could have no sandboxes of their own."""
+"""`struct landlock_ruleset_attr`. It restricts no access to files. Otherwise the kernel would refuse mounts, and a
+job's programs could not make sandboxes of their own."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def can_scope_sockets() -> bool:
-    """Whether the kernel can do this."""
+    """Whether the kernel can restrict connections to abstract sockets."""
     return bool(_libc.syscall(CREATE_RULESET, None, ctypes.c_size_t(0), ASK_VERSION) >= SCOPED_SINCE)
 
 
 def scope_sockets() -> None:
     """Let this process and its children connect only to abstract sockets that they make. Raises `OSError`.
 
-    Does nothing where the kernel cannot do this. A process may do this because it has CAP_SYS_ADMIN in its user
-    namespace. Others would need `no_new_privs`.
+    Does nothing if the kernel cannot do this, or if the machine forbids it. The process needs CAP_SYS_ADMIN in its user
+    namespace, or else `no_new_privs`.
     """
     if not can_scope_sockets():
         return

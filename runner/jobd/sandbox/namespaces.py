@@ -1,6 +1,7 @@
-"""Linux namespaces. jobd tries which of them the machine allows, because no setting says it completely.
+"""Linux namespaces. jobd tries which namespaces the machine allows, because no setting tells that completely.
 
-It uses ctypes: Python has `os.unshare` since 3.12, and no `mount`. The rules: `namespaces(7)`, `mount(2)`.
+The module uses ctypes, because Python has `os.unshare` only since 3.12, and has no `mount`. `namespaces(7)` and
+`mount(2)` describe the rules.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08
 """The namespaces of a sandbox, each with its flag. A sandbox needs all of them."""
 
 CLONE_NETWORK = 0x40000000
-"""Only for a repository whose table turns the network off."""
+"""The flag of a network namespace. Used only for a repository whose table turns the network off."""
 
 READ_ONLY, NO_SUID, NO_DEVICES, NO_EXEC, REMOUNT, NO_ATIME, NO_DIR_ATIME = 1, 2, 4, 8, 32, 1024, 2048
 BIND, RECURSIVE, PRIVATE, RELATIVE_ATIME = 4096, 16384, 1 << 18, 1 << 21
@@ -60,14 +61,14 @@ FORBIDDING = {
 """Settings in /proc/sys that forbid user namespaces when they have this value."""
 
 LIMITS = Path("/proc/sys/user")
-"""How many namespaces of each kind a user may have in a user namespace, its descendants included (namespaces(7))."""
+"""How many namespaces of each kind a user may have in a user namespace with its descendants (namespaces(7))."""
 
 LIMITS_OF = {"user": "max_user_namespaces", "mount": "max_mnt_namespaces"} | {
     name: f"max_{name}_namespaces" for name in ("pid", "ipc", "net", "uts", "cgroup", "time")
 }
 
 ANSWER = 3
-"""The descriptor by which a child answers `ask_child`."""
+"""The descriptor to which a child of `ask_child` writes its answer."""
 
 MAX_NESTED = 64
 """How many namespaces of each kind a job's command may have: enough for nested sandboxes of browsers and agents. The
@@ -79,13 +80,13 @@ HALVED = {
     "max_fanotify_groups": "fanotify/max_user_groups",
     "max_fanotify_marks": "fanotify/max_user_marks",
 }
-"""Limits of a user namespace, and the setting in /proc/sys/fs that limits the account, all its jobs together."""
+"""Limits of a user namespace -> the setting in /proc/sys/fs that limits the account. A job gets half of each."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(flags: int) -> None:
-    """Move this process into new namespaces; a new PID namespace holds only its children. Raises `OSError`."""
+    """Move this process into new namespaces. Only its children move into a new PID namespace. Raises `OSError`."""
     _check(_libc.unshare(flags), None)
 
 
@@ -105,7 +106,7 @@ def bind(source: Path, target: Path, *, writable: bool) -> None:
 
 
 def close_device(device: Path) -> None:
-    """Forbid opening a device, or the devices in a folder, with the error that cgroups would give. Raises `OSError`."""
+    """Forbid opening a device, or the devices in a folder. Opening one then fails with `EACCES`. Raises `OSError`."""
     mount(device, device, flags=BIND)
     mount("", device, flags=REMOUNT | BIND | NO_DEVICES | os.statvfs(device).f_flag & KEPT)
 
@@ -116,7 +117,7 @@ def mount_empty(target: Path, options: str = "mode=0755") -> None:
 
 
 def make_read_only(target: Path) -> None:
-    """Forbid writing to a mount. Those inside it stay as they are. Raises `OSError`."""
+    """Forbid writing to a mount. Mounts inside it stay as they are. Raises `OSError`."""
     _remount(target, READ_ONLY)
 
 
@@ -127,9 +128,10 @@ def _remount(target: Path, flags: int) -> None:
 
 
 def make_all_read_only() -> None:
-    """Forbid writing to every mount that is there now. Raises `OSError`.
+    """Forbid writing to all current mounts. Raises `OSError`.
 
-    Linux before 5.12 has no call for all of them, and some containers refuse it.
+    One system call does this for all mounts. Linux before 5.12 does not have this call, and some containers refuse it:
+    each mount is then changed on its own.
     """
     try:
         _set_attributes(ROOT, set_bits=MOUNT_ATTR_RDONLY, flags=AT_RECURSIVE)
@@ -158,16 +160,16 @@ def _set_attributes(target: Path, *, set_bits: int, flags: int) -> None:
 
 
 class Mount(NamedTuple):
-    """A folder or file of a file system, and where it is mounted."""
+    """A folder or file of a file system, and the path at which it is mounted."""
 
     device: str
     root: Path
-    """Its path in the file system."""
+    """The path of the folder or file in its file system."""
     place: Path
 
 
 def find_mounts() -> list[Mount]:
-    """All mounts that this process could see if none hid another, the oldest first (proc_pid_mountinfo(5))."""
+    """All mounts of this process, also those that another mount hides. The oldest is first (proc_pid_mountinfo(5))."""
     found = []
     for line in Path("/proc/self/mountinfo").read_bytes().splitlines():
         plain = [re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), word) for word in line.split()[2:5]]
@@ -177,7 +179,10 @@ def find_mounts() -> list[Mount]:
 
 
 def find_other_places(path: Path, mounts: Sequence[Mount]) -> Iterator[Path]:
-    """Where other mounts show the same as a path without links, or something that it contains."""
+    """The paths at which other mounts show the same file or folder as `path`, or something inside it.
+
+    `path` contains no links.
+    """
     own = max((mount for mount in reversed(mounts) if path.is_relative_to(mount.place)), key=lambda mount: mount.place)
     inside = own.root / path.relative_to(own.place)
     for mount in mounts:
@@ -190,7 +195,7 @@ def find_other_places(path: Path, mounts: Sequence[Mount]) -> Iterator[Path]:
 
 
 def mount_overlay(target: Path, layers: Sequence[Path], upper: Path, work: Path) -> None:
-    """Mount layers on top of each other, the newest first, with `upper` for what is written. Raises `OSError`.
+    """Mount layers on top of each other, the newest first. What is written goes to `upper`. Raises `OSError`.
 
     `userxattr` makes this possible without root. Paths are passed as descriptors, because a path in an option cannot
     contain a colon and all options together must fit into one page.
@@ -212,14 +217,14 @@ def unshare_mounts() -> None:
     """Give this process and its children private mounts. Raises `OSError`."""
     ids = (os.getuid(), os.getgid())
     unshare(CLONE["user"] | CLONE["mount"])
-    # Without it only root could read this process in /proc, and jobd could not kill it.
+    # Without this, only root could read this process in /proc, and jobd could not kill it.
     _libc.prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
     keep_ids(*ids)
     mount("", ROOT, flags=RECURSIVE | PRIVATE)
 
 
 def own_files() -> None:
-    """Let this process read all folders of its account, also those that are closed to the account. Raises `OSError`.
+    """Let this process read all folders of its account, even if their permissions forbid it. Raises `OSError`.
 
     In a user namespace of its own, a process has `CAP_DAC_READ_SEARCH` over the files of its account.
     """
@@ -237,18 +242,18 @@ def enter_namespaces(
 ) -> None:
     """Move this process into new namespaces, just before it executes a command. Raises `OSError`.
 
-    `parent` is the process that started this one, as that knows itself: it may be killed before this one can ask.
-    Without `network` it can reach only programs in its own network namespace. `start_beside` starts another
-    process.
+    `parent` is the PID of the process that started this one. That process passes its PID, because it may be killed
+    before this one can ask for it. `arrange` changes the mounts of the new namespaces. Without `network`, the command
+    can reach only programs in its own network namespace. `start_beside` starts another process beside the command.
 
-    There are three processes. This one stays outside the PID namespace and exits as the command does. Its child is the
-    first process of the namespace; when that ends, the kernel kills all others in it. Its grandchild becomes the
-    command, and only that returns from here. Each dies with its parent. A SIGINT to this process's group reaches the
-    command's.
+    There are three processes. This process stays outside the PID namespace, and exits as the command does. Its child is
+    the first process of the PID namespace. When the child ends, the kernel kills all other processes in the namespace.
+    The grandchild becomes the command, and this function returns only there. Each process dies with its parent. A
+    SIGINT to this process's group also reaches the command's group.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGCHLD})
     ids = (os.getuid(), os.getgid())
-    descriptors = list_descriptors()  # Now: later, /proc shows another namespace.
+    descriptors = list_descriptors()  # Now, because /proc shows another PID namespace later.
     leave_signals_and_queues()
     unshare(sum(CLONE.values()) | (0 if network else CLONE_NETWORK))
     keep_ids(*ids)
@@ -262,7 +267,8 @@ def enter_namespaces(
         os._exit(_as_exit_status(os.waitpid(first, 0)[1]))
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.close(writer)
-    if select.select([reader], [], [], 0)[0]:  # The end of the pipe: the parent was killed before the line above.
+    # The pipe has ended if the parent was killed before `prctl` was called.
+    if select.select([reader], [], [], 0)[0]:
         os._exit(128 + signal.SIGKILL)
     os.close(reader)
     mount("", ROOT, flags=RECURSIVE | PRIVATE)
@@ -290,8 +296,8 @@ def keep_ids(user: int, group: int) -> None:
 def limit_what_jobs_share() -> None:
     """Keep the programs of this user namespace from using up what the account has for all jobs. Raises `OSError`.
 
-    They cannot raise the limit: that needs a capability in this namespace. Of a nested one, both limits count. Some
-    containers show /proc/sys read-only: there is no limit then.
+    The programs cannot raise the limits, because that needs a capability in this namespace. In a nested namespace, its
+    own limits and these count. In containers that show /proc/sys read-only, there are no limits.
     """
     for name in LIMITS_OF.values():
         with unless_forbidden():
@@ -302,10 +308,10 @@ def limit_what_jobs_share() -> None:
 
 
 def leave_descriptors(soft: int) -> None:
-    """Let this process and its children open `soft` files, and never more than half of what the account's others may.
+    """Limit this process and its children to `soft` open files, and to half of what other processes may open.
 
-    While one process of an account has sent more descriptors than another one may have open, and nobody has received
-    them, that one cannot send any (unix(7), `ETOOMANYREFS`).
+    The kernel counts the descriptors that an account's processes have sent and that nobody has received yet. A process
+    cannot send any while there are more than it may have open (unix(7), `ETOOMANYREFS`).
     """
     half = max(resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2, 1)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, half), half))
@@ -314,8 +320,9 @@ def leave_descriptors(soft: int) -> None:
 def leave_signals_and_queues() -> None:
     """Let the user namespace that this process makes next have half of the signals and messages that may be queued.
 
-    The kernel counts both for the account, and from Linux 5.14 on also for each user namespace. Its limits are then
-    those of the process that made it (`create_user_ns` in kernel/user_namespace.c). Half of no limit is none: -1.
+    The kernel counts them for the account, and from Linux 5.14 on also for each user namespace. The limits of a
+    namespace are those of the process that made it (`create_user_ns` in kernel/user_namespace.c). If there is no limit
+    (-1), half of it is no limit either.
     """
     for kind in (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE):
         soft, hard = resource.getrlimit(kind)
@@ -323,11 +330,12 @@ def leave_signals_and_queues() -> None:
 
 
 def leave_session_keyring() -> None:
-    """Give this process an empty session keyring: the login's, from `pam_keyinit(8)`, may hold keys. Raises `OSError`.
+    """Give this process an empty session keyring, because the login's keyring may hold keys. Raises `OSError`.
 
-    Some file systems look for keys there themselves (AFS, encrypted folders). All others need `keyctl(2)`, which the
-    job's commands do not have. So the login's keyring may stay where a container forbids `keyctl(2)`, where the kernel
-    lacks it, and where the account has used up its quota of keys: other jobs can never end this one with theirs.
+    The login's keyring comes from `pam_keyinit(8)`. Some file systems (AFS, encrypted folders) look for keys in it
+    themselves. Everything else needs `keyctl(2)`, which is refused to the job's commands. So the login's keyring may
+    stay if a container forbids `keyctl(2)`, or if the kernel lacks it. It may also stay if the account has used up its
+    quota of keys. Otherwise, other jobs could make this job fail by using up the quota.
     """
     number = KEYCTL.get(os.uname().machine)
     if number and _libc.syscall(number, KEYCTL_JOIN_SESSION_KEYRING, None) < 0:
@@ -349,14 +357,14 @@ def hide_from_job() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Let the kernel kill this process when its parent ends; exit if the parent has ended already."""
+    """Have the kernel kill this process when its parent ends. Exits if the parent has ended already."""
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(128 + signal.SIGKILL)
 
 
 def give_up_capabilities() -> None:
-    """Drop all capabilities for programs that run from here on. Otherwise root in this namespace could undo it."""
+    """Drop all capabilities for programs that run from here on. Otherwise root here could undo the sandbox."""
     number = 0
     while _libc.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0:
         number += 1
@@ -365,7 +373,7 @@ def give_up_capabilities() -> None:
 def find_missing(folder: Path, patience_s: float = 1.0) -> dict[str, str]:
     """The namespaces, and `proc` and `overlay`, that this machine does not allow, each with the reason.
 
-    Raises `Shortage` if the machine has no room for a trial for so long.
+    Raises `Shortage` if the machine has no room for a trial within `patience_s`.
     """
     return wait_for_room(lambda: _try_in_child(folder), patience_s)
 
@@ -396,10 +404,10 @@ def can_sandbox(missing: Mapping[str, str]) -> bool:
 
 
 def ask_child(find_out: Callable[[], Any]) -> Any:
-    """Run `find_out` in a child, so that it changes nothing in this process. None if the child died.
+    """What `find_out` returns in a child process, so that it changes nothing in this one. None if it raises or dies.
 
-    What it finds must fit into JSON. The child inherits only the standard descriptors. Raises `OSError` if there is no
-    room for another process.
+    The returned value must fit into JSON. The child inherits only the standard descriptors. Raises `OSError` if there
+    is no room for another process.
     """
     reader, writer = os.pipe()
     with os.fdopen(reader, "rb") as file:
@@ -457,13 +465,13 @@ def _try(folder: Path) -> dict[str, str] | str:
                 name: _explain(error),
                 **dict.fromkeys([*names[position + 1 :], "proc"], f"it needs {name}"),
             }
-    # In a child, because this process is not in the PID namespace. The child is its first process, and the last.
+    # In a child, because this process is not in the PID namespace. The child is the first process in it, and the last.
     proc = ask_child(lambda: _explain_failure("proc", lambda: mount("proc", Path("/proc"), "proc")))
     return {**missing, **({"proc": "the trial was cut short"} if proc is None else proc)}
 
 
 def _explain_failure(name: str, attempt: Callable[[], None]) -> dict[str, str]:
-    """The reason why an attempt fails, by its name; empty if it succeeds."""
+    """The reason why an attempt fails, by the name of what it tries. Empty if it succeeds."""
     try:
         attempt()
     except OSError as error:
@@ -517,7 +525,7 @@ def _be_first(command: int) -> None:
 
 
 def list_descriptors() -> list[int]:
-    """The open descriptors of this process; one of them was only for this list, and is closed."""
+    """The open descriptors of this process, and one that was open only while the list was made."""
     return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
 
 
@@ -528,7 +536,7 @@ def _close(descriptors: Iterable[int]) -> None:
 
 
 def _as_exit_status(status: int) -> int:
-    """The exit status that a shell would give."""
+    """The exit status that a shell would report."""
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 

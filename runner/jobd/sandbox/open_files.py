@@ -1,8 +1,8 @@
 """Finds files that a job has deleted but still has open: they take space on the disk, and no folder shows them.
 
-What is not found: a deleted file that a job holds only by a mapping, in a message between two of its processes, or by a
-mount of its own; and the files of a process that forbids others of its account to inspect it
-(`PR_SET_DUMPABLE`, prctl(2)).
+Some deleted files are not found: those that a job holds only by a mapping, in a message between two of its processes,
+or by a mount of its own. The files of a process are not found, either, if it forbids other processes of its account to
+inspect it (`PR_SET_DUMPABLE`, prctl(2)).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import NamedTuple
 from .processes import find_processes
 
 MAX_OPEN = 5_000_000
-"""How many open files one look reads: some 15 seconds. A file that several threads have open counts for each."""
+"""How many open files are read at most, which takes some 15 seconds. A file counts once for each thread that has it."""
 
 STATX_BASIC_STATS, AT_STATX_DONT_SYNC = 0x7FF, 0x4000
-"""statx(2). The flag prevents that a file system which the job runs itself (FUSE) lets us wait."""
+"""Arguments of statx(2). `AT_STATX_DONT_SYNC` keeps a file system of the job itself (FUSE) from making us wait."""
 
 STATX = struct.Struct("=16xI12xQ8xQ80xII112x")
 """`struct statx` of Linux's `stat.h`: links, inode, blocks, and the two numbers of the device."""
@@ -31,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class OpenFile(NamedTuple):
-    """What we need to know of an open file."""
+    """An open file: which one it is, how many names it has, and how much space it takes."""
 
     device: int
     inode: int
@@ -45,7 +45,7 @@ class TooManyOpen(Exception):  # noqa: N818 - not an error of this program
 
 
 def find_devices(folders: Iterable[Path]) -> frozenset[int]:
-    """The devices of new files in these folders. An overlay over two disks has one of its own. Raises `OSError`."""
+    """The devices of new files in these folders. An overlay over two disks has its own device. Raises `OSError`."""
     devices = set()
     for folder in folders:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -65,9 +65,9 @@ def find_deleted(job_id: str, devices: Collection[int]) -> list[OpenFile]:
 
 
 def list_open(job_id: str) -> Iterator[OpenFile | None]:
-    """Each open file of each thread of the job; None if it cannot be looked at.
+    """The open files of all threads of the job. None for each file that cannot be inspected.
 
-    Each thread can have open files of its own, and a process whose first thread has ended shows none.
+    Each thread is read, because it can have open files of its own. A process whose first thread has ended shows none.
     """
     for process in find_processes(job_id):
         for thread in list_names(f"/proc/{process.pid}/task"):
@@ -81,14 +81,14 @@ def list_open(job_id: str) -> Iterator[OpenFile | None]:
 
 
 def list_names(folder: str) -> list[str]:
-    """The names in a folder; none if it cannot be read."""
+    """The names in a folder. Empty if it cannot be read."""
     with suppress(OSError):
-        return os.listdir(folder)  # noqa: PTH208 - asked all the time
+        return os.listdir(folder)  # noqa: PTH208 - called very often
     return []
 
 
 def look_at(folder: int, name: str) -> OpenFile | None:
-    """The file that a link leads to; None if that is unknown: glibc before 2.28 has no statx(2)."""
+    """The open file that a link leads to. None if it cannot be inspected: glibc before 2.28 has no statx(2)."""
     about = ctypes.create_string_buffer(STATX.size)
     statx = getattr(_libc, "statx", None)
     if not statx or statx(folder, os.fsencode(name), AT_STATX_DONT_SYNC, STATX_BASIC_STATS, about):

@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 KILL_TIMEOUT_S = 20.0
 MAX_PAUSE_S = 0.5
-"""The longest pause between two looks: a process that hangs in the kernel can take minutes to end."""
+"""The longest pause between two searches. A process that hangs in the kernel can take minutes to end."""
 
 MARK = b"PTQ_JOB_ID="
 """The variable that names the job of a process."""
 
 MAX_LOOKS = 5
-"""How often a process is read whose parent is missing."""
+"""How many times a process is read at most while its parent is missing."""
 
 
 class Process(NamedTuple):
     """A process that was alive a moment ago.
 
-    `started` (clock ticks since boot) tells it from a later one with its PID.
+    `started` (clock ticks since boot) tells it from a later process with the same PID.
     """
 
     pid: int
@@ -48,9 +48,9 @@ def read_process(pid: int) -> Process | None:
 def find_processes(job_id: str) -> list[Process]:
     """All processes of the job, except this one.
 
-    A process belongs to the job that the environment of its outermost ancestor names, because a job can name another
-    job in its own processes, but not above them: there is its stage, which is also the parent of its orphans. So a
-    process that clears its environment and leaves its parent is still found.
+    A process belongs to the job that is named in the environment of its outermost ancestor that names one. A job can
+    name another job in its own processes, but not in its stage, which is above them and adopts their orphans. So a
+    process is still found after it has cleared its environment and left its parent.
     """
     processes = list_processes()
     children: dict[int, list[Process]] = {}
@@ -63,7 +63,7 @@ def find_processes(job_id: str) -> list[Process]:
         process, is_own = waiting.pop()
         if is_own is None:
             is_own = names_job(process.pid, job_id)
-            # jobd itself may run in a job, which is then above all others.
+            # jobd itself may run in a job. That job is above all others then, and does not count.
             is_own = None if process.pid in above and not is_own else is_own
         if is_own and process.pid != os.getpid():
             found.append(process)
@@ -72,15 +72,15 @@ def find_processes(job_id: str) -> list[Process]:
 
 
 def list_processes() -> dict[int, Process]:
-    """All living processes by their PIDs, each with its parent, unless that belongs to another user and is hidden."""
+    """All living processes by PID. Each one's parent is included, unless it belongs to another user and is hidden."""
     found: dict[int, Process] = {}
-    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - asked all the time
+    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - called very often
     for _ in range(MAX_LOOKS):
         for pid in pids:
             found.pop(pid, None)
             if process := read_process(pid):
                 found[pid] = process
-        # A parent that is missing is new, or has ended: then the process has another one now.
+        # A missing parent is new, or has ended. If it has ended, the process has another parent now.
         orphans = [process for process in found.values() if process.parent and process.parent not in found]
         pids = [pid for process in orphans for pid in (process.pid, process.parent)]
         if not pids:
@@ -96,17 +96,18 @@ def list_line(pid: int, processes: Mapping[int, Process]) -> Iterator[int]:
 
 
 def names_job(pid: int, job_id: str) -> bool | None:
-    """Whether the environment of a process names this job; None if it names no job.
+    """Whether the environment of a process names this job. None if it names no job.
 
-    Other accounts can name any job in their processes, which root can read. Those do not count.
+    Processes of other accounts do not count. They can name any job, and jobd can read them if it is root.
     """
     named = [word for word in read_environment(pid) if word.startswith(MARK)]
     return MARK + job_id.encode() in named if named and is_of_our_account(pid) else None
 
 
 def is_of_our_account(pid: int) -> bool:
-    """Whether our account started a process. The owner of its files in /proc is not enough: `su`, started by another
-    account, belongs to root there.
+    """Whether our account started a process.
+
+    The owner of its files in /proc does not tell that: if another account starts `su`, these files belong to root.
     """
     with suppress(OSError):
         (real,) = re.findall(rb"^Uid:\t(\d+)", read_whole(f"/proc/{pid}/status"), re.MULTILINE)
@@ -115,16 +116,16 @@ def is_of_our_account(pid: int) -> bool:
 
 
 def read_environment(pid: int) -> list[bytes]:
-    """The environment that a process was started with; empty if it has ended or belongs to another user."""
+    """The environment that a process was started with. Empty if it has ended or belongs to another user."""
     with suppress(OSError):
         return read_whole(f"/proc/{pid}/environ").split(b"\0")
     return []
 
 
 def read_whole(path: str) -> bytes:
-    """A file in /proc.
+    """The contents of a file in /proc. Raises `OSError`.
 
-    Kept fast: after every command, jobd reads one for each process of the machine. Raises `OSError`.
+    This must be fast: after every command, jobd reads such a file for each process of the machine.
     """
     with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see above
         return file.read()
@@ -133,8 +134,8 @@ def read_whole(path: str) -> bytes:
 def kill_processes(job_id: str) -> tuple[int, int]:
     """Kill all processes of the job except this one. Returns how many were killed, and how many are still alive.
 
-    A killed process takes a while to end. Meanwhile its ancestors may have ended, so that it is no longer found as the
-    job's.
+    A killed process takes a while to end. Meanwhile its ancestors may have ended, so that
+    `find_processes` no longer finds it.
     """
     killed: set[Process] = set()
     deadline, pause_s = time.monotonic() + KILL_TIMEOUT_S, 0.01

@@ -9,13 +9,13 @@
   folders if the service runs on this machine. Exceptions: programs that PATH or an operator's command refers to, and
   the clone that the worktree's git needs.
 
-jobd's own work on the job's files is done in the same view (`Sandbox.do`), in addition with a folder for git. Where it
-runs outside, it follows no link (`safe_paths`).
+jobd's own work on the job's files is done in the same view, with one more folder for git (`Sandbox.do`). Work on them
+outside the sandbox follows no link (`safe_paths`).
 
-Everything else on the machine is visible, and read-only except for the operator's `writable` folders. A job that could
-write there could replace a program that jobd runs, or the folder around its workspace. The commands cannot open
-/dev/fuse; without a network they cannot open devices that reach other hosts either. `syscalls` says which system calls
-are refused.
+Everything else on the machine is visible, and read-only except for the operator's `writable` folders. If a job could
+write everywhere, it could replace a program that jobd runs, or the folder around its workspace. The commands cannot
+open /dev/fuse. Without a network, they cannot open devices that reach other hosts, either. `syscalls` says which system
+calls are refused.
 """
 
 from __future__ import annotations
@@ -54,22 +54,22 @@ from .tools import choose_named, find_tools, is_inside, is_there
 
 SCRATCH, SHARED_MEMORY = (Path("/tmp"), Path("/var/tmp")), Path("/dev/shm")  # noqa: S108 - the system's standard paths
 SHARED = (Path("/var"), Path("/var/spool"), Path("/dev"))
-"""Folders of the system that may contain world-writable ones. A job's files there would outlive it and be visible."""
+"""Folders of the system. In world-writable folders inside them, a job's files would be visible, and outlive the job."""
 
 TERMINALS = Path("/dev/pts")
 MAX_TERMINALS = 64
-"""The terminals of a command. The kernel has a few thousand for the whole machine (`kernel.pty.max`)."""
+"""How many terminals a command can have. The kernel has a few thousand for the whole machine (`kernel.pty.max`)."""
 
 KERNEL_SETTINGS = (Path("/proc/sys"), Path("/proc/sysrq-trigger"))
 FUSE = Path("/dev/fuse")
-"""A process that waits for a FUSE file system cannot be killed until that answers, and a job can make one."""
+"""A process that waits for a FUSE file system cannot be killed until the file system answers. A job could make one."""
 
 NETWORK_DEVICES = (Path("/dev/vsock"), Path("/dev/vhost-vsock"), Path("/dev/infiniband"))
-"""They reach other hosts, and no network namespace contains them."""
+"""Devices that reach other hosts. No network namespace contains them."""
 
 OPEN_TO_ALL = "mode=1777"
 NOTHING = Path(os.devnull)
-"""What the sandbox shows in place of a hidden file."""
+"""The file that the sandbox shows in place of a hidden file."""
 
 PATHS = re.compile(r"/[^\s\"'`;:=,|&<>()$]+")
 """Matches an absolute path in a command or a variable."""
@@ -101,7 +101,7 @@ class Sandbox:
     def enter(self, folder: Path, shown: Sequence[Path] = ()) -> None:
         """Move this process into the sandbox, just before it executes a command. Raises `OSError`.
 
-        It also sees the folders `shown`, and can write there.
+        The process also sees the folders `shown`, and can write to them.
         """
         arrange = partial(self._arrange, shown)
         enter_namespaces(self._parent, arrange, network=self._has_network, start_beside=self._start_beside)
@@ -111,9 +111,10 @@ class Sandbox:
     def do(self, work: Callable[[], Any]) -> Any:
         """Do jobd's own work on the job's files, in a child process in the sandbox. Returns what `work` returns.
 
-        Another job may change these files at the same time. In here, a link leads only to what the job itself can see.
-        The work must not read control files; it has one folder among them, for git. What it returns must fit into JSON.
-        Raises what the work raises, as a `Failure` or an `OSError`; `Shortage`; and `Failure`, also if the child died.
+        Another job may change these files at the same time. In the sandbox, a link leads only to what the job can see.
+        `work` must not read control files, but can use one folder among them, for git. What it returns must fit
+        into JSON. Raises what `work` raises, as a `Failure` or an `OSError`. Raises `Shortage` if the machine has no
+        room for the child, and `Failure` if the child cannot enter the sandbox or dies.
         """
         try:
             answer = ask_child(lambda: self._answer(work))
@@ -131,13 +132,13 @@ class Sandbox:
 
     def _answer(self, work: Callable[[], Any]) -> dict[str, Any]:
         try:
-            # The first process of the namespace stays in this folder: /proc must not lead from there under the covers.
+            # The namespace's first process stays in this folder. /proc must not lead through it under the covers.
             os.chdir(ROOT)
             self.enter(ROOT, shown=[self._job.git])
             close_others()
         except OSError as error:
             return {"refused": [error.errno, str(error)]}
-        # A link could lead git to its own environment in /proc.
+        # A link could lead git to the file in /proc that has git's own environment.
         for name in {*os.environ} - {"PATH"}:
             del os.environ[name]
         try:
@@ -162,7 +163,7 @@ class Sandbox:
     def _arrange(self, shown: Sequence[Path]) -> None:
         mine = (self._job.root, self._job.place, *self._writable, *shown)
         own = {*mine, *(path.resolve() for path in mine)}  # Git stores resolved paths.
-        # Opened before covers are mounted: each can still be reached through its descriptor.
+        # Opened before the covers are mounted, so that each can still be reached through its descriptor.
         sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}
         tmp = open_folder(self._job.tmp)
         outside = outermost(path for path in self._covers if not is_inside(path, [*self._scratch, *SCRATCH]))
@@ -204,7 +205,7 @@ def find_homes() -> Iterator[str]:
 
 
 def find_open_folders() -> Iterator[Path]:
-    """The system's world-writable folders, except those that every job gets its own version of."""
+    """The system's world-writable folders, except /dev/shm, because each job gets its own /dev/shm."""
     for path in (path for folder in SHARED if folder.is_dir() for path in folder.iterdir()):
         with suppress(OSError):
             place, mode = path.resolve(), path.stat().st_mode
@@ -213,7 +214,7 @@ def find_open_folders() -> Iterator[Path]:
 
 
 def find_same(covers: Collection[Path]) -> frozenset[Path]:
-    """Where else on the machine the folders and files of covers are, because something is mounted twice."""
+    """Other paths at which folders and files of covers are visible, because something is mounted twice."""
     mounts = find_mounts()
     found = {place for cover in covers if cover == cover.resolve() for place in find_other_places(cover, mounts)}
     return frozenset(place for place in found if not is_inside(place, covers)) - {Path("/")}
@@ -222,9 +223,10 @@ def find_same(covers: Collection[Path]) -> frozenset[Path]:
 def find_writable(folders: Iterable[str], hidden: Collection[Path]) -> list[Path]:
     """The operator's folders that every job may write to, if they exist.
 
-    Raises `Failure` if one would show or change what jobs must not reach, and if jobs could put a link in its place: it
-    is reached by a link, or it is in another one. Also if something is mounted in it: who can delete the folder at
-    which it is mounted can unmount it in all namespaces (mount(8)).
+    Raises `Failure` if a folder contains what jobs must not reach, or is hidden itself. Raises it if jobs could put a
+    link in a folder's place, because its path contains a link, or because it is inside another of the folders. Raises
+    it if something is mounted inside a folder: anyone who can delete the folder of that mount can unmount it in all
+    namespaces (mount(8)).
     """
     found = [Path(folder) for folder in folders if is_there(Path(folder))]
     for folder in found:
@@ -260,7 +262,7 @@ def is_sandboxed(job: JobPaths) -> bool:
 def open_sandbox(
     job: JobPaths, request: Mapping[str, Any], start_beside: Callable[[], None] | None = None
 ) -> Sandbox | None:
-    """The sandbox of a job, which starts another process beside the command; None if the job has none."""
+    """The sandbox of a job. None if the job has none. `start_beside` starts another process beside the command."""
     return Sandbox(job, request, start_beside) if is_sandboxed(job) else None
 
 
@@ -279,14 +281,14 @@ def outermost(paths: Iterable[Path]) -> list[Path]:
 
 
 def open_folder(path: Path) -> int | None:
-    """Open a folder; None if a job has put something else in its place."""
+    """Open a folder, and return its descriptor. None if a job has put something else in its place."""
     with suppress(OSError):
         return os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     return None
 
 
 def bind_at(source: int, path: Path, *, writable: bool) -> None:
-    """Mount what a descriptor refers to at a path under a cover, which is empty so far. Raises `OSError`."""
+    """Mount what a descriptor refers to at a path. Creates the path, because covers are empty. Raises `OSError`."""
     there = Path(f"/proc/self/fd/{source}")
     (path if there.is_dir() else path.parent).mkdir(parents=True, exist_ok=True)
     if not there.is_dir():

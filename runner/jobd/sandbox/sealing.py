@@ -8,7 +8,7 @@ from pathlib import Path
 from ..files import write_file
 
 NAME = "sealed"
-"""A file in the workspace, which sandboxes hide."""
+"""A file in the workspace. Sandboxes hide the workspace, so no sealed job can delete the file."""
 
 NOTE = """\
 Jobs of this workspace have run in a sandbox. If the machine cannot provide one any more, ptq-bot runs no jobs here.

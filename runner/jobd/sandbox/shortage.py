@@ -22,7 +22,7 @@ FORBIDDEN = frozenset(
 )
 """The errors by which a kernel says that it forbids or lacks something (unshare(2), mount(2), user_namespaces(7)).
 
-All others may be over in a moment: ENOSPC, EUSERS (namespaces), EAGAIN (processes), EDQUOT (keys), ENOMEM, EMFILE.
+Other errors may be over in a moment: ENOSPC, EUSERS (namespaces), EAGAIN (processes), EDQUOT (keys), ENOMEM, EMFILE.
 """
 
 NO_PROCESS = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE})
@@ -34,7 +34,7 @@ USED_UP = {
     errno.EAGAIN: "the account's processes are used up",
     errno.EDQUOT: "the account's keys are used up",
 }
-"""For people. `os.strerror` speaks of a device without space, for example."""
+"""Clauses for people. `os.strerror` would speak of a device without space, for example."""
 
 PATIENCE_S = 60.0
 """How long to wait for room."""
@@ -57,14 +57,14 @@ class Shortage(Failure):
 
 
 def explain_refusal(number: int | None, reason: str) -> Failure:
-    """Why the kernel did not let a process enter its sandbox: for lack of room, or because it forbids that."""
+    """The failure of a process that could not enter its sandbox: there was no room, or the kernel does not allow it."""
     if number and number not in FORBIDDEN:
         return Shortage(explain_shortage(number))
     return Failure("not_sealed", f"a command could not enter its sandbox: {reason}")
 
 
 def wait_for_room(attempt: Callable[[], T], patience_s: float) -> T:
-    """Repeat an attempt while it raises `Shortage`, for so long. Then raises it, too."""
+    """Repeat an attempt while it raises `Shortage`. After `patience_s`, raises the `Shortage`."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -77,7 +77,7 @@ def wait_for_room(attempt: Callable[[], T], patience_s: float) -> T:
 
 @contextmanager
 def unless_forbidden() -> Iterator[None]:
-    """Do something only where the machine allows it. Raises `OSError` for any other failure, such as a shortage."""
+    """Ignore an error of the block that is in `FORBIDDEN`. Raises `OSError` for others, such as a shortage."""
     try:
         yield
     except OSError as error:

@@ -1,11 +1,11 @@
 """A filter for the system calls of a job's commands (seccomp(2), linux/filter.h). It refuses what no namespace
 seals:
 
-- keys: their quota is one for all processes of an account, so that a job could use up its neighbours';
+- keys: all processes of an account share one quota, so a job could use it up and leave none for its neighbours;
 - leases and delegations of files (`F_SETLEASE`): anyone who opens such a file waits until its holder answers, for up to
-  45 seconds, and a job can get one for each file of its account that it can read;
-- snapshots and subvolumes of btrfs: an account may make a snapshot of a folder of its own, with everything in it that
-  mounts hide, and one that is read-only cannot be removed with the job;
+  45 seconds, and a job can get a lease on each file of its account that it can read;
+- snapshots and subvolumes of btrfs: an account may make a snapshot of a folder of its own, including everything in it
+  that mounts hide; a read-only snapshot cannot be removed with the job;
 - without a network, sockets of families that no network namespace contains (`AF_VSOCK`, for example). The filter does
   not see the sockets that io_uring makes, nor the family in `socketcall`, which 32-bit programs use on x86-64. So it
   refuses io_uring, and all sockets that `socketcall` would make.
@@ -27,7 +27,7 @@ from typing import NamedTuple
 SECCOMP = {"x86_64": 317, "aarch64": 277}
 """The number of `seccomp(2)`, for which libc has no function, on each kind of processor that has a filter."""
 SET_MODE_FILTER, SPEC_ALLOW = 1, 4
-"""Without the flag, kernels before 5.16 make all programs with a filter slower, against attacks on their own memory."""
+"""Without `SPEC_ALLOW`, kernels before 5.16 slow down programs with a filter, to protect these programs' memory."""
 
 F_SETLEASE, F_SETDELEG = 1024, 1040
 
@@ -37,17 +37,17 @@ SUBVOLUMES = (0x50009401, 0x5000940E, 0x5000940F, 0x50009417, 0x50009418, 0x4008
 FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
 """The families whose sockets belong to one network namespace or have a path."""
 MAKE_SOCKET, MAKE_PAIR = 1, 8
-"""What `socketcall` does (linux/net.h)."""
+"""Numbers of what `socketcall` does (linux/net.h)."""
 IO_URING_SETUP = 425
-"""On every kind of processor."""
+"""The number of `io_uring_setup(2)`, on every kind of processor."""
 
 LOAD, EQUALS, HAS_BIT, ANSWER = 0x20, 0x15, 0x45, 0x06
 """Instructions: load a word of the call, compare it, and return."""
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24
-"""Offsets in `struct seccomp_data`. Of the arguments here, a kernel reads only the lower half."""
+"""Offsets in `struct seccomp_data`. Only the lower half of each argument counts: the kernel ignores the rest here."""
 ALLOW, ERROR = 0x7FFF0000, 0x00050000
 X32 = 0x40000000
-"""The bit in the numbers of calls that x86-64 has a second time, for programs with short pointers."""
+"""On x86-64, the bit in the numbers of calls that are for programs with short pointers (x32)."""
 SKIPPED = 0xFFFFFFFF
 """The number of a call that a debugger has cancelled."""
 
@@ -56,7 +56,7 @@ class CallNumbers(NamedTuple):
     """The numbers of the calls that one kind of program makes."""
 
     architecture: int
-    """As `linux/audit.h` numbers it."""
+    """The number of the kind of processor in `linux/audit.h`."""
     keys: tuple[int, ...]
     """`add_key`, `request_key` and `keyctl`."""
     fcntl: tuple[int, ...]
@@ -89,14 +89,15 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def can_filter() -> bool:
-    """Whether there is a filter for this machine, and for this Python on it."""
+    """Whether there is a filter for this kind of processor, and for this Python: one with 64 bits."""
     return os.uname().machine in SECCOMP and sys.maxsize > 2**32
 
 
 def filter_calls(*, network: bool) -> None:
-    """Refuse the calls from here on, in this process and its children. Raises `OSError`.
+    """Refuse these system calls from here on, in this process and its children. Raises `OSError`.
 
-    A process may do this because it has CAP_SYS_ADMIN in its user namespace. Others would need `no_new_privs`.
+    Does nothing if there is no filter for this machine. The process needs CAP_SYS_ADMIN in its user namespace, or else
+    `no_new_privs`.
     """
     if not can_filter():
         return
@@ -134,7 +135,7 @@ def _judge(kind: CallNumbers, *, network: bool) -> Iterator[Instruction]:
 
 
 def load(offset: int) -> Instruction:
-    """Look at a word of the call."""
+    """Load the word of the call at this offset."""
     return LOAD, 0, 0, offset
 
 
@@ -144,10 +145,10 @@ def when(comparison: int, number: int, then: list[Instruction]) -> list[Instruct
 
 
 def when_any(numbers: Iterable[int], then: list[Instruction]) -> list[Instruction]:
-    """Instructions that run if the word equals one of these numbers; they must end with an answer."""
+    """Instructions that run if the word equals one of these numbers. `then` must end with an answer."""
     return [instruction for number in numbers for instruction in when(EQUALS, number, then)]
 
 
 def answer(action: int) -> Instruction:
-    """End with this action."""
+    """End the filter with this action."""
     return ANSWER, 0, 0, action

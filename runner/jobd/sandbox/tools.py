@@ -1,6 +1,6 @@
 """Finds the files that a program needs to run, if it is inside a hidden folder, such as a person's home.
 
-`~/.local/bin/claude` is a link into `~/.local/share`; a `python` of pyenv needs all of `~/.pyenv`.
+For example, `~/.local/bin/claude` is a link into `~/.local/share`, and a `python` of pyenv needs all of `~/.pyenv`.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ MAX_LINKS = 40
 """How many links Linux follows on the way to one path (path_resolution(7))."""
 
 INSTALLED = ("lib", "lib64", "libexec", "versions", "conda-meta")
-"""Folders that show that a folder of programs and its parent belong together. `~/.cargo` also holds keys."""
+"""If one of these is beside a folder of programs, their parent is an installation. `~/.cargo` also holds keys."""
 
 
 def choose_named(named: Iterable[str], theirs: Collection[Path]) -> frozenset[Path]:
-    """The paths that exist, as far as this account may see, and do not lead into one of the folders `theirs`.
+    """The absolute paths of `named` that this account can see, and that do not lead into one of the folders `theirs`.
 
-    A link that the account may not read, such as `/proc/1/root`, is not there for it.
+    A link that the account may not read, such as `/proc/1/root`, counts as missing.
     """
     return frozenset(
         path
@@ -38,8 +38,8 @@ def find_tools(
 ) -> frozenset[Path]:
     """The folders and files under covers that the programs at these paths, and this Python, need.
 
-    A path may be a program or a folder of programs; links in such a folder are followed, but none in the folders
-    `writable`, where jobs can make them. So the result is valid for all commands of a stage.
+    A path may be a program or a folder of programs. Links in a folder of programs are followed. Links in the folders
+    `writable` are not followed, because jobs can make them. So the result is valid for all commands of a stage.
     """
     waiting, seen, found = [*named, Path(sys.executable)], set[Path](), set[Path]()
     while waiting:
@@ -55,7 +55,7 @@ def find_tools(
 
 
 def list_next(path: Path, covers: Iterable[Path]) -> Iterator[Path]:
-    """The target of a link, and the targets under a cover of the links in a folder of programs."""
+    """The target of a path and, if it is a folder of programs, the links in it whose targets are under a cover."""
     yield (end := path.resolve())
     if path.is_symlink():
         yield path.parent / path.readlink()
@@ -67,7 +67,7 @@ def list_next(path: Path, covers: Iterable[Path]) -> Iterator[Path]:
 
 
 def leads_through(path: Path, folders: Collection[Path]) -> bool:
-    """Whether the way to a path, with all links on it, leads into one of these folders. Also if there are too many."""
+    """Whether the way to a path leads into one of these folders. Follows links, and is True if there are too many."""
     if not folders:
         return False
     at, left, links = Path("/"), [*path.parts[1:]], 0
@@ -86,9 +86,9 @@ def leads_through(path: Path, folders: Collection[Path]) -> bool:
 
 
 def find_end(path: str) -> str:
-    """The final target of a link, asked of the kernel, because there are many; empty if it is broken.
+    """The final target of a link. Empty if the link is broken. The kernel resolves it, because there are many links.
 
-    Also empty if its target is another file of the same folder: if that is a link, too, that one has an end.
+    Also empty if the target is in the same folder: if that target is a link, too, its own end is found separately.
     """
     with suppress(OSError):
         target = os.readlink(path)  # noqa: PTH115 - `Path` takes several times as long
@@ -103,7 +103,7 @@ def find_end(path: str) -> str:
 
 
 def find_installation(path: Path, covers: Iterable[Path]) -> Path | None:
-    """The folder or file that a program needs: never a whole cover, nor a folder that it shares with others."""
+    """The folder or file that a program needs. It is never a whole cover, nor a folder that other programs share."""
     if "node_modules" in path.parts:
         return Path(*path.parts[: path.parts.index("node_modules") + 1])
     folder = path if path.is_dir() else path.parent
