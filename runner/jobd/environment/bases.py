@@ -26,10 +26,10 @@ from .recipe import check_imports, check_out, list_untracked, make_venv, refresh
 from .trees import Tree, make_tree, mount_tree, move_to_trash, unmount_tree
 
 MAX_LAYERS = 20
-"""With more layers, a base is rebuilt: each layer slows mounts a little, and keeps files that later ones replaced."""
+"""A base with this many layers is rebuilt. Each one slows mounts a little, and keeps files that newer ones replaced."""
 
 UNUSED_S = 7 * 86_400
-"""How long a base is kept that no job has begun from, such as one made by commands that have since changed."""
+"""How long a base is kept while no job begins from it, in seconds: its commands may have changed since."""
 
 
 class Base(NamedTuple):
@@ -59,7 +59,7 @@ class BaseStore:
         self.way = way
 
     def read(self) -> Base | None:
-        """The current base, or None."""
+        """The current base. None if there is none yet."""
         found = read_json(self.folder / "base.json")
         if not found:
             return None
@@ -142,14 +142,14 @@ def _build(stage: Stage, store: BaseStore, below: Base | None, commit: str) -> B
         follow_recipe(stage, record, commit, fresh=not below)
         left = list_untracked(stage, commit)
     except Failure:
-        if resumed:  # The interrupted build may be the reason.
+        if resumed:  # The interrupted build may be the reason: start from the beginning next time.
             record.begin({})
         raise
     finally:
-        # The place must be free for what the stage does after a failure.
+        # The stage needs the place for what it does next, also after a failure.
         unmount_tree(tree)
     tree.content.rename(store.folder / str(number))
-    # With another method, the content includes a copy of the layers under it.
+    # With `copy` and `slot`, the content includes a copy of the layers under it.
     kept = below.layers if below and store.way == "overlay" else ()
     base = Base((str(number), *kept), commit, time.time(), tuple(left))
     with locked(store.folder / "lock", stage.deadline):
@@ -168,7 +168,7 @@ class Record:
 
     @property
     def begun(self) -> Any:
-        """What the build began with."""
+        """What `begin` was called with. None if there is no record."""
         return self._found.get("begun")
 
     def begin(self, begun: Mapping[str, Any]) -> None:
@@ -211,7 +211,7 @@ def follow_recipe(stage: Stage, record: Record, commit: str, *, fresh: bool) -> 
 
 
 def describe_use(job: JobPaths, store: BaseStore, base: Base) -> None:
-    """Record that a job needs layers. The record is in the job's folder, and goes with it."""
+    """Record which layers a job needs. The record is in the job's folder, and is removed with it."""
     write_file(job.layers, json.dumps({"base": store.name, **base._asdict()}))
 
 
@@ -225,14 +225,14 @@ def remove_unused(job: JobPaths, store: BaseStore) -> None:
             move_to_trash(path, job.trash)
     for folder in store.folder.parent.glob(f"{store.name.rpartition('-')[0]}-*"):
         if folder != store.folder and is_old(folder):
-            # Not while a process uses or builds it; and a base that was used since the first look is no longer old.
+            # The locks are free only if no process uses or builds the base. It may have been used meanwhile.
             with suppress(OSError, Failure), locked(folder / "building.lock", 0.0), locked(folder / "lock", 0.0):
                 if is_old(folder) and not any(about.get("base") == folder.name for about in list_uses(job)):
                     move_to_trash(folder, job.trash)
 
 
 def is_old(folder: Path) -> bool:
-    """Whether no job has begun from a base for a long time."""
+    """Whether no job has begun from a base for `UNUSED_S`."""
     with suppress(OSError):
         return folder.stat().st_mtime < time.time() - UNUSED_S
     return False

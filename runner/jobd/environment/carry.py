@@ -1,4 +1,4 @@
-"""Applies an earlier attempt's edits to a worktree, with git: it converts files, writes links, and follows none.
+"""Applies an earlier attempt's edits to a worktree, with git, which converts files, writes links, and follows none.
 
 Edits to configuration files of coding agents are held back. Agents and commands do not see them, but the final change
 contains them.
@@ -21,7 +21,7 @@ from .merge import merge
 from .trees import open_up
 
 Change = Mapping[str, Any]
-"""`path`, `mode` (None: deleted), `content` in Base64 (a link's target), and `old_mode`."""
+"""An edit: `path`, `mode` (None: the file is deleted), `content` in Base64 (of a link: its target), and `old_mode`."""
 
 
 def carry_over(stage: Stage, base: str, changes: Sequence[Change], begun_at: str = "") -> list[str]:
@@ -39,7 +39,7 @@ def carry_over(stage: Stage, base: str, changes: Sequence[Change], begun_at: str
 def apply_edits(
     folders: GitFolders, base: str, changes: Sequence[Change], timeout_s: float, begun_at: str = ""
 ) -> list[str]:
-    """The same, with plain values and without a sandbox."""
+    """Apply edits as `carry_over` does, but with plain values, and without entering a sandbox."""
     with open_throwaway(folders, base, timeout_s) as git:
         tree = write_tree(git, begun_at or base, changes)
         conflicts: list[str] = []
@@ -54,7 +54,7 @@ class HeldBack(NamedTuple):
 
     changes: Sequence[Change]
     begun_at: str
-    """The commit that they were made on; empty: the environment's own base commit."""
+    """The commit that the edits were made on. Empty means the environment's own base commit."""
 
 
 def find_held_back(job: JobPaths, max_changes: int) -> HeldBack:
@@ -70,9 +70,9 @@ def find_held_back(job: JobPaths, max_changes: int) -> HeldBack:
 def put_back(
     folders: GitFolders, request: Mapping[str, Any], held_back: HeldBack, problems: list[str], deadline: float
 ) -> None:
-    """Apply the held-back edits, except to paths that the run has changed; those are reported in `problems`.
+    """Apply the held-back edits, except to paths that the run or the new base has changed.
 
-    Raises `Failure`.
+    `problems` names the edits that are left out. Raises `Failure`.
     """
     if not held_back.changes:
         return
@@ -88,7 +88,7 @@ def put_back(
 
 
 def has_same(git: Git, path: str, begun_at: str, base: str) -> bool:
-    """Whether two commits have the same content at a path; True without `begun_at`."""
+    """Whether two commits have the same content at a path. True if `begun_at` is empty."""
     if not re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", begun_at):
         return not begun_at
     words = ("ls-tree", "-z", "--full-tree")
@@ -118,7 +118,7 @@ def put_back_one(git: Git, worktree: Path, base: str, change: Change, max_bytes:
 
 
 def write_tree(git: Git, base: str, changes: Iterable[Change]) -> str:
-    """Write the tree of the base commit with edits. The index is then as in the base commit. Raises `Failure`."""
+    """Write the tree of the base commit with edits, and return its id. Resets the index to `base`. Raises `Failure`."""
     lines = []
     for change in sorted(changes, key=lambda change: change["mode"] is not None):  # Deletions first: they make room.
         about = f"0 {'0' * len(base)}"  # A path to remove (git-update-index(1), "using --index-info").

@@ -17,20 +17,20 @@ from ..files import Failure, is_utf8
 from ..git import Git, GitFolders, join_paths, open_throwaway, show_path, split_paths, write_lines
 
 PATCH_FACTOR = 4
-"""How many times larger than the changed files a patch may be: it also holds the old content."""
+"""How many times larger than the changed files a patch may be. A patch also holds the old content."""
 
 CONVERSION_FACTOR, CONVERSION_BYTES = 2, 1_000
-"""How many times, and how many bytes, larger than in git an unchanged file may be in the worktree: because of CRLF,
-UTF-16, or an expanded `$Id$` (gitattributes(5))."""
+"""An unchanged file in the worktree may have this many times its size in git, and this many bytes more: git may have
+written CRLF or UTF-16, or expanded `$Id$` (gitattributes(5))."""
 
 MAX_NEW_BYTES = 64_000_000
 """The limit for git's list of new files: all their paths together, in bytes."""
 
 MAX_FOLDERS = 200
-"""A new file in more folders inside each other is left out: a path of thousands of names costs too much everywhere."""
+"""A new file that is nested in more folders is left out: a path of thousands of names costs too much everywhere."""
 
 COMPARE = ("diff-index", "--cached", "--ignore-submodules=dirty")
-"""Without the option, `.gitmodules` decides which submodules are compared (gitmodules(5), `ignore`)."""
+"""Without `--ignore-submodules`, `.gitmodules` decides which submodules are compared (gitmodules(5), `ignore`)."""
 
 SUBMODULE = "160000"
 ABSENT = "000000"
@@ -38,14 +38,14 @@ ABSENT = "000000"
 
 
 HIDE_COMMITS = "--ignore-submodules=all"
-"""Leaves submodules out of the patch. Git reads their commits where a job's files say, so it could be the commit of
-another repository. Such a change is refused anyway."""
+"""Leaves submodules out of the patch. A job's files say where git reads a submodule's commit, so git could read one of
+another repository. A change of a submodule is refused anyway."""
 
 SHOW_ALL_TEXT = "* !diff"
 """Overrides `.gitattributes`: git itself decides which contents are text, and shows those (gitattributes(5))."""
 
 NEVER_PART_OF_A_CHANGE = ("__pycache__/", ".hypothesis/")
-"""What running Python leaves behind, even if the project's `.gitignore` does not list it."""
+"""Folders that running Python leaves behind. Left out even if the project's `.gitignore` does not list them."""
 
 
 class ChangedPath(NamedTuple):
@@ -147,7 +147,7 @@ class PathReader:
         self._folders = {"": True}
 
     def stat(self, path: str) -> os.stat_result | None:
-        """The file's status; None if there is nothing, or if a folder on the way is a link."""
+        """The file's status. None if there is nothing, or if a folder on the way is a link."""
         if not self._is_folder(path.rstrip("/").rpartition("/")[0]):
             return None
         return self._lstat(path)
@@ -185,7 +185,7 @@ def list_new(git: Git, max_bytes: int = MAX_NEW_BYTES) -> list[str]:
 
 
 def fits(about: os.stat_result, mode: str) -> bool:
-    """Whether git can read what is there in place of an entry with this mode."""
+    """Whether git can read a file or folder with this status as an entry with this mode."""
     if stat.S_ISDIR(about.st_mode):
         return mode == SUBMODULE
     return stat.S_ISREG(about.st_mode) or stat.S_ISLNK(about.st_mode)
@@ -219,7 +219,7 @@ def read_entries(raw: bytes) -> list[ChangedPath]:
 
 
 def none_if_absent(mode: str) -> str | None:
-    """A mode of git's raw format; None if the file is missing."""
+    """A mode of git's raw format. None if the file is missing."""
     return None if mode == ABSENT else mode
 
 

@@ -16,7 +16,7 @@ from ..stages.stage import Stage
 from .fetching import must_fetch
 
 SUBMODULE = b"160000"
-"""A mode (git-diff(1), "raw output format")."""
+"""The mode of a submodule (git-diff(1), "raw output format")."""
 
 HEAD = "HEAD"
 """Git's name for the repository's default branch."""
@@ -48,13 +48,13 @@ def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
 
 def name_refs(branch: str) -> tuple[str, str]:
     """The ref of a branch in the repository, and in the clone."""
-    # A hash as the name: `release` and `release/1.0` cannot both be files, and one may replace the other.
+    # Named by a hash, because refs are files: if the branch `release/1.0` replaces `release`, both could not exist.
     ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
     return branch if branch.startswith("refs/") or branch == HEAD else f"refs/heads/{branch}", ref
 
 
 def require_commit(stage: Stage, commit: str) -> None:
-    """Have a commit in the clone, even if it is no longer on any branch. Raises `Failure`."""
+    """Fetch a commit if the clone lacks it, even if it is no longer on any branch. Raises `Failure`."""
     clone = find_clone(stage.job, stage.request["clone_url"])
     with locked(clone.with_name(f"{clone.name}.lock"), stage.deadline):
         if not find_commit(clone, commit):
@@ -64,7 +64,7 @@ def require_commit(stage: Stage, commit: str) -> None:
 def was_fetched_since(wanted_at: float, record: Any, boot_id: str) -> bool:
     """Whether a recorded fetch began after `wanted_at`. The boot id tells whether both times are on the same clock.
 
-    When several jobs come at once, the first one fetches for all, and each gets at least what existed when it asked.
+    If several jobs fetch at once, the first one fetches for all. Each gets at least what existed when it asked.
     """
     if not isinstance(record, list) or len(record) != 2 or not isinstance(record[0], float):
         return False
@@ -73,7 +73,7 @@ def was_fetched_since(wanted_at: float, record: Any, boot_id: str) -> bool:
 
 
 def read_boot_id() -> str:
-    """Identifies this boot of the machine, and so its monotonic clock."""
+    """The id of this boot of the machine. It also identifies the monotonic clock."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
@@ -121,14 +121,14 @@ def fetch_lost(stage: Stage, clone: Path, commit: str) -> None:
 
 
 def find_commit(clone: Path, name: str) -> str:
-    """The full id of a commit in the clone; empty if the clone does not have it."""
+    """The full id of a commit in the clone. Empty if the clone does not have it."""
     words = [*GIT, f"--git-dir={clone}", "rev-parse", "--quiet", "--verify", f"{name}^{{commit}}"]
     found = subprocess.run(words, env=git_environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     return found.stdout.decode().strip()
 
 
 def disarm(clone: Path) -> None:
-    """Make a clone safe that an agent may have written to, and usable if a git process was killed in it."""
+    """Make a clone safe, because an agent may have written to it, and usable, if a git process was killed in it."""
     settings = [clone / "commondir", clone / "info" / "attributes"]
     # jobd holds its own lock on the clone, so git's lock files are left over from a killed process.
     for path in [*settings, *clone.glob("*.lock"), *clone.glob("refs/ptq/*.lock")]:

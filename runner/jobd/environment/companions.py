@@ -1,8 +1,8 @@
 """Companions: other repositories whose files a job's agent can read, beside its worktree.
 
-The files are the job's own copy, without git's folder, so nothing that happens to them reaches another job. They are
-fetched as the first repository is. Their clones are separate from those of jobs, and no job sees them: they hold only
-newest commits, and for a job of a public repository only what GitHub gives to everybody.
+The files are the job's own copy, without git's folder, so nothing that happens to them reaches another job. Companions
+are fetched in the same way as the job's own repository, but into separate clones, which no job sees. Only newest
+commits are fetched, and for a job of a public repository only what GitHub gives to everybody.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def check_out_companion(stage: Stage, companion: Mapping[str, str]) -> str:
         commit = fetch_newest(stage, clone, companion)
         target = job.companions / name
         target.mkdir(mode=0o700, parents=True)
-        # Before any command of the repository, and so without a sandbox: nobody else can write here.
+        # Needs no sandbox: no command of the repository has run yet, and nobody else can write here.
         with open_throwaway(GitFolders(target, clone, job.git), commit, stage.limit_s) as git:
             git.run("read-tree", commit)
             git.run("checkout-index", "--all")
@@ -48,7 +48,7 @@ def check_out_companion(stage: Stage, companion: Mapping[str, str]) -> str:
 
 
 def fetch_newest(stage: Stage, clone: Path, companion: Mapping[str, str]) -> str:
-    """Fetch the newest commit of a companion's branch, whatever the clone has. Raises `Failure`."""
+    """Fetch the newest commit of a companion's branch, and return its id. Raises `Failure`."""
     source, ref = name_refs(companion["branch"])
     options = ("--no-tags", "--no-write-fetch-head", "--depth=1")
     argv = [*GIT, f"--git-dir={clone}", "fetch", *options, "--", companion["url"], f"+{source}:{ref}"]

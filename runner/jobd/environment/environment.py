@@ -1,4 +1,4 @@
-"""The environment of a job: where it is and how it is made. Decided at preparation, for all stages."""
+"""The environment of a job: where it is and how it is made. Both are decided in `prepare`, for all stages."""
 
 from __future__ import annotations
 
@@ -90,10 +90,11 @@ def require_free(job: JobPaths, store: BaseStore) -> None:
 
 
 def mount_environment(job: JobPaths, room_patience_s: float, patience_s: float = LOCK_TIMEOUT_S) -> None:
-    """Show this process the environment of a prepared job; other processes must wait until it ends.
+    """Show this process the environment of a prepared job. Other processes must wait until this process ends.
 
-    An overlay whose upper folder is mounted twice loses data. Raises `Failure`, also if another process does not end,
-    or the machine has no room for new namespaces, in time.
+    Otherwise the upper folder of an overlay could be mounted twice, and then the overlay loses data. Raises `Failure`,
+    also if another process does not end within `patience_s`, or if the machine has no room for new namespaces within
+    `room_patience_s`.
     """
     keep_locked(job.tree_lock, patience_s)
     tree = find_tree(job)
@@ -119,7 +120,7 @@ def _isolate_mounts() -> None:
 
 
 def find_tree(job: JobPaths) -> Tree | None:
-    """A job's tree; None if it never got one."""
+    """A job's tree. None if the job never got one."""
     about, base = read_json(job.environment_file), read_json(job.layers)
     if not about or not base:
         return None

@@ -1,7 +1,7 @@
-"""What a job's environment consists of: the operating system, the processor, Python, packages and compilers.
+"""Reads what a job's environment consists of: the operating system, the processor, Python, packages and compilers.
 
-Read before the job's agent begins, and as `torch.utils.collect_env` reports it, but without an import of torch, which
-takes seconds.
+These facts are read before the job's agent begins. They are as `torch.utils.collect_env` reports them, but torch is not
+imported, because that takes seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PROGRAMS: Mapping[str, tuple[str, ...]] = {
 """The compilers that projects build their extensions with, by the names of the facts."""
 
 COMPILERS = "/usr/local/cuda/bin:/opt/rocm/bin"
-"""Where NVIDIA installs nvcc, and AMD hipcc. Often they are not on PATH."""
+"""The folders in which NVIDIA installs nvcc, and AMD hipcc. Often these folders are not on PATH."""
 
 LIMIT_S = 10.0
 """How long all programs together may take."""
@@ -78,13 +78,13 @@ def read_facts(stage: Stage) -> dict[str, str]:
     env, folder, deadline = stage.job.environment(), stage.job.worktree, time.monotonic() + LIMIT_S
     found: dict[str, str] = {}
     with suppress(Failure, OSError):
-        # The machine's own facts count: a program of the environment can print any name.
+        # The machine's own facts come last, because a program of the environment can print a fact with any name.
         found = stage.do_inside(lambda: {**read_programs(env, folder, deadline), **read_machine()})
     return found
 
 
 def read_machine() -> dict[str, str]:
-    """The facts about the machine itself. One that cannot be read is empty."""
+    """The facts about the machine itself. A fact that cannot be read is empty."""
     found = {"kernel": f"{platform.system()} {platform.release()}", "os": read_os_name(), "cpu": ""}
     with suppress(OSError):
         model = re.search(r"^model name\s*: *(.*)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
@@ -94,7 +94,7 @@ def read_machine() -> dict[str, str]:
 
 
 def read_os_name() -> str:
-    """The name of the distribution (`os-release(5)`); empty if it has none."""
+    """The name of the distribution (`os-release(5)`). Empty if it has none."""
     for path in (Path("/etc/os-release"), Path("/usr/lib/os-release")):
         with suppress(OSError):
             name = re.search(r"^PRETTY_NAME=[\"']?([^\"'\n]*)", path.read_text(errors="replace"), re.MULTILINE)
@@ -103,7 +103,7 @@ def read_os_name() -> str:
 
 
 def read_programs(env: Mapping[str, str], folder: Path, deadline: float) -> dict[str, str]:
-    """The facts that the environment's own programs tell."""
+    """The facts that programs of the environment print."""
     env = {**env, "PATH": f"{env['PATH']}:{COMPILERS}"}
     found: dict[str, str] = {}
     # `-I`: neither a file in the worktree nor a variable takes the place of a module. `-B`: nothing is written.
@@ -116,7 +116,7 @@ def read_programs(env: Mapping[str, str], folder: Path, deadline: float) -> dict
 
 
 def ask(argv: Sequence[str], env: Mapping[str, str], folder: Path, deadline: float) -> str:
-    """What a program prints, without blanks around it; empty if it is missing or takes too long."""
+    """What a program prints, without blanks around it. Empty if the program is missing or takes too long."""
     with suppress(OSError, subprocess.TimeoutExpired):
         _, out, _ = run_bounded(argv, max(deadline - time.monotonic(), 0.0), env, folder)
         return out.decode(errors="replace").strip()
@@ -124,10 +124,10 @@ def ask(argv: Sequence[str], env: Mapping[str, str], folder: Path, deadline: flo
 
 
 def find_version(said: str) -> str:
-    """A compiler's version, with the name of the compiler in front; empty if there is none.
+    """A compiler's version, after `g++` or `clang` if it is one of these. Empty if there is no version.
 
-    `g++ (Ubuntu 13.2.0-23) 13.2.0`, `clang version 17.0.6`, `Cuda compilation tools, release 13.0, V13.0.88`,
-    `HIP version: 6.4.43482`.
+    Compilers say, for example: `g++ (Ubuntu 13.2.0-23) 13.2.0`, `clang version 17.0.6`, `Cuda compilation tools,
+    release 13.0, V13.0.88`, `HIP version: 6.4.43482`.
     """
     lines = said.splitlines()
     if release := re.search(r"release \S+, V([0-9.]+)|HIP version: ([0-9.]+)", said):

@@ -1,6 +1,6 @@
 """Lets git fetch through the service: a relay carries its requests, and git's environment names that relay.
 
-Other users of the machine cannot see this: it is neither on a command line nor in a file.
+Other users of the machine cannot see git's access, because it is neither on a command line nor in a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ..proxy.relay import Relay, fill_in
 from ..stages.stage import Stage
 
 TRIES, PAUSE_S = 4, 1.0
-"""Attempts per fetch, and the pause between them, unless the request sets `fetch_pause_s`. The relay may also wait."""
+"""Attempts per fetch, and the pause between them, unless the request sets `fetch_pause_s`. The relay waits, too."""
 
 CONNECTION_ERRORS = (
     *("early EOF", "unexpected disconnect", "Connection reset", "Recv failure", "Empty reply", "transfer closed"),
@@ -41,9 +41,9 @@ class GitAccess(NamedTuple):
 
 
 def find_git_access(stage: Stage) -> GitAccess:
-    """Git's access for the next command of a stage that makes an environment. Raises `Failure` if there is no relay."""
+    """Git's access for the next command of a stage. Raises `Failure` if the relay that it needs is not set up."""
     request = stage.request
-    if "git" not in request:  # Nothing else has to be fetched.
+    if "git" not in request:  # Stages that make no environment fetch nothing.
         return GitAccess({}, None)
     # Stages that make an environment use the machine's network.
     relay = Relay(stage.job, has_network=True) if request["relay"] else None

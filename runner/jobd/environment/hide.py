@@ -1,6 +1,6 @@
 """Hides agent configuration in the worktree from agents that have no option to ignore it.
 
-The base commit's version is restored before the change is computed, so it does not count as deleted.
+The base commit's files are restored before the change is computed, so they do not count as deleted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def hide(job: JobPaths, names: Iterable[str], deadline: float) -> None:
 def remove(entry: FolderEntry) -> None:
     """Remove a file, or a folder with everything in it. Raises `Failure`."""
     if stat.S_ISDIR(entry.about.st_mode):
-        # `rm` goes as deep as the folder is.
+        # `rm` can remove a folder of any depth.
         subprocess.run(
             ["rm", "-rf", "--", entry.name], cwd=f"/proc/self/fd/{entry.folder}", stderr=subprocess.DEVNULL, check=False
         )
@@ -65,7 +65,7 @@ def bring_back(folders: GitFolders, request: Mapping[str, Any]) -> None:
 
 
 def is_free(root: Path, path: str) -> bool:
-    """Whether nothing exists at a path, and only folders above it."""
+    """Whether nothing exists at a path, and each part above it is a folder or missing."""
     names = path.split("/")
     for depth in range(1, len(names) + 1):
         try:

@@ -29,7 +29,7 @@ If two shells run at the same time, only one of them can move the file, and that
 PROFILE = f"""\
 export PATH="${{VIRTUAL_ENV:+$VIRTUAL_ENV/bin:}}${{PTQ_PATH-$PATH}}"
 {SHOW_NOTICE}"""
-"""For agents that run their tools in login shells (codex does): the host's profile has just replaced PATH.
+"""For agents that run their tools in login shells, as codex does. In these, the host's profile has replaced PATH.
 
 `PTQ_PATH` is the PATH in the operator's `env`, if there is one.
 """
@@ -66,7 +66,7 @@ def expand_home(job: JobPaths, word: str) -> str:
 def write_home_files(job: JobPaths, files: Mapping[str, str]) -> None:
     """Write files, given in Base64, to the home. In their paths, `{worktree}` becomes the worktree's path with dashes.
 
-    Agents name the folders of a project's sessions this way. Raises `Failure`.
+    Agents name the folder of a project's sessions in this way. Raises `Failure`.
     """
     dashes = re.sub(r"[^A-Za-z0-9]", "-", str(job.worktree))
     for path, content in files.items():

@@ -1,4 +1,4 @@
-"""Merges an earlier attempt's edits into another commit than the one they were made on: a three-way merge by git.
+"""Merges an earlier attempt's edits into a commit other than the one they were made on, with git's three-way merge.
 
 The merge runs in a new, empty folder. It reads nothing from a worktree.
 """
@@ -22,7 +22,7 @@ ATTRIBUTES = "* -text -ident -filter !eol !working-tree-encoding conflict-marker
 
 SETTINGS = {
     **{"merge.conflictStyle": "diff3", "merge.renames": "true", "merge.directoryRenames": "true"},
-    # Links are files that contain their target: git before 2.50 can move a link and then write where it leads.
+    # Links are written as files with their target: git before 2.50 can move a link, and then write to its target.
     "core.symlinks": "false",
 }
 
@@ -63,7 +63,7 @@ def settle(git: Git, folder: Path, nothing: str) -> list[str]:
     tree = PathReader(folder)
     found = {path: tree.stat(path) for path in stages}
     written = [path for path, about in found.items() if about and not stat.S_ISDIR(about.st_mode)]
-    # Files that the merge did not touch are not in the folder. A file whose place a folder took has another name there.
+    # Files that the merge did not touch are not in the folder. If a folder took a file's place, the file was renamed.
     rest = {path: nothing if found[path] else stages[path].get(OURS, nothing) for path in stages}
     lines = "".join(f"{about}\t{path}\0" for path, about in rest.items() if path not in written)
     displaced = split_paths(git.run("ls-files", "-z", "--others"))

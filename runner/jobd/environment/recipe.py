@@ -50,7 +50,7 @@ def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
     about = git / "objects" / "info"
     require_folders(worktree, git, about.parent, *([about] if os.path.lexists(about) else []))
     write_safely(worktree, ".git/objects/info/alternates", f"{clone / 'objects'}\n".encode())
-    # Relative URLs of submodules depend on it, and agents look it up.
+    # Relative URLs of submodules depend on this setting, and agents look it up.
     run_git(stage, what, "config", "remote.origin.url", stage.request["clone_url"])
     run_git(stage, what, "checkout", "--quiet", "--force", "--detach", commit)
     if submodules and stage.request["submodules"] and (worktree / ".gitmodules").is_file():
@@ -61,7 +61,7 @@ def check_out(stage: Stage, commit: str, *, submodules: bool = True) -> None:
 
 
 def remove_locks(worktree: Path) -> None:
-    """Remove what a killed git has left: no other process uses this worktree. Raises `OSError`."""
+    """Remove the locks of killed git processes. No other process uses this worktree. Raises `OSError`."""
     with open_folder(worktree, [".git"]) as folder:
         for name in os.listdir(folder):  # noqa: PTH208 - a descriptor
             if name.endswith(".lock"):
@@ -69,7 +69,7 @@ def remove_locks(worktree: Path) -> None:
 
 
 def refresh_index(stage: Stage) -> None:
-    """Let git record each file's time, so that a job's first git command does not read all files."""
+    """Have git record each file's time, so that a job's first git command does not read all files."""
     what = "git's index could not be brought up to date"
     stage.say("Bringing git's index up to date.")
     run_git(stage, what, "update-index", "-q", "--refresh", may_fail=True)

@@ -18,7 +18,7 @@ PLAIN_FILES = {"100644": False, "100755": True}
 """Git's modes of regular files, and whether they are executable."""
 
 DESCRIPTION = "SKILL.md"
-"""The file that makes a folder in a folder of skills a skill."""
+"""A folder in a folder of skills is a skill if it has this file."""
 
 
 class SkillFile(NamedTuple):
@@ -31,7 +31,7 @@ class SkillFile(NamedTuple):
 
 
 class BaseSkill(NamedTuple):
-    """A skill of the repository. Without files, the repository does not have it."""
+    """A skill of the repository. If it has no files, the repository does not have the skill."""
 
     target: str
     """The folder in the home."""
@@ -45,7 +45,7 @@ def copy_skills(stage: Stage) -> None:
     request = stage.request
     if not request["base_skills"] and not request["skill_folders"]:
         return
-    # It reads only the clone, and so needs no sandbox.
+    # Git reads only the clone here, so it needs no sandbox.
     with open_throwaway(find_git_folders(stage.job), request["base_commit"], request["timeout_s"]) as git:
         for skill, reason in copy_fitting(stage.job, git, find_skills(git, request), request["files"]):
             # Not `say`: an agent's log is shown without marks.
@@ -55,9 +55,9 @@ def copy_skills(stage: Stage) -> None:
 def copy_fitting(
     job: JobPaths, git: Git, skills: Iterable[BaseSkill], others: Iterable[str]
 ) -> Iterator[tuple[BaseSkill, str]]:
-    """Copy skills to the home. Yields each one that is left out, and why. Raises `Failure`.
+    """Copy skills to the home. Yields each skill that is left out, and the reason. Raises `Failure`.
 
-    `others` are the paths of the operator's files in the home, which come first.
+    `others` are the paths of the operator's files in the home. A skill among them takes the place of one with its name.
     """
     taken = {path[: -len(DESCRIPTION) - 1] for path in others if path.endswith(f"/{DESCRIPTION}")}
     room, places = MAX_SKILL_BYTES, MAX_SKILL_FILES
@@ -97,7 +97,7 @@ def find_skills(git: Git, request: Mapping[str, Any]) -> Iterator[BaseSkill]:
 
 
 def list_files(git: Git, base: str, folder: str) -> list[SkillFile]:
-    """The regular files in a folder of a commit; none if the folder does not exist."""
+    """The regular files in a folder of a commit. Empty if the folder does not exist."""
     try:
         lines = split_paths(git.run("ls-tree", "-r", "-l", "-z", f"{base}:{folder}"))
     except Failure as failure:

@@ -1,7 +1,7 @@
-"""Trees, of which environments are made: layers that never change, and a top folder for new writes.
+"""Trees. An environment is a tree: layers that never change, and a top folder for new writes.
 
 A tree always appears at its *place*, one path for all jobs of a repository, because built files contain that path:
-scripts in their first line, build systems in all their files. How it gets there depends on the machine.
+scripts in their first line, build systems in all their files. How a tree gets to its place depends on the machine.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from ..safe_paths import give_access, is_closed, reopen, walk
 from ..sandbox.namespaces import bind, mount_overlay, unmount
 
 REMOVE_S = 20.0
-"""How long a stage or a request deletes a tree, in seconds. After that, the rest of the tree goes to the trash."""
+"""How long a stage or a request may delete a tree, in seconds. After that, the rest of the tree goes to the trash."""
 
 EMPTY_S = 86_400.0
 """How long the process that empties the trash may delete one tree, in seconds."""
 
 MAX_DESCRIPTORS = 1024
-"""More than a process of jobd opens."""
+"""A process of jobd has fewer files open than this."""
 
 WAYS: Mapping[str, str] = {
     "overlay": "its base is mounted under it and never copied",
@@ -89,10 +89,9 @@ def make_tree(tree: Tree, trash: Path) -> None:
 
 
 def mount_tree(tree: Tree) -> None:
-    """Make a tree visible at its place, on top of an earlier mount. The process has its own mounts if the method needs
-    them.
+    """Make a tree visible at its place, on top of an earlier mount. Raises `Failure`.
 
-    Raises `Failure`.
+    With `overlay` and `copy`, this process must have its own mounts.
     """
     try:
         if tree.way == "overlay":
@@ -124,7 +123,7 @@ def copy(source: Path, target: Path) -> None:
     words = ["cp", "--archive", "--reflink=auto", "--", f"{source}/.", str(target)]
     with subprocess.Popen(words, stderr=subprocess.PIPE, env={**os.environ, "LC_ALL": "C"}) as process:
         assert process.stderr
-        (last,) = deque(process.stderr, 1) or [b""]  # There may be one for each of millions of files.
+        (last,) = deque(process.stderr, 1) or [b""]  # There may be one line for each of millions of files.
     if process.returncode:
         said = os.fsdecode(last).rstrip("\n")
         reason = f"the base cannot be copied:\n{said}"
@@ -185,9 +184,9 @@ def move_to_trash(path: Path, trash: Path) -> None:
 
 
 def empty_trash(trash: Path) -> None:
-    """Delete the trash in a process that outlives this one, unless another one is at it.
+    """Delete the trash in a process that outlives this one, unless another process is deleting it.
 
-    Not for stages: their processes are killed at the end.
+    A stage must not call this, because its processes are killed when it ends.
     """
     if not trash.is_dir() or not any(trash.iterdir()) or os.fork():
         return
@@ -203,7 +202,7 @@ def empty_trash(trash: Path) -> None:
 
 
 def _empty(trash: Path) -> None:
-    """Delete what is in the trash, and what comes meanwhile; each tree is tried once."""
+    """Delete the trees in the trash, and those that are added meanwhile. Each tree is tried once."""
     tried = set[Path]()
     while left := {*trash.iterdir()} - tried:
         for path in left:
