@@ -1,6 +1,7 @@
-"""Gives a person access with their own SSH key: a line in the account's `authorized_keys` that can only enter one job.
+"""Gives a person access to one job with their own SSH key, by a line in the account's `authorized_keys`.
 
-The format: sshd(8), "AUTHORIZED_KEYS FILE FORMAT". All other lines stay as they are.
+The key can only enter that job. All other lines stay as they are. sshd(8) describes the lines under "AUTHORIZED_KEYS
+FILE FORMAT".
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ MAX_KEY_BYTES = 4_096
 MAX_KEYS = 5
 """The most keys that can enter one job."""
 MARK = "ptq-hold:"
-"""The prefix of the comment of our lines; the job's id follows."""
+"""The comment of each of our lines begins with this. The job's id follows."""
 
 UNQUOTABLE = '"\\\n\r'
 """Characters that sshd's quotes cannot protect in a command."""
 
 
 def admit(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a person's keys access to a job, and remove all keys that had access to it before. Raises `Failure`.
+    """Give a person's keys access to a job, and remove all keys that had access to it before.
 
-    Skips a key that already is in the account's file for another purpose, unless no key is left.
+    Skips a key that is already in the account's file for another purpose. Raises `Failure`, also if all are skipped.
     """
     job, keys, lasts_s = JobPaths(request), read_keys(request["public_key"]), request["lasts_s"]
     with not_ended(job):
@@ -82,20 +83,20 @@ def forget_keys(job: JobPaths) -> None:
 
 
 def read_file() -> bytes:
-    """The contents of `authorized_keys`; empty if we cannot read it, because then we have not written it either."""
+    """The contents of `authorized_keys`. Empty if we cannot read it: we have not written it then, either."""
     with suppress(OSError, RuntimeError):  # RuntimeError: an account without a name has no home.
         return find_keys_file().read_bytes()
     return b""
 
 
 def find_limit_s(job: JobPaths) -> float:
-    """How many seconds of access remain; 0 or less if nobody has access."""
+    """How many seconds of access remain. 0 or less if nobody has access."""
     until = read_json(job.hold).get("until")
     return until - time.time() if isinstance(until, float) else 0.0
 
 
 def read_keys(text: str) -> list[str]:
-    """Public keys, one per line, without duplicates. Raises `Failure` for anything else."""
+    """The public keys in a text, one per line, without duplicates. Raises `Failure` for any other text."""
     keys = list(dict.fromkeys(read_key(line) for line in text.strip().splitlines()))
     if not 0 < len(keys) <= MAX_KEYS:
         raise Failure("bad_key", f"a job needs 1 to {MAX_KEYS} keys")
@@ -103,7 +104,7 @@ def read_keys(text: str) -> list[str]:
 
 
 def read_key(text: str) -> str:
-    """A public key as its line holds it: kind and Base64, without the comment. Raises `Failure` for anything else."""
+    """The kind and the Base64 of a public key, without its comment. Raises `Failure` if the text is not a key."""
     words = text.split()
     kind = words[0] if words else ""
     if len(text.strip().splitlines()) != 1 or len(words) < 2 or kind not in KEY_KINDS:
@@ -124,9 +125,10 @@ def name(kind: str) -> bytes:
 
 
 def describe_line(job: JobPaths, key: str, until: float) -> str:
-    """Our line. `restrict` disables all forwarding and `~/.ssh/rc`, and whatever later versions of sshd add.
+    """The line that lets a key enter a job. Raises `Failure`.
 
-    The time is local and has no `Z`, because OpenSSH before 9.1 supports only that.
+    `restrict` disables all forwarding and `~/.ssh/rc`, and all that later versions of sshd add. `expiry-time` is local
+    time without `Z`, because OpenSSH before 9.1 supports only that.
     """
     words = [sys.executable, "-I", os.path.realpath(sys.argv[0]), "enter", str(job.workspace), job.id]
     command = shlex.join(words)
@@ -142,13 +144,13 @@ def is_ours(line: str, job: JobPaths) -> bool:
 
 
 def find_keys_file() -> Path:
-    """The account's file; if it is a link, the file that the link leads to."""
+    """The path of `authorized_keys`. If that is a link, the path of the file that the link leads to."""
     return Path("~/.ssh/authorized_keys").expanduser().resolve()
 
 
 @contextmanager
 def changing_keys() -> Iterator[list[str]]:
-    """Yield the lines of `authorized_keys`, and write the file if they have changed: whole, or not at all.
+    """Yield the lines of `authorized_keys`. If the caller changes them, write the file, whole or not at all.
 
     A lock allows one jobd process at a time. Raises `OSError`.
     """

@@ -1,4 +1,4 @@
-"""Passes the environment of an ended job, as it is, to a job that follows it and collects it again."""
+"""Passes the environment of an ended job, unchanged, to a later job, which collects from it again."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .admission import forget_keys
 
 STAGES = ("agent", "collect")
 FILES = ("request", "lock", "log", "json", "json.part", "stop")
-"""The state of stages that the earlier job has run and the later one has yet to start."""
+"""The files of stages that the earlier job has run. The later job starts these stages again."""
 
 
 def adopt(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Rename the folder of the job `earlier` to this job's. After that, nobody can start or enter the earlier job.
+    """Make the folder of the job `earlier` this job's folder. After that, nobody can start or enter the earlier job.
 
-    A repeat does nothing. Raises `Failure`, and `OSError`.
+    If this is repeated, it does nothing. Raises `Failure`, and `OSError`.
     """
     job, earlier = JobPaths(request), JobPaths({**request, "job_id": request["earlier"]})
     with not_ended(job), ended(earlier):

@@ -1,7 +1,8 @@
 """The verb `enter`: a person's shell in a job, in the same sandbox and environment as the job's commands.
 
-sshd starts it for a person who logs in with a key from `admission`. It reads no request; it has a terminal. It runs
-nothing from the environment by itself: no rc files, no activate script, no hooks.
+sshd starts jobd with this verb for a person who logs in with a key from `admission`. The verb reads no request, because
+its input is the person's terminal. By itself it runs nothing from the environment: no rc files, no activate script, no
+hooks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .terminal import SessionEnded, run_in_terminal
 TERM = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
 
 TERMINFO = ("/etc/terminfo", "/lib/terminfo", "/usr/lib/terminfo", "/usr/share/terminfo")
-"""Where systems keep the descriptions of terminals: see `--with-terminfo-dirs` in the INSTALL file of ncurses."""
+"""Folders in which systems describe terminals: see `--with-terminfo-dirs` in the INSTALL file of ncurses."""
 
 GIT_SETTINGS: Mapping[str, str] = {
     "core.hooksPath": os.devnull,
@@ -42,7 +43,7 @@ BUSY_WITH: Mapping[str, str] = {
 }
 
 LOCK_TIMEOUT_S = 1.0
-"""How long to wait for another process that is just leaving."""
+"""How long to wait until another process leaves the environment, and until there is room for namespaces."""
 
 
 def run_enter(workspace: str, job_id: str) -> int:
@@ -71,7 +72,7 @@ def require_shell_request() -> None:
 
 
 def restart_clean(job_id: str) -> None:
-    """Run this program again with a clean environment, marked as the job's, so that it ends with the job."""
+    """Run this program again with clean variables that name the job, so that the program ends with the job."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TERM") if name in os.environ}
     words = [sys.executable, "-I", *sys.argv]
     os.execve(words[0], words, {**kept, "PTQ_JOB_ID": job_id})  # noqa: S606 - no shell is wanted
@@ -131,18 +132,18 @@ def make_environment(job: JobPaths, *, is_bash: bool) -> dict[str, str]:
         **choose_terminal(os.environ.get("TERM", "")),
         "PS1": prompt,
         "PTQ_CONTEXT_FILE": str(job.context),
-        # These files are in the home. They, and less's own, could hold key bindings and commands to repeat.
+        # In the home, these files could hold an agent's key bindings and commands. So could the files of less.
         "INPUTRC": os.devnull,
         "HISTFILE": "",
     }
 
 
 def choose_terminal(term: str, folders: Sequence[str] = TERMINFO) -> dict[str, str]:
-    """The variables that say what the person's terminal is: `term`, or `dumb` if the system does not describe that.
+    """The variables that name the person's terminal: `term`, or `dumb` if the system has no description of `term`.
 
-    A description is what programs send to the terminal, and an agent can write one into the home. Programs look there
-    if the folder that `TERMINFO` names has none (terminfo(5), "Fetching Compiled Descriptions"). So if the system has
-    not even `dumb`, the terminal gets a name that nobody can have foreseen.
+    A description says what programs send to the terminal, and an agent can write one into the home. Programs look there
+    if the folder in `TERMINFO` has no description (terminfo(5), "Fetching Compiled Descriptions"). So if the system
+    describes not even `dumb`, the terminal gets a name that no agent can guess.
     """
     for name in (term, "dumb"):
         for folder in folders if TERM.fullmatch(name) else ():

@@ -1,6 +1,6 @@
 """Runs one program in a terminal of its own, and copies data between it and the person's terminal.
 
-With two terminals, the program cannot access the person's own, and this process decides when the session ends.
+Because there are two terminals, the program cannot access the person's, and this process decides when the session ends.
 """
 
 from __future__ import annotations
@@ -67,19 +67,21 @@ def run_in_terminal(
 def start(
     job: JobPaths, sandbox: Sandbox | None, argv: Sequence[str], env: Mapping[str, str]
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a program in a new terminal; return it and the other end of that terminal. Raises `Failure`."""
+    """Start a program in a new terminal. Returns its process, and the other end of the terminal. Raises `Failure`."""
     ours, theirs = socket.socketpair()
 
     def enter() -> None:
         try:
             if sandbox:
-                sandbox.enter(job.worktree)  # With its own terminals, so that those of other jobs are out of reach.
+                # Before the terminal is opened, so that it is one of the sandbox's own. Other jobs' are out of reach.
+                sandbox.enter(job.worktree)
             master, slave = os.openpty()
             fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
             for number in (0, 1, 2):
                 os.dup2(slave, number)
             soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # So that no job can prevent the next line.
+            # With a lower limit, another job could make the next line fail (`leave_descriptors`).
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             socket.send_fds(theirs, [b"\0"], [master])
             if sandbox:
                 leave_descriptors(soft)
@@ -105,7 +107,7 @@ def start(
 
 @contextmanager
 def raw_input(terminal: int) -> Iterator[None]:
-    """Pass each key on at once, and give the program's terminal the size of the person's."""
+    """Let the person's terminal pass on each key at once, and give the program's terminal the same size."""
 
     def fit(*_: object) -> None:
         with suppress(OSError):
@@ -120,7 +122,7 @@ def raw_input(terminal: int) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGWINCH, signal.SIG_DFL)
-        with suppress(OSError, termios.error):  # The person is gone.
+        with suppress(OSError, termios.error):  # It fails if the person is gone.
             termios.tcsetattr(sys.stdin.fileno(), termios.TCSAFLUSH, before)
 
 
@@ -170,7 +172,7 @@ def pass_on(process: subprocess.Popen[bytes], terminal: int) -> None:
 
 
 def read(terminal: int) -> bytes:
-    """Read what is available; empty when the other end is closed, which terminals report as an error."""
+    """Read what is available. Empty if the other end is closed, which terminals report as an error."""
     try:
         return os.read(terminal, CHUNK)
     except OSError:
