@@ -1,7 +1,8 @@
 """The stage `agent`: runs the coding agent in the worktree until it ends, is stopped, or its time is over.
 
-If a maintainer tells it something (`stages.told`), its process is ended as a stop ends it, and another process resumes
-its session with the message. All of them are one run: with one log, one limit of time and one result.
+If a maintainer tells the agent something (`stages.told`), its process is ended in the same way as by a stop. Another
+process resumes its session with the message. All these processes are one run: with one log, one time limit and one
+result.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
             stage.log.say(failure.message)
             ended = CommandResult(1, None, NOT_RESUMED)
             break
-        # The environment is tried once: by now the agent may have changed what the smoke test needs.
+        # The smoke test watches only the first process: by now the agent may have changed what the test needs.
         del stage.watchers[1:]
         is_over = ended.reason not in (None, "told") or os.path.lexists(job.of_stage("agent", "stop"))
         messages = take_messages(job, is_over=is_over)
@@ -82,7 +83,7 @@ def run_agent(stage: Stage) -> dict[str, Any]:
 
 
 def _write_messages(job: JobPaths, messages: Messages) -> None:
-    """Write the input of the session's next process. Raises `Failure` if the agent has put something in its way."""
+    """Write the input of the session's next process. Raises `Failure` if something is in its way."""
     try:
         write_file(job.told, messages.prompt)
     except OSError as error:
@@ -94,7 +95,7 @@ def run_process(
 ) -> CommandResult:
     """Run one process of the agent until it ends, is told something, or has to end. Raises `Failure`."""
     job, request = stage.job, stage.request
-    # Here, because an earlier process may have put it there again.
+    # Before each process, because an earlier process may have written hidden files again.
     hide(job, request["hidden"], stage.deadline)
     try:
         return stage.run(
@@ -114,7 +115,7 @@ def run_process(
 
 
 def follow_session(job: JobPaths, request: Mapping[str, Any]) -> TailReader | None:
-    """A reader for the file that the agent writes beside its output; None if it writes none."""
+    """A reader for the file that the agent writes in addition to its output. None if it writes none."""
     if not request["tail_glob"]:
         return None
     return TailReader(job.home, request["tail_glob"], request["tail_word"], request.get("tail_every_s", LOOK_EVERY_S))

@@ -14,7 +14,7 @@ from ..sandbox.shortage import Shortage
 
 
 def describe_capabilities(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What works here, why the rest does not, and what jobs can reach. Raises `Shortage`."""
+    """What the machine can isolate, why it cannot isolate the rest, and what jobs can reach. Raises `Shortage`."""
     workspace = Path(request["workspace"])
     workspace.mkdir(mode=0o700, parents=True, exist_ok=True)
     missing, shortage = find_out(workspace)
@@ -33,7 +33,7 @@ def describe_capabilities(request: Mapping[str, Any]) -> dict[str, Any]:
 def find_out(workspace: Path) -> tuple[dict[str, str], str]:
     """What is missing, and a clause for people if the machine has no room for a trial at the moment.
 
-    Jobs are then sealed as before, or refused. Raises `Shortage` if no job was sealed before.
+    If there is no room, jobs are sealed as before, or refused. Raises `Shortage` if no job was sealed before.
     """
     try:
         return find_missing(workspace), ""

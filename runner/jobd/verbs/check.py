@@ -1,7 +1,7 @@
 """The stage `check`: runs scripts and tests several times, each time in an environment where nothing else has run.
 
-It begins in an environment that was prepared for it, and that no agent has seen. What a run writes, in the environment
-or in scratch folders, is removed before the next run. It does not judge the results.
+The stage begins in an environment that was prepared for it, and that no agent has seen. What a run writes, in the
+environment or in scratch folders, is removed before the next run. The stage does not judge the results.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ..stages.stage import Stage
 from .watchers import watch_written
 
 MAX_WORDS = 4_000
-"""How much of the end of a run's output is kept, in bytes."""
+"""How many bytes are kept of the end of a run's output."""
 
 SCRIPT, FREEZER = "repro.py", "freeze.py"
 
@@ -61,7 +61,7 @@ for path, depth in depths.items():
 """Makes Python run files as they are now, even if they are changed later (PEP 552, unchecked hashes).
 
 A module that does not exist yet stays unknown: its import fails as it does now, and names the first missing package.
-A folder that becomes a package stays an empty one.
+A folder that only later becomes a package acts as an empty package.
 """
 
 
@@ -100,10 +100,10 @@ def check(stage: Stage) -> dict[str, Any]:
 
 
 def take_turns(runs: list[list[Mapping[str, Any]]], times: int) -> Iterator[Mapping[str, Any]]:
-    """All runs. Those of one list take turns, so that the time of day does not tell them apart.
+    """All runs, each of them `times` times. The runs of one list take turns, so that the time does not tell them apart.
 
-    Each round has an order of its own that nobody can know. So a script that finds out how many runs there were before
-    it still does not know in which of them it is.
+    Each round has a random order. So a script that finds out how many runs there were before it still does not know
+    which run it is in.
     """
     for turns in runs:
         for _ in range(times):
@@ -117,10 +117,11 @@ def require_time(stage: Stage) -> None:
 
 
 def has_ground(prepared: Tree, run: Mapping[str, Any]) -> bool:
-    """Whether the edits of a run are made once, in a tree under all runs of its side.
+    """Whether the edits of a run are made once, in a tree that is under all runs of its side.
 
-    With overlays, all sides have one, even without edits. So a script cannot tell the sides apart by the number of
-    layers, or by whether a file is older than its environment. With copies it can, but each would take a whole copy.
+    With overlays, all sides have such a tree, even a side without edits. So a script cannot tell the sides apart by the
+    number of layers, or by whether a file is older than its environment. With copies it can, because each such tree
+    would take a whole copy.
     """
     return prepared.way == "overlay" or bool(run["changed"])
 
@@ -151,7 +152,10 @@ def build_ground(stage: Stage, prepared: Tree, run: Mapping[str, Any], name: str
 
 
 def make_edits(stage: Stage, run: Mapping[str, Any]) -> None:
-    """Make the edits of a run: the whole change, rebuilt by the operator's commands, or its text. Raises `Failure`."""
+    """Make the edits of a run. If `changed`, apply the whole change and rebuild. Otherwise apply the run's `edits`.
+
+    For these, first preserve the code of the `frozen` files. Raises `Failure`.
+    """
     job = stage.job
     if run["changed"]:
         apply(stage, stage.request["changes"])
@@ -169,7 +173,7 @@ def make_edits(stage: Stage, run: Mapping[str, Any]) -> None:
 
 
 def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any], title: str) -> dict[str, Any]:
-    """Run one script or test in a new environment; the log calls it so. Raises `Failure`."""
+    """Run one script or test in a new environment. The log shows `title`. Raises `Failure`."""
     job, tree = stage.job, put_on_top(ground, stage.job.control / "run")
     make_tree(tree, job.trash)
     mount_tree(tree)
@@ -187,7 +191,7 @@ def run_once(stage: Stage, ground: Tree, run: Mapping[str, Any], title: str) -> 
 def clear_scratch(stage: Stage) -> None:
     """Remove what was written outside the environment. Raises `Failure`.
 
-    The job's folder itself is replaced, because a run could count in its mode or its attributes which run it is.
+    The folder `root` itself is replaced, because a run could count the runs in the folder's mode or attributes.
     """
     job = stage.job
     discard(job.root, job.trash)
@@ -201,7 +205,7 @@ def apply(stage: Stage, changes: list[Mapping[str, Any]]) -> None:
 
 
 def follow(stage: Stage, run: Mapping[str, Any], title: str) -> dict[str, Any]:
-    """Run the command and return its result. Raises `Failure`."""
+    """Run the script or the test command, and return its result. Raises `Failure`."""
     job, argv, deadline = stage.job, [*stage.request["test_argv"], *run["words"]], stage.deadline
     if run["script"]:
         script = Path(job.output / SCRIPT)

@@ -16,7 +16,7 @@ from ..requests import read_request
 from ..stages.states import LOOK_S, PollRequest
 
 IDLE_S = 600.0
-"""It ends after this time without a request, because the other side may be gone without notice."""
+"""The process ends after this time without a request, because the other side may be gone without notice."""
 
 MAX_REQUEST = 100_000
 """The size limit of a request, in bytes."""
@@ -45,7 +45,7 @@ def converse() -> None:
 
 
 def write_answer(number: bytes, answer: dict[str, Any]) -> None:
-    """Write one line."""
+    """Write the line of one answer."""
     left = memoryview(number + b" " + json.dumps(answer).encode() + b"\n")
     while left:
         left = left[os.write(1, left) :]

@@ -1,7 +1,7 @@
-"""What the tools of GPU vendors say, read into one form. Pure, except for the functions that ask a tool.
+"""Reads what the tools of GPU vendors print into one form.
 
-The formats differ between versions of the tools, so only what is needed is read. A tool that prints something else
-gets a `ValueError`.
+The formats differ between versions of the tools, so only what is needed is read. If a tool prints something else, the
+functions raise `ValueError`. They are pure, except for those that ask a tool or read files of NVIDIA's driver.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CAPABILITIES = Path("/proc/driver/nvidia-caps/mig-minors")
 
 MAX_GPUS = 64
 MAX_VALUES = 50
+"""How many beginnings of JSON are tried. A warning before the JSON may look like one: `[Error] Failed to write`."""
 MAX_DESCRIPTION = 500
-"""How many beginnings of JSON are tried. Warnings before it may look like one: `[Error] Failed to write`."""
 
 MIB = 2**20
 
@@ -35,15 +35,15 @@ class FoundGpu(NamedTuple):
     """A GPU, or a MIG instance, as a tool describes it."""
 
     id: str
-    """What its vendor's runtime calls it: a UUID, or its number."""
+    """The name by which the vendor's runtime knows it: a UUID, or a number."""
     name: str
     """Its model."""
     memory_mib: int | None
     driver: str
     place: str
-    """Its bus address, as Linux writes it; empty if unknown."""
+    """Its bus address, as Linux writes it. Empty if it is unknown."""
     files: Sequence[str] = ()
-    """Its device files below /dev, without those in /dev/dri."""
+    """Its device files, relative to /dev, without those in /dev/dri."""
 
 
 # NVIDIA
@@ -56,16 +56,16 @@ class Card(NamedTuple):
     """A GPU of NVIDIA."""
 
     number: int
-    """nvidia-smi's."""
+    """Its number in nvidia-smi."""
     minor: int
-    """That of its device file."""
+    """The number of its device file."""
     in_parts: bool
     """Whether it is in MIG mode: CUDA can then use its instances, but not the GPU itself."""
     gpu: FoundGpu
 
 
 class Instance(NamedTuple):
-    """A MIG instance: its GPU's number, its own on this GPU, its profile, and its UUID."""
+    """A MIG instance: the number of its GPU, its own number on that GPU, its profile, and its UUID."""
 
     card: int
     number: int
@@ -74,7 +74,7 @@ class Instance(NamedTuple):
 
 
 class Share(NamedTuple):
-    """What belongs to a MIG instance: the ids of its GPU instance and of its compute instance, and its memory."""
+    """What a MIG instance consists of: its GPU instance and its compute instance, by id, and its memory."""
 
     gpu_instance: int
     compute_instance: int
@@ -100,7 +100,7 @@ def read_cards(text: str, minors: Mapping[str, int]) -> list[Card]:
         number, place = int(index), read_place(bus)
         # The device file has another number if the driver found the GPUs in another order than the bus has them.
         minor = minors.get(place, number)
-        # The memory is "[N/A]" if the GPU uses the machine's.
+        # The memory is "[N/A]" if the GPU uses the machine's memory.
         gpu = FoundGpu(uuid, name, read_size(memory, 1), driver, place, (f"nvidia{minor}",))
         cards.append(Card(number, minor, mig == "Enabled", gpu))
     return cards
@@ -135,9 +135,10 @@ def split_cards(
     shares: Mapping[tuple[int, int], Share],
     capabilities: Mapping[str, int],
 ) -> Iterator[FoundGpu]:
-    """The GPUs, with the MIG instances in place of those that are in MIG mode.
+    """The GPUs. In place of a GPU in MIG mode, its MIG instances.
 
-    The device files of an instance are those of its GPU and of its two capabilities; without these they are unknown.
+    The device files of an instance are those of its GPU and of its two capabilities. If one of the capabilities is
+    missing, the device files are unknown.
     """
     for card in cards:
         if not card.in_parts:
@@ -203,7 +204,7 @@ def read_amd_smi(text: str) -> list[FoundGpu]:
 
 
 def read_rocm_smi(text: str) -> list[FoundGpu]:
-    """The GPUs in the answer of `rocm-smi --json`. Its names are written with other capitals in other versions."""
+    """The GPUs in the answer of `rocm-smi --json`. The capitals in its names differ between versions."""
     told = load(text)
     if not isinstance(told, dict):
         raise ValueError("no cards")
@@ -230,7 +231,7 @@ def read_rocm_smi(text: str) -> list[FoundGpu]:
 def name_by_serials(gpus: Sequence[FoundGpu]) -> list[FoundGpu]:
     """The GPUs with ROCr's ids in place of their serial numbers.
 
-    They are numbers if a GPU has no serial number (APUs, old models), or if several have the same (partitions).
+    The ids are numbers if a GPU has no serial number (APUs, old models), or if several have the same (partitions).
     """
     serials = {int(gpu.id, 16) for gpu in gpus if re.fullmatch(r"0x[0-9A-Fa-f]{1,16}", gpu.id)} - {0}
     if len(serials) == len(gpus):
@@ -242,7 +243,7 @@ def name_by_serials(gpus: Sequence[FoundGpu]) -> list[FoundGpu]:
 
 
 def list_by_xpu_smi(ask: Ask) -> list[FoundGpu]:
-    """Intel's GPUs. Level Zero has no other ids than numbers, and xpu-smi has those that `gpus.BINDINGS` asks for."""
+    """Intel's GPUs. Level Zero knows them only by number, and `gpus.BINDINGS` makes its numbers those of xpu-smi."""
     return [read_xpu_smi(ask("discovery", "-d", number, "-j")) for number in read_xpu_numbers(ask("discovery", "-j"))]
 
 
@@ -288,7 +289,7 @@ def load(text: str) -> Any:
 
 
 def read_word(value: Any, *names: str) -> str:
-    """The text or number at these names; empty if there is none."""
+    """The text or number at these names. Empty if there is none."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     said = str(value).strip() if isinstance(value, (str, int)) else ""
@@ -296,7 +297,7 @@ def read_word(value: Any, *names: str) -> str:
 
 
 def read_size(text: str, unit: int) -> int | None:
-    """A size in MiB; None if it is unknown. `unit` is the number of the tool's units in a MiB."""
+    """A size in MiB. None if it is unknown. `unit` says how many of the tool's units are a MiB."""
     return int(text) // unit if re.fullmatch("[0-9]{1,15}", text) else None
 
 
@@ -308,7 +309,7 @@ def read_version(text: str) -> str:
 
 
 def read_place(text: str) -> str:
-    """A bus address, `00000000:3B:00.0` or `0000:3b:00.0`, as Linux writes it; empty if it is none."""
+    """A bus address, `00000000:3B:00.0` or `0000:3b:00.0`, as Linux writes it. Empty for any other text."""
     found = re.fullmatch(r"([0-9a-f]{4,8}):([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])", text.lower())
     return f"{int(found[1], 16):04x}:{found[2]}" if found else ""
 
@@ -325,4 +326,4 @@ TOOLS: Mapping[str, Sequence[Tool]] = {
     "amd": (Tool("amd-smi", list_by_amd_smi), Tool("rocm-smi", list_by_rocm_smi)),
     "intel": (Tool("xpu-smi", list_by_xpu_smi),),
 }
-"""Vendor -> its tools. The next one is asked if one is missing or fails."""
+"""Vendor -> its tools. If a tool is missing or fails, the next one is asked."""

@@ -24,18 +24,18 @@ from ..sandbox.shortage import Shortage
 from .gpu_tools import TOOLS, FoundGpu, Tool
 
 TIMEOUT_S = 20.0
-"""How long the tools of GPU vendors may take together. They wake idle GPUs; if a driver hangs, they never return."""
+"""How long the tools of GPU vendors may take together. They wake idle GPUs. If a driver hangs, they never end."""
 
 MAX_REASON = 300
 MAX_JOBS = 1_000
 
 TOOL_FOLDERS = "/usr/local/nvidia/bin:/opt/rocm/bin"
-"""Where containers have the programs of NVIDIA's driver, and where ROCm is installed. The PATH of an SSH session has
-neither."""
+"""The folders of NVIDIA's driver in containers, and of ROCm, that have their programs. The PATH of an SSH session has
+neither folder."""
 
 BUS = Path("/sys/bus/pci/devices")
 DISPLAYS = ("0x03", "0x12")
-"""How the classes of GPUs begin: display controllers and processing accelerators (the PCI ID Repository)."""
+"""The beginnings of the classes of GPUs: display controllers, processing accelerators (the PCI ID Repository)."""
 
 
 def take_inventory(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def take_inventory(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_sealing(workspace: Path) -> bool:
-    """Whether jobs get a sandbox; as before if the machine has no room for a trial at the moment."""
+    """Whether jobs get a sandbox. If there is no room for a trial at the moment, whether they got one before."""
     try:
         return can_sandbox(find_missing(workspace, 0.0))
     except Shortage:
@@ -72,9 +72,10 @@ class ToolError(Exception):
 def find_gpus(
     timeout_s: float = TIMEOUT_S, folders: str = TOOL_FOLDERS, bus: Path = BUS, devices: Path = DEVICES
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """The GPUs of all vendors, and a failure as a clause for people. Without a vendor's tools there are none of it.
+    """The GPUs of all vendors, and a failure as a clause for people. A vendor without tools here has no GPUs.
 
-    A failure counts only if the bus has such a GPU: somebody may have installed the tool for nothing.
+    If the vendor has a `Binding.pci_id`, a failure counts only if the bus has a GPU of the vendor: its tool may have
+    been installed for nothing.
     """
     deadline, gpus = time.monotonic() + timeout_s, []
     for vendor, tools in TOOLS.items():
@@ -89,7 +90,7 @@ def find_gpus(
 
 
 def list_gpus(tools: Sequence[Tool], run: Callable[..., str], folders: str) -> list[FoundGpu]:
-    """The GPUs of a vendor, from the first of its tools that lists them. Raises `ToolError`, the first tool's."""
+    """The GPUs of a vendor, from its first tool that lists them. If all fail, raises the `ToolError` of the first."""
     failures = []
     for tool in tools:
         program = shutil.which(tool.program, path=f"{os.environ.get('PATH', os.defpath)}:{folders}")
@@ -121,7 +122,7 @@ def run_tool(program: str, name: str, *words: str, timeout_s: float, deadline: f
 
 
 def describe_gpu(vendor: str, gpu: FoundGpu, bus: Path) -> dict[str, Any]:
-    """A GPU as the inventory tells it, with its device files; without any if they are unknown."""
+    """A GPU for the inventory, with all its device files. The list is empty if they are unknown."""
     files = [*gpu.files, *find_display_files(gpu.place, bus)]
     return {
         "vendor": vendor,
@@ -140,7 +141,7 @@ def find_display_files(place: str, bus: Path) -> list[str]:
 
 
 def find_closed(gpus: Iterable[Mapping[str, Any]], devices: Path) -> str | None:
-    """Why the account cannot use one of the GPUs, as a clause for people."""
+    """Why the account cannot use one of the GPUs, as a clause for people. None if it can use all of them."""
     for gpu in gpus:
         for name in gpu["files"] if BINDINGS[gpu["vendor"]].needs_group else ():
             path = devices / name
@@ -150,7 +151,7 @@ def find_closed(gpus: Iterable[Mapping[str, Any]], devices: Path) -> str | None:
 
 
 def name_group(path: Path) -> str:
-    """The name of a file's group; its number if it has no name."""
+    """The name of a file's group, or its number if it has no name."""
     try:
         return path.group()
     except KeyError:

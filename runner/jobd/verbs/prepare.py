@@ -51,9 +51,9 @@ def prepare(stage: Stage) -> dict[str, Any]:
 
 
 def make_base(stage: Stage) -> dict[str, Any]:
-    """Build a repository's base or bring it up to date; with `only_existing`, do not build a missing one.
+    """Build a repository's base, or bring it up to date. With `only_existing`, do not build a base that is missing.
 
-    With `slot`, there is no shared base. Raises `Failure`.
+    With the method `slot`, there is no shared base. Raises `Failure`.
     """
     make_folders(stage)
     store = decide(stage)
@@ -70,6 +70,6 @@ def make_base(stage: Stage) -> dict[str, Any]:
 
 
 def make_folders(stage: Stage) -> None:
-    """Create the folders that every job has, whatever its base."""
+    """Create the folders that every job has outside its environment."""
     for folder in (stage.job.output, stage.job.tmp):
         folder.mkdir(mode=0o700)

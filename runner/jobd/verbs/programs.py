@@ -25,14 +25,16 @@ def describe_python(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def find_programs(request: Mapping[str, Any]) -> dict[str, Any]:
-    """The machine's time in seconds since 1970, and each program's version: empty if it is unknown or was not
-    requested, None if the program is missing."""
+    """The machine's time in seconds since 1970, and each program's version.
+
+    A version is empty if it is unknown or was not requested, and None if the program is missing.
+    """
     asked = {name: name in request["versions"] for name in (*request["programs"], *request["versions"])}
     return {"now": time.time(), "programs": {name: find_version(name, ask) for name, ask in asked.items()}}
 
 
 def find_version(name: str, ask: bool) -> str | None:
-    """The first line of what a program prints as its version."""
+    """The first line of what a program prints as its version. None if the program is missing."""
     path = shutil.which(name)
     if path is None or not ask:
         return None if path is None else ""

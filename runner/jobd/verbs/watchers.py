@@ -1,7 +1,7 @@
 """Watches a job's commands while they run: whether the environment works, and how much disk space they use.
 
-Each watcher is a process beside the command. It can end the command, as a stop does; its reason becomes part of the
-result.
+Each watcher is a process beside the command. A watcher can end the command, as a stop does. Its reason for that becomes
+part of the result.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from ..stages.log import Log, PipeOutput
 from ..stages.stage import TAIL_LINES, Stage
 
 LOOK_EVERY_S = 5.0
-"""The default, unless the request sets `look_every_s`."""
+"""The pause between two looks at the usage, unless the request sets `look_every_s`."""
 REST_FACTOR = 20
-"""Measuring a large tree is slow: the watcher then rests for this many times as long."""
+"""Measuring a large tree is slow. The pause after it is at least this many times as long as the measuring took."""
 MAX_PAUSE_S = 120.0
 """The longest time between two looks, in seconds."""
 
 MAX_SMOKE_LOG_BYTES = 100_000
 
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
-"""So that bytecode that is new is the agent's. It can be forged."""
+"""For the smoke test: bytecode that is new must be the agent's, because an agent can forge it."""
 
 CACHES = (".git", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 
@@ -50,15 +50,15 @@ class Baseline(NamedTuple):
 
     folders: Collection[Path]
     devices: Collection[int]
-    """The devices of the files that it writes there."""
+    """The devices on which new files in these folders are."""
     used: int
-    """Bytes. This may include a whole copy of the base. On an overlay it is what the base lacks: files of a newer
-    commit, and what the update commands made."""
+    """In bytes. This may include a whole copy of the base. With an overlay it includes only what the base lacks: files
+    of a newer commit, and what the update commands made."""
     files: int
 
 
 def watch_over(stage: Stage) -> None:
-    """Have the agent watched."""
+    """Start watchers with the agent: for its disk usage, and for its environment if there is a smoke test."""
     watch_written(stage, find_tree(stage.job))
     smoke_test = find_recipe(stage.job).get("smoke_test")
     if smoke_test:
@@ -68,19 +68,19 @@ def watch_over(stage: Stage) -> None:
 
 
 def watch_written(stage: Stage, tree: Tree | None) -> None:
-    """Have the disk usage of the stage's next commands watched: what they write to a tree and to the job's folder."""
+    """Start a watcher with each later command of the stage, for what it writes to a tree and to the job's folder."""
     baseline = find_baseline(stage.job, tree)  # Before anything is written.
     stage.watchers = [lambda: _fork(lambda: watch_job(stage.job, stage.request, baseline))]
 
 
 def read_warning(job: JobPaths) -> str | None:
-    """Why a watcher might have ended the agent, although it was not sure; None if there is no such reason."""
+    """The reason for which a watcher would have ended the agent if it had been sure. None if there is none."""
     said = read_json(job.watcher_warning).get("reason")
     return str(said) if said else None
 
 
 def record_reason(job: JobPaths, reason: str, *, is_sure: bool = True) -> None:
-    """End the agent for this reason; or, if the watcher is not sure, only record it. The first reason counts."""
+    """End the agent for this reason. If the watcher is not sure, only record the reason. The first reason counts."""
     path = job.watcher_stop if is_sure else job.watcher_warning
     if not path.exists():
         write_file(path, json.dumps({"reason": reason}))
@@ -117,9 +117,9 @@ def try_environment(stage: Stage, commands: Iterable[str], began: Path) -> None:
 
 
 def has_changed(folders: Iterable[Path], since: Path) -> bool:
-    """Whether a file in these folders was written or moved after another file was; ignores caches and git's files.
+    """Whether a file in these folders was written or moved after the file `since` was written.
 
-    Does not notice deletions.
+    Ignores caches and git's files. Does not notice deletions.
     """
     names = [word for name in CACHES for word in ("-name", name, "-o")][:-1]
     look = ["(", *names, ")", "-prune", "-o", "!", "-type", "d", "-newercm", str(since), "-print", "-quit"]
@@ -144,7 +144,7 @@ def watch_job(job: JobPaths, request: Mapping[str, Any], baseline: Baseline) -> 
 
 
 def find_reason(request: Mapping[str, Any], used: int, files: int, unasked_s: float) -> str | None:
-    """Why the agent must end, as a clause for people."""
+    """Why the command must end, as a clause for people. None if it may go on."""
     if used > request["max_disk_bytes"]:
         return f"the job wrote {used:,} bytes to its machine's disk, and {request['max_disk_bytes']:,} are allowed"
     if files > request["max_files"]:
@@ -155,7 +155,7 @@ def find_reason(request: Mapping[str, Any], used: int, files: int, unasked_s: fl
 
 
 def find_last_asked(job: JobPaths, otherwise: float) -> float:
-    """When a service last asked for the job, on the monotonic clock."""
+    """When a service last asked for the job, on the monotonic clock. Not earlier than `otherwise`."""
     piece = read_piece(job.asked, 0, 100)
     with suppress(ValueError):
         return max(float(piece.data), otherwise) if piece else otherwise
@@ -163,7 +163,7 @@ def find_last_asked(job: JobPaths, otherwise: float) -> float:
 
 
 def find_baseline(job: JobPaths, tree: Tree | None) -> Baseline:
-    """What a job may write to. Raises `OSError`.
+    """The folders that a job may write to, and what is in them so far. Raises `OSError`.
 
     The job's whole folder counts. The tree's own files are in it, except with the method `slot`.
     """
@@ -173,11 +173,11 @@ def find_baseline(job: JobPaths, tree: Tree | None) -> Baseline:
 
 
 def find_usage(job: JobPaths, baseline: Baseline, max_files: int) -> tuple[int, int]:
-    """Bytes and files that the job has written and that still take space, deleted ones too.
+    """Bytes and files that the job has written and that still take space. Deleted files count, too.
 
     May stop once there are more than `max_files`. Raises `TooManyOpen`.
     """
-    deleted = find_deleted(job.id, baseline.devices)  # First: a file that is deleted now must not count twice.
+    deleted = find_deleted(job.id, baseline.devices)  # First: a file that is deleted later must not count twice.
     used, files = measure(baseline.folders, baseline.files + max_files)
     return used - baseline.used + sum(file.size for file in deleted), files - baseline.files + len(deleted)
 
@@ -215,7 +215,7 @@ def _count(folders: Iterable[Path], max_files: float) -> tuple[int, int]:
 
 
 def _fork(work: Callable[[], None]) -> None:
-    """Do work in a child process, which ends with it, or with this process."""
+    """Do work in a child process. It ends when the work is done, or when this process ends."""
     stage = os.getpid()
     if os.fork():
         return
