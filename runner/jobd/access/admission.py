@@ -127,8 +127,8 @@ def name(kind: str) -> bytes:
 def describe_line(job: JobPaths, key: str, until: float) -> str:
     """The line that lets a key enter a job. Raises `Failure`.
 
-    `restrict` disables all forwarding and `~/.ssh/rc`, and all that later versions of sshd add. `expiry-time` is local
-    time without `Z`, because OpenSSH before 9.1 supports only that.
+    `restrict` disables all forwarding and `~/.ssh/rc`, and includes the restrictions that later versions of sshd add.
+    `expiry-time` is local time without `Z`, because OpenSSH before 9.1 supports only that.
     """
     words = [sys.executable, "-I", os.path.realpath(sys.argv[0]), "enter", str(job.workspace), job.id]
     command = shlex.join(words)

@@ -132,7 +132,7 @@ def make_environment(job: JobPaths, *, is_bash: bool) -> dict[str, str]:
         **choose_terminal(os.environ.get("TERM", "")),
         "PS1": prompt,
         "PTQ_CONTEXT_FILE": str(job.context),
-        # In the home, these files could hold an agent's key bindings and commands. So could the files of less.
+        # In the home, these files could hold an agent's key bindings and commands. So could less's (`LESSSECURE`).
         "INPUTRC": os.devnull,
         "HISTFILE": "",
     }

@@ -48,7 +48,7 @@ def fetch_commit(stage: Stage, branch: str, commit: str = "") -> str:
 
 def name_refs(branch: str) -> tuple[str, str]:
     """The ref of a branch in the repository, and in the clone."""
-    # Named by a hash, because refs are files: if the branch `release/1.0` replaces `release`, both could not exist.
+    # Refs are files, and `release/1.0` may replace `release`: only hashes as names let both refs exist.
     ref = f"refs/ptq/{hashlib.sha256(branch.encode()).hexdigest()[:12]}"
     return branch if branch.startswith("refs/") or branch == HEAD else f"refs/heads/{branch}", ref
 

@@ -1,4 +1,4 @@
-"""The environment of a job: where it is and how it is made. Both are decided in `prepare`, for all stages."""
+"""The environment of a job: where it is and how it is made. Both are decided at the beginning, for all stages."""
 
 from __future__ import annotations
 

@@ -15,7 +15,10 @@ from ..proxy.relay import Relay, fill_in
 from ..stages.stage import Stage
 
 TRIES, PAUSE_S = 4, 1.0
-"""Attempts per fetch, and the pause between them, unless the request sets `fetch_pause_s`. The relay waits, too."""
+"""Attempts per fetch, and the pause between them, unless the request sets `fetch_pause_s`.
+
+In addition, the relay holds connections while the service is away.
+"""
 
 CONNECTION_ERRORS = (
     *("early EOF", "unexpected disconnect", "Connection reset", "Recv failure", "Empty reply", "transfer closed"),

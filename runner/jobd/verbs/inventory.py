@@ -30,8 +30,7 @@ MAX_REASON = 300
 MAX_JOBS = 1_000
 
 TOOL_FOLDERS = "/usr/local/nvidia/bin:/opt/rocm/bin"
-"""The folders of NVIDIA's driver in containers, and of ROCm, that have their programs. The PATH of an SSH session has
-neither folder."""
+"""The folders of programs of NVIDIA's driver in containers, and of ROCm. The PATH of an SSH session has neither."""
 
 BUS = Path("/sys/bus/pci/devices")
 DISPLAYS = ("0x03", "0x12")

@@ -40,7 +40,7 @@ MAX_PAUSE_S = 120.0
 MAX_SMOKE_LOG_BYTES = 100_000
 
 NO_BYTECODE = {"PYTHONDONTWRITEBYTECODE": "1"}
-"""For the smoke test: bytecode that is new must be the agent's, because an agent can forge it."""
+"""Keeps the smoke test from writing bytecode. New bytecode is then the agent's, who can forge it."""
 
 CACHES = (".git", ".pytest_cache", ".mypy_cache", ".ruff_cache")
 
