@@ -89,10 +89,6 @@ class StreamTransport(asyncio.Transport):
         """See `asyncio.WriteTransport`."""
         return len(self._waiting)
 
-    def can_write_eof(self) -> bool:
-        """See `asyncio.WriteTransport`."""
-        return False
-
     def pause_reading(self) -> None:
         """See `asyncio.ReadTransport`."""
         self._may_read.clear()
