@@ -233,7 +233,7 @@ class Cases(RuleBasedStateMachine):
             if how not in ends:
                 changes = (CHANGES[how],) if how in CHANGES and job.may_change else ()
                 digest = DIGESTS[how] if changes else None
-                words = ("fix staged\n\n## Summary\nMended.\n", "looked", "Fix it", "", render_patch(changes))
+                words = ("fix staged\n\n## Summary\nFixed.\n", "looked", "Fix it", "", render_patch(changes))
                 await store_report(connection, Report(job.id, *words, changes, digest))
 
     # What we do.

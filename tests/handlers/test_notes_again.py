@@ -68,7 +68,7 @@ class Thread:
             case = replace(case, active_job_id=job_id, pull_number=2)
         else:
             case = replace(case, standing_job_id=job_id)
-        texts = ("fix staged\n\n## Summary\nMended.\n", "looked", title, "", render_patch([CHANGE]))
+        texts = ("fix staged\n\n## Summary\nFixed.\n", "looked", title, "", render_patch([CHANGE]))
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
             await store_report(connection, Report(job_id, *texts, (CHANGE,), DIGEST))

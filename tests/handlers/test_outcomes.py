@@ -175,7 +175,7 @@ async def test_a_report_that_cannot_be_written_holds_up_no_other(database_url: s
         async with desk.db.write() as connection:
             await job_rows.insert_job(connection, garbled)
             await casebook.save_case(connection, replace(case, active_job_id=garbled.id))
-        await desk.add(ended(), found("fix staged\n\n## Summary\nMended.\n"))
+        await desk.add(ended(), found("fix staged\n\n## Summary\nFixed.\n"))
         assert "Fixed." in (await desk.reply("report")).body
         async with desk.db.write() as connection:
             assert await casebook.fetch_unreported_job_ids(connection) == [garbled.id]

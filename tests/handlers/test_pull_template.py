@@ -9,7 +9,7 @@ from runner.model.job import Report
 from tests.support.jobs import make_job
 
 BODY = (
-    "fix staged\n\n## Summary\nMended.\n\n## Root cause\nAn early end.\n\n## Change\nThe loop goes on, see @boss.\n\n"
+    "fix staged\n\n## Summary\nFixed.\n\n## Root cause\nAn early end.\n\n## Change\nThe loop goes on, see @boss.\n\n"
     "## Test\nFails on base.\n"
 )
 JOB = make_job(thread=7)
@@ -57,7 +57,7 @@ def test_under_a_heading_stands_what_we_have_to_say_about_it(heading: str, answe
 
 
 def test_a_section_that_the_agent_left_out_is_not_made_up() -> None:
-    assert render("## Test plan\n", "fix staged\n\n## Summary\nMended.\n") == "## Test plan\n\nn/a"
+    assert render("## Test plan\n", "fix staged\n\n## Summary\nFixed.\n") == "## Test plan\n\nn/a"
 
 
 def test_headings_keep_their_order_and_rank_and_nothing_of_the_rest_comes_along() -> None:

@@ -249,7 +249,7 @@ def test_a_report_that_only_mentions_the_words_is_for_all(text: str) -> None:
 
 def test_sections_are_looked_for_where_people_read_them() -> None:
     """A parser reads no more of a report than that, however long an agent makes it."""
-    far = "fix staged\n\n## Summary\nMended.\n\n" + "x\n" * MAX_PARSED + "## Root cause\nThere.\n"
+    far = "fix staged\n\n## Summary\nFixed.\n\n" + "x\n" * MAX_PARSED + "## Root cause\nThere.\n"
     assert (parse_report(far).outcome, parse_report(far).root_cause) == ("fix staged", None)
 
 

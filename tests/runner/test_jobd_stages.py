@@ -40,7 +40,7 @@ def test_a_job_runs_from_a_clone_to_a_change(jobd: Jobd, repository: Repository)
     assert f"\n{jobd.worktree}\n".encode() in prepared["log"]
     before = time.monotonic()
     ended = jobd.agent(f'command -v python; cat "$PTQ_PROMPT_FILE"; echo bee >> a.txt; {REPORT}')
-    assert ended["log"].decode() == f"{jobd.place}/venv/bin/python\nMend it.\n"
+    assert ended["log"].decode() == f"{jobd.place}/venv/bin/python\nFix it.\n"
     assert 0 < ended["result"].pop("run_s") < time.monotonic() - before
     told = {"timed_out": False, "stopped": False, "objection": None, "doubt": None, "log_truncated": False}
     assert ended["result"] == {"exit_status": 0, **told}

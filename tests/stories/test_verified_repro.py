@@ -59,13 +59,13 @@ async def test_the_report_and_the_pull_request_say_what_the_service_itself_saw(t
         assert "Patched files, unpatched code" in page
 
 
-ADDS = 'pathlib.Path("widgets/_mended.py").write_text("x = 1\\n")\n'
+ADDS = 'pathlib.Path("widgets/_fixed.py").write_text("x = 1\\n")\n'
 MARKS = 'path.write_text(path.read_text() + "\\n\\n_FIXED = True\\n")\n'
-WRITE_TEST = 'pathlib.Path("tests/test_mended.py").write_text({!r})\n'
-TEST = "import unittest\n{}\n\nclass MendedTest(unittest.TestCase):\n    def test_it(self):\n        {}\n"
-LOOKS_FOR_TEST = TEST.format("import os\n", "self.assertTrue(os.path.exists('widgets/_mended.py'))")
+WRITE_TEST = 'pathlib.Path("tests/test_fixed.py").write_text({!r})\n'
+TEST = "import unittest\n{}\n\nclass FixedTest(unittest.TestCase):\n    def test_it(self):\n        {}\n"
+LOOKS_FOR_TEST = TEST.format("import os\n", "self.assertTrue(os.path.exists('widgets/_fixed.py'))")
 LOOKS_FOR_NAME = "import widgets.chunks\nassert hasattr(widgets.chunks, '_FIXED')\n"
-USES_MODULE = TEST.format("from widgets._mended import x\n", "self.assertEqual(x, 1)")
+USES_MODULE = TEST.format("from widgets._fixed import x\n", "self.assertEqual(x, 1)")
 DATA = 'pathlib.Path("README.md").write_text("fixed\\n")\n'
 LOOKS_FOR_DATA = "assert 'fixed' in open('README.md').read()\n"
 VAIN = 'pathlib.Path("widgets/chunks.py").write_text(open("widgets/chunks.py").read() + "\\n# fixed\\n")\n'
@@ -84,7 +84,7 @@ async def test_what_shows_nothing_is_not_called_verified(tmp_path: Path) -> None
         # A test may use a new module; a repro that asks for a name that only the patch has is doubted.
         names = REPRO.format(LOOKS_FOR_NAME) + FIX + MARKS + ADDS + WRITE_TEST.format(USES_MODULE)
         seen = seen_in(await report_on(world, names))
-        assert "- ✅ **1 regression test** in `tests/test_mended.py`: before: fails 1/1" in seen
+        assert "- ✅ **1 regression test** in `tests/test_fixed.py`: before: fails 1/1" in seen
         assert "- ❔ **the agent's repro**: before: fails 1/1" in seen
         assert "the request does not mention: `_FIXED` (" in seen
 

@@ -63,7 +63,7 @@ class Counter:
         job = make_job(thread=1, state=JobState.SUCCEEDED, base_commit=self.base, created_at=self.clock())
         changes = (FileChange("new.py", "100644", b"new = 1\n"),)
         patch, digest = render_patch(changes), digest_of(self.base, changes, b"secret")
-        report = Report(job.id, "fix staged\n\n## Summary\nMended.\n", "", "Fix it", "", patch, changes, digest)
+        report = Report(job.id, "fix staged\n\n## Summary\nFixed.\n", "", "Fix it", "", patch, changes, digest)
         case = Case(job.case_key, NAME, 1, "Broken", CaseState.AWAITING_NOTE, self.clock(), self.clock())
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)

@@ -23,7 +23,7 @@ BASE = "ab" * 20
 CHANGE = FileChange("a.py", "100644", b"a = 1\n")
 COLLECTED = {
     **{
-        "report": "fix staged\n\n## Summary\nMended.\n",
+        "report": "fix staged\n\n## Summary\nFixed.\n",
         "worklog": "looked",
         "pr_title": "Fix it",
         "repro": "import a",
