@@ -226,7 +226,7 @@ def _cut(source: str) -> str:
     """The lines that may contain commands."""
     if len(source) <= MAX_READ:
         return source
-    # If the first line alone is too long, its beginning is enough to recognize a command.
+    # If the first line alone is too long, its beginning is enough to recognise a command.
     near = source[:MAX_READ]
     return near[: near.rfind("\n")] if near.count("\n") else near
 
@@ -333,7 +333,7 @@ _UNDERLINE = re.compile(r" {0,3}(?:-+|=+)\s*")
 
 
 _DISPUTED = re.compile(rf"{CONTAINERS}<(?:/?(?:search|source|textarea)(?![a-z0-9-])|![a-z])", re.IGNORECASE)
-"""The beginning of a block of HTML that only one of two parsers recognizes: GitHub's, or ours.
+"""The beginning of a block of HTML that only one of two parsers recognises: GitHub's, or ours.
 
 GitHub's (https://github.com/github/cmark-gfm/blob/master/src/scanners.re) knows the name `source`. Ours knows the two
 other names, and also `<!` before a small letter.

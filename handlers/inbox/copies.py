@@ -2,7 +2,7 @@
 
 GitHub does not sign the delivery id, so anyone who has seen a signed body can send it again and again under new ids.
 The received contents are remembered in memory. So after a restart, or in another replica, one more copy of each content
-is stored. The inbox recognizes it as a copy before it is processed.
+is stored. The inbox recognises it as a copy before it is processed.
 """
 
 from __future__ import annotations
