@@ -9,17 +9,14 @@ WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
 # Without compiled files each worker compiles all tests by itself, which takes as long as a tenth of the suite.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Tests are compiled while mypy runs.
-MAKEFLAGS += --jobs=2
-
-.PHONY: demo docs test check test-agents test-pytorch bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz gpu hostile mutation pictures properties lint setup clean
+.PHONY: demo docs test check test-agents test-pytorch bench bench-environment bench-gateway bench-live-log bench-lists bench-setup crash chaos fuzz gpu hostile mutation pictures properties lint linted setup clean
 demo: setup
 	$(BIN)/ptq-bot demo $(ARGS)
 
-test: setup $(DESCRIPTIONS) $(COMPILED) lint
+test: setup $(DESCRIPTIONS) linted
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not agents and not pytorch"
 
-check: setup $(DESCRIPTIONS) $(COMPILED) lint
+check: setup $(DESCRIPTIONS) linted
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow and not agents and not pytorch"
 
 # The service is killed at every point of a story, on both databases; `make test` takes four points, the same ones each time.
@@ -114,6 +111,10 @@ setup: .venv/.ready
 $(DESCRIPTIONS): tests/descriptions/package.json tests/descriptions/package-lock.json | .venv/.ready
 	$(BIN)/python -m tests.support.descriptions
 	@touch $@
+
+# The tests are compiled while mypy runs.
+linted: setup $(DESCRIPTIONS)
+	@$(MAKE) --no-print-directory --jobs=2 lint $(COMPILED)
 
 # Once for each clone. What cannot be collected fails the tests themselves.
 $(COMPILED): .venv/.ready $(DESCRIPTIONS)
