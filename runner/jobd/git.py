@@ -10,7 +10,7 @@ import resource
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,13 +113,12 @@ class Git:
             raise Failure("timed_out", f"git needed more than {self._timeout_s} seconds for the change")
         with tempfile.TemporaryFile(dir=self.folder) as output, tempfile.TemporaryFile(dir=self.folder) as messages:
             process = subprocess.Popen(
-                [*GIT, *words],
+                bound([*GIT, *words], limit),
                 cwd=self._worktree,
                 env=self._env,
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=messages,
-                preexec_fn=make_bounds(limit),
             )
             with process:
                 try:
@@ -155,21 +154,23 @@ class Git:
         return contents
 
 
-def make_bounds(max_file_bytes: int | None) -> Callable[[], None]:
-    """A function that limits the memory of its process, and the size of the files that the process writes.
+def bound(argv: Sequence[str], max_file_bytes: int | None) -> list[str]:
+    """A command with limits to its memory, and to the size of the files that it writes.
 
-    The function runs in git's process before git does. Later would be too late: git may have the memory by then.
+    A shell sets them before git starts: later, git may have the memory already. With a `preexec_fn`, Python would copy
+    its own memory for each command, which takes several times as long as a command of git.
     """
-    bounds = {resource.RLIMIT_DATA: MAX_MEMORY}
+    limits = [f"ulimit -S -d {find_bound(resource.RLIMIT_DATA, MAX_MEMORY) // 1024}"]
     if max_file_bytes is not None:
-        bounds[resource.RLIMIT_FSIZE] = max_file_bytes + 1
+        # In units of 512 bytes (POSIX). Of more than `max_file_bytes`, at least one byte has to fit.
+        limits.append(f"ulimit -S -f {find_bound(resource.RLIMIT_FSIZE, max_file_bytes + 512) // 512}")
+    return ["/bin/sh", "-c", " && ".join([*limits, 'exec "$@"']), "sh", *argv]
 
-    def set_bounds() -> None:
-        for kind, bound in bounds.items():
-            _, most = resource.getrlimit(kind)
-            resource.setrlimit(kind, (bound if most == resource.RLIM_INFINITY else min(bound, most), most))
 
-    return set_bounds
+def find_bound(kind: int, bound: int) -> int:
+    """`bound`, or what the machine allows at most if that is less."""
+    _, most = resource.getrlimit(kind)
+    return bound if most == resource.RLIM_INFINITY else min(bound, most)
 
 
 @contextmanager

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from runner.jobd import git
 from runner.jobd.environment.carry import apply_edits, find_held_back
 from runner.jobd.environment.hide import hide
 from runner.jobd.environment.home import expand_home, write_home_files
@@ -122,21 +121,8 @@ class QuickMachine:
         return {"started": True}
 
 
-_running = threading.local()
-_make_bounds = git.make_bounds
-
-
-def _make_bounds_unless_quick(max_file_bytes: int | None) -> Callable[[], None] | None:
-    """No bounds in a stage of a quick machine: to set them, Python forks the process of the test, which is slow."""
-    return None if hasattr(_running, "stage") else _make_bounds(max_file_bytes)
-
-
-git.make_bounds = _make_bounds_unless_quick  # type: ignore[assignment]
-
-
 def _run_stage(stage: str, work: Work, job: JobPaths, request: Mapping[str, Any], lock: ExitStack) -> None:
     """Be a stage, up to its final state; as long as it lasts the lock is held."""
-    _running.stage = stage
     with lock:
         try:
             final = {"state": "done", "result": work(job, request)}
