@@ -16,8 +16,9 @@ COPY prompts prompts
 RUN python3 -m venv /opt/build
 RUN /opt/build/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
 RUN /opt/build/bin/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
-RUN python3 -m venv /opt/ptq
-RUN /opt/ptq/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+# No pip in the image: the service never installs anything.
+RUN python3 -m venv --without-pip /opt/ptq
+RUN /opt/build/bin/pip --python /opt/ptq/bin/python install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
 
 # Machines are reached over asyncssh and pull requests are made through the API: neither ssh nor git is needed here.
 # Only `kind = "local"` needs git, and that kind is not for an image.
