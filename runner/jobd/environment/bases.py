@@ -102,22 +102,19 @@ def refresh(stage: Stage, store: BaseStore, commit: str) -> Base:
 
 def build(stage: Stage, store: BaseStore, commit: str, *, only_if_missing: bool) -> Base:
     """Build a base or its next layer, one process at a time. Raises `Failure`."""
-    began, deadline, limit_s = time.monotonic(), stage.deadline, stage.limit_s
-    stage.limit_s = stage.request["base_timeout_s"]
-    stage.deadline = began + stage.limit_s
     stage.say_phase("base")
     try:
-        with locked(store.folder / "building.lock", stage.deadline, partial(log_waiting, stage)):
-            base = store.read()
-            if base and (only_if_missing or base.commit == commit):
-                return base
-            made = _build(stage, store, base if base and len(base.layers) < MAX_LAYERS else None, commit)
-        with locked(store.folder / "lock", stage.deadline):
-            remove_unused(stage.job, store)
-        return made
+        with stage.with_own_limit(stage.request["base_timeout_s"]):
+            with locked(store.folder / "building.lock", stage.deadline, partial(log_waiting, stage)):
+                base = store.read()
+                if base and (only_if_missing or base.commit == commit):
+                    return base
+                made = _build(stage, store, base if base and len(base.layers) < MAX_LAYERS else None, commit)
+            with locked(store.folder / "lock", stage.deadline):
+                remove_unused(stage.job, store)
+            return made
     finally:
         stage.say_phase("")
-        stage.limit_s, stage.deadline = limit_s, deadline + (time.monotonic() - began)
 
 
 def log_waiting(stage: Stage) -> None:

@@ -131,6 +131,26 @@ class Stage:
         return wait_for_room(lambda: sandbox.do(work), self.patience_s if patience_s is None else patience_s)
 
     @contextmanager
+    def at_most(self, limit_s: float) -> Iterator[None]:
+        """Give the block this time, but no more than the stage has left."""
+        deadline = self.deadline
+        self.deadline = min(deadline, time.monotonic() + limit_s)
+        try:
+            yield
+        finally:
+            self.deadline = deadline
+
+    @contextmanager
+    def with_own_limit(self, limit_s: float) -> Iterator[None]:
+        """Give the block a limit of its own. What it takes does not count: the stage's deadline is later by that."""
+        began, stage_limit_s, deadline = time.monotonic(), self.limit_s, self.deadline
+        self.limit_s, self.deadline = limit_s, began + limit_s
+        try:
+            yield
+        finally:
+            self.limit_s, self.deadline = stage_limit_s, deadline + (time.monotonic() - began)
+
+    @contextmanager
     def timing(self, what: str) -> Iterator[None]:
         """Add the duration of the block to `took`."""
         began = time.monotonic()

@@ -206,20 +206,18 @@ def apply(stage: Stage, changes: list[Mapping[str, Any]]) -> None:
 
 def follow(stage: Stage, run: Mapping[str, Any], title: str) -> dict[str, Any]:
     """Run the script or the test command, and return its result. Raises `Failure`."""
-    job, argv, deadline = stage.job, [*stage.request["test_argv"], *run["words"]], stage.deadline
+    job, argv = stage.job, [*stage.request["test_argv"], *run["words"]]
     if run["script"]:
         script = Path(job.output / SCRIPT)
         require_folders(job.output)
         write_safely(job.root, f"{job.output.name}/{SCRIPT}", run["script"].encode())
         argv = [*stage.request["script_argv"], str(script)]
     stage.say(title)
-    stage.deadline = min(deadline, time.monotonic() + stage.request["run_timeout_s"])
     try:
-        ended = stage.run(argv, job.environment(), job.worktree)
+        with stage.at_most(stage.request["run_timeout_s"]):
+            ended = stage.run(argv, job.environment(), job.worktree)
     except NotRunnable as error:
         raise Failure("not_runnable", f"its command {error}") from None
-    finally:
-        stage.deadline = deadline
     if ended.objection:
         raise Failure("ended_by_watcher", ended.objection)
     words = stage.log.last_words[-MAX_WORDS:].decode(errors="replace")
