@@ -91,8 +91,8 @@ PRESETS: Mapping[str, Preset] = {
 }
 """The built-in presets. An operator can add others."""
 
-COMMANDED = frozenset({"repro", "diagnose", "fix", "simplify", REBASE, VERIFY})
-"""Presets that are commands by themselves."""
+COMMANDED = frozenset(PRESETS) - {"ad-hoc"}
+"""The presets that are commands by themselves. `/ptq run` starts the others."""
 
 
 def find_command(preset: str) -> str:

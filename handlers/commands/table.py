@@ -37,7 +37,7 @@ MAX_WORD = 30
 
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
-    """One row of the table. `preset` is the preset that the command starts, if any."""
+    """One row of the table. If the verb is the name of a preset, the command starts that preset."""
 
     verb: str
     usage: str
@@ -45,7 +45,6 @@ class CommandSpec:
     operation: Operation
     details: str
     """More details, for the documentation."""
-    preset: str | None = None
 
     @property
     def right(self) -> Right:
@@ -74,9 +73,8 @@ class UnknownCommand:
 
 def _starter(verb: str, details: str) -> CommandSpec:
     goal = PRESETS[verb].goal
-    return CommandSpec(
-        verb, f"/ptq {verb} [options] [advice]", f"{goal[0].upper()}{goal[1:]}.", Operation.START, details, preset=verb
-    )
+    summary = f"{goal[0].upper()}{goal[1:]}."
+    return CommandSpec(verb, f"/ptq {verb} [options] [advice]", summary, Operation.START, details)
 
 
 COMMANDS: Mapping[str, CommandSpec] = {
@@ -98,7 +96,6 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "`REF` is a branch, or the full SHA of a commit on the base branch. An agent resolves conflicts, in up to "
             "three attempts; after that, people have to. It changes no branch and no pull request: the result is a new "
             "diff, which needs its own note (docs/pull-requests.md).",
-            preset=REBASE,
         ),
         CommandSpec(
             VERIFY,
@@ -107,7 +104,6 @@ COMMANDS: Mapping[str, CommandSpec] = {
             Operation.START,
             "Runs the issue's own scripts and the last attempt's `repro.py` several times, each in a clean "
             "environment, and reports the commit and the results (docs/verification.md).",
-            preset=VERIFY,
         ),
         CommandSpec(
             "run",

@@ -1,4 +1,4 @@
-"""Commands in comments: `VERBS` has the function for each verb of `handlers.commands.table`."""
+"""Commands in comments: `ACTIONS` has the function for each operation that a command asks for."""
 
 from __future__ import annotations
 
@@ -192,13 +192,14 @@ async def _find_issue(context: Context, repository: str, created: IssueCommentCr
 
 
 async def _carry_out(request: Request, command: Command | UnknownCommand) -> None:
-    request.person.require(_find_operation(command), request.rules.name)
+    operation = _find_operation(command)
+    request.person.require(operation, request.rules.name)
     if isinstance(command, UnknownCommand):
         await request.reply(replies.render_unknown_command(command.word, command.suggestion))
         await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
         return
-    if COMMANDS[command.verb].operation in SAFE_IF_WITHDRAWN or await _still_stands(request, command):
-        await VERBS[command.verb](request, command)
+    if operation in SAFE_IF_WITHDRAWN or await _still_stands(request, command):
+        await ACTIONS[operation](request, command)
 
 
 async def _still_stands(request: Request, command: Command) -> bool:
@@ -218,16 +219,12 @@ async def _still_stands(request: Request, command: Command) -> bool:
 
 
 async def _start(request: Request, command: Command) -> None:
-    await _ask_for_job(request, COMMANDS[command.verb].preset or command.verb, command.argument, command.body)
-
-
-async def _run(request: Request, command: Command) -> None:
-    preset, argument = [*command.argument.split(None, 1), "", ""][:2]
-    await _ask_for_job(request, preset.strip("`").casefold(), argument, command.body)
-
-
-async def _ask_for_job(request: Request, preset: str, argument: str, body: str) -> None:
+    """Start a job with the preset that the verb names, or the word after `run`. The verb `retry` is `start.RETRY`."""
     event, pull_number = request.event, None
+    preset, argument = command.verb, command.argument
+    if preset == "run":
+        name, argument = [*argument.split(None, 1), "", ""][:2]
+        preset = name.strip("`").casefold()
     onto, argument = read_onto(argument) if preset == REBASE else (None, argument)
     options, advice = read_options(argument)
     if preset == REBASE and onto is None:
@@ -251,7 +248,7 @@ async def _ask_for_job(request: Request, preset: str, argument: str, body: str) 
             trigger=request.occasion,
             options=options,
             onto=onto,
-            steering=f"{advice}\n\n{body}".strip(),
+            steering=f"{advice}\n\n{command.body}".strip(),
             comment_id=event.comment.id,
             pull_number=pull_number,
         ),
@@ -366,21 +363,14 @@ async def _help(request: Request, command: Command) -> None:
     await request.reply(render_help(request.rules))
 
 
-VERBS: Mapping[str, Callable[[Request, Command], Awaitable[None]]] = {
-    "repro": _start,
-    "diagnose": _start,
-    "fix": _start,
-    "simplify": _start,
-    "rebase": _start,
-    "verify": _start,
-    "run": _run,
-    "retry": _start,
-    "tell": _tell,
-    "status": _status,
-    "results": _results,
-    "cancel": _cancel,
-    "pr": _pull,
-    "takeover": _takeover,
-    "release": _release,
-    "help": _help,
+ACTIONS: Mapping[Operation, Callable[[Request, Command], Awaitable[None]]] = {
+    Operation.START: _start,
+    Operation.TELL: _tell,
+    Operation.STATUS: _status,
+    Operation.RESULTS: _results,
+    Operation.CANCEL: _cancel,
+    Operation.OPEN_PULL: _pull,
+    Operation.TAKE_OVER: _takeover,
+    Operation.RELEASE: _release,
+    Operation.HELP: _help,
 }

@@ -25,7 +25,7 @@ from handlers.jobs.start import StartRequest, start_job, start_unheard
 from handlers.jobs.task_attempts import FurtherAttempt, start_further
 from handlers.jobs.tasks import TaskRequest, start_off_thread
 from handlers.pulls.pulls import ask_for_pull
-from handlers.rules import RepositoryRules, Role
+from handlers.rules import COMMANDED, RepositoryRules, Role
 from runner.rows.pauses import EVERYWHERE
 from tests.support.jobs import NOON, make_job, open_database
 
@@ -86,7 +86,7 @@ def test_an_operation_is_for_everybody_with_the_role_that_it_takes(operation: Op
 
 
 def test_a_command_asks_for_the_operation_of_its_name() -> None:
-    named = {verb: spec.operation for verb, spec in COMMANDS.items() if spec.preset is None}
+    named = {verb: spec.operation for verb, spec in COMMANDS.items() if verb not in COMMANDED}
     assert named == {
         "run": Operation.START,
         "retry": Operation.START,
@@ -99,7 +99,7 @@ def test_a_command_asks_for_the_operation_of_its_name() -> None:
         "release": Operation.RELEASE,
         "help": Operation.HELP,
     }
-    assert {spec.operation for spec in COMMANDS.values() if spec.preset} == {Operation.START}
+    assert {COMMANDS[verb].operation for verb in COMMANDED} == {Operation.START}
 
 
 # Every function checks the right of its operation before it does anything.

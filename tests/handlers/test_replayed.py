@@ -21,7 +21,7 @@ from handlers.jobs.outcomes import report_jobs
 from handlers.jobs.start import CLOCK_SKEW, StartRequest
 from handlers.ports import GitHub, Labelling
 from handlers.rules import RepositoryRules, Role
-from handlers.triggers.comments import VERBS
+from handlers.triggers.comments import ACTIONS
 from handlers.triggers.router import ROUTER
 from runner.agents import AgentSpec
 from runner.db.schema import replies
@@ -316,4 +316,4 @@ async def test_an_edit_that_does_not_say_what_was_changed_is_no_failure(thread: 
 
 
 def test_every_command_does_something() -> None:
-    assert set(VERBS) == set(COMMANDS)
+    assert set(ACTIONS) == {spec.operation for spec in COMMANDS.values()}
