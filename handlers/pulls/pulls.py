@@ -61,49 +61,84 @@ OUTDATED = (
 # The note
 
 
+class NotApproved(Exception):  # noqa: N818
+    """A note approves nothing. `reply` says why in a thread, and the exception's text on a page."""
+
+    def __init__(self, reply: str, on_page: str = "", field: str = "") -> None:
+        """`field` is the form's field that the message is about."""
+        super().__init__(on_page or strip_marks(reply))
+        self.reply, self.field = reply, field
+
+
 async def ask_for_pull(
     context: Context, person: Person, issue_number: int, comment: IssueComment, command: Command
-) -> str | None:
-    """Accept a maintainer's note, and store the pull request that it approves.
+) -> None:
+    """Accept a maintainer's note in a comment, and store the pull request that it approves.
 
-    Returns None, or the reason why the note is not accepted, as a reply. Raises `NotPermitted`.
+    Raises `NotPermitted` and `NotApproved`, and what `handlers.ports.GitHub` raises.
     """
-    person.require(Operation.OPEN_PULL)
-    rules = person.rules
-    if rules.fault:
-        return replies.render_broken_rules(rules.fault)
+    _check_person(person)
     note = parse_note(command)
     async with context.db.read() as connection:
         if await casebook.is_accepted(connection, comment.html_url):
-            return None
-        reports = await casebook.fetch_reports_of(connection, rules.name, issue_number)
-        issue = Topic(rules.name, issue_number)
+            return
+        issue = Topic(person.rules.name, issue_number)
+        reports = await casebook.fetch_reports_of(connection, issue.repository, issue_number)
         newest = await casebook.fetch_newest_pull(connection, issue)
         job_id = await casebook.fetch_standing_id(connection, issue)
         report = await job_rows.fetch_report(connection, job_id) if job_id else None
         job = await job_rows.fetch_job(connection, job_id) if job_id else None
         posted = await casebook.fetch_replies_of_job(connection, job_id) if job_id else []
         shown = ((report and report.digest) or "")[:DIGEST_SHOWN]
-        copies = await casebook.fetch_answers_with(connection, rules.name, issue_number, shown) if shown else []
-    if job and job.private and not (await context.github.fetch_repository(rules.name)).private:
-        return replies.render_private_before()
+        copies = await casebook.fetch_answers_with(connection, issue.repository, issue_number, shown) if shown else []
     if job is None or report is None or report.digest is None:
-        return replies.render_pull_exists(newest.number) if newest and newest.number else replies.render_no_diff()
-    stood = [reply for reply in reports if _existed_before(reply, comment)]
-    fault = await run_aside(report.size, find_fault, note, report, stood)
-    if fault:
-        return fault.reply
+        number = newest.number if newest else None
+        raise NotApproved(replies.render_pull_exists(number) if number else replies.render_no_diff())
+    await _check_note(context, job, report, note, [reply for reply in reports if _existed_before(reply, comment)])
     if not context.find_page_root(job) and not _is_diff_posted(context, report, posted):
-        return replies.render_unshown_diff()
+        raise NotApproved(replies.render_unshown_diff())
     for reply in (*posted, *copies):
-        if reply.kind != "status" and (refusal := await _check_report(context, reply)):
-            return refusal
+        if reply.kind != "status":
+            await _check_report(context, reply)
     login = comment.user.login if comment.user else "ghost"
-    pull = _draft_pull(context, job, report, note, approver=login, note_url=comment.html_url)
-    before = await _store_pull(context, job, pull)
-    if before is None:
-        return replies.render_no_diff()
-    return None if before.note_url == pull.note_url else replies.render_pull_exists(before.number)
+    await _store_pull(context, job, report, note, approver=login, note_url=comment.html_url)
+
+
+async def approve_on_page(context: Context, person: Person, account_id: int, job: Job, note: NoteText) -> None:
+    """Accept a note on the page of a job without an issue, and store the pull request that it approves.
+
+    The note for a job on an issue is a comment there. `account_id` is GitHub's id of the person's account. GitHub has
+    just confirmed both the id and the person's role. So nobody at a terminal can write a note. Raises `NotPermitted`
+    and `NotApproved`, and what `handlers.ports.GitHub` raises.
+    """
+    if person.surface is not Surface.PAGE or job.thread is not None:
+        raise NotPermitted(Operation.OPEN_PULL, person.rules)
+    _check_person(person, job.repository)
+    async with context.db.read() as connection:
+        report = await job_rows.fetch_report(connection, job.id)
+    if report is None or not await run_aside(report.size, approvable, job, report, context.secrets):
+        raise NotApproved("There's no diff of this job to open a pull request from.")
+    await _check_note(context, job, report, note, [])
+    page = job_url(context.public_url, job.id)
+    await _store_pull(context, job, report, note, approver=person.name, approver_id=account_id, note_url=page)
+
+
+def _check_person(person: Person, repository: str | None = None) -> None:
+    """Check that a person may open pull requests, and that the repository's own rules are valid."""
+    person.require(Operation.OPEN_PULL, repository)
+    if person.rules.fault:
+        raise NotApproved(replies.render_broken_rules(person.rules.fault))
+
+
+async def _check_note(context: Context, job: Job, report: Report, note: NoteText, stood: list[Reply]) -> None:
+    """Check that a note approves the report's diff, and that the diff does not come from a private repository that is
+    public now. `stood` is as in `find_fault`.
+    """
+    if job.private and not (await context.github.fetch_repository(job.repository)).private:
+        on_page = "This job ran while the repository was private, so its diff cannot be proposed."
+        raise NotApproved(replies.render_private_before(), on_page)
+    if fault := await run_aside(report.size, find_fault, note, report, stood):
+        raise NotApproved(fault.reply, fault.on_page, "note")
 
 
 def _is_diff_posted(context: Context, report: Report, posted: Collection[Reply]) -> bool:
@@ -114,21 +149,21 @@ def _is_diff_posted(context: Context, report: Report, posted: Collection[Reply])
     )
 
 
-async def _check_report(context: Context, reply: Reply) -> str | None:
+async def _check_report(context: Context, reply: Reply) -> None:
     """Check that our comment on the issue still shows what we reported.
 
-    Returns None if it does. Otherwise makes the outbox write the comment again, and returns a reply that says so. A
-    note approves what its author read, perhaps in a copy of the report (`/ptq results`). A deleted copy does no harm. A
-    report that could never be posted was read on the job's page. GitHub may for a moment not find a comment that
-    exists, so the outbox decides whether the comment was deleted.
+    If it does not, make the outbox write the comment again, and raise `NotApproved`. A note approves what its author
+    read, perhaps in a copy of the report (`/ptq results`). A deleted copy does no harm. A report that could never be
+    posted was read on the job's page. GitHub may for a moment not find a comment that exists, so the outbox decides
+    whether the comment was deleted.
     """
     try:
         if await is_as_posted(context, reply):
-            return None
+            return
         is_absent = False
     except NotFound:
         if reply.kind != "report":
-            return None
+            return
         is_absent = True
     # Another note must not restart the count of absences.
     if not (is_absent and reply.is_being_restored):
@@ -136,7 +171,7 @@ async def _check_report(context: Context, reply: Reply) -> str | None:
             await write_again(connection, context, reply)
         context.notify()
     log.warning("note.report_changed", job=reply.job_id, comment=reply.comment_id, deleted=is_absent)
-    return replies.render_report_changed(is_absent=is_absent)
+    raise NotApproved(replies.render_report_changed(is_absent=is_absent))
 
 
 def _existed_before(reply: Reply, comment: IssueComment) -> bool:
@@ -170,7 +205,7 @@ def find_fault(note: NoteText, report: Report, stood: list[Reply]) -> NoteFault 
     return find_note_fault(note.text, texts, shown)
 
 
-def _draft_pull(
+async def _store_pull(
     context: Context,
     job: Job,
     report: Report,
@@ -179,9 +214,13 @@ def _draft_pull(
     approver: str,
     note_url: str,
     approver_id: int | None = None,
-) -> Pull:
+) -> None:
+    """Store the pull request that a note approves. Does nothing if this note was accepted before.
+
+    Raises `NotApproved` if another diff is the current one by now, or if another note has approved the same diff.
+    """
     now = context.now()
-    return Pull(
+    pull = Pull(
         job_id=job.id,
         digest=report.digest or "",
         note=note.text,
@@ -193,17 +232,10 @@ def _draft_pull(
         created_at=now,
         next_attempt_at=now,
     )
-
-
-async def _store_pull(context: Context, job: Job, pull: Pull) -> Pull | None:
-    """Store the pull request that a note approves. Returns it, or an earlier pull request with the same diff.
-
-    Returns None if a note can no longer approve this job's diff, because another one is current by now.
-    """
     async with context.db.write() as connection:
         # Read again, inside the transaction that decides: a newer report may be the current one by now.
         if await casebook.fetch_standing_id(connection, job.topic) != job.id:
-            return None
+            raise NotApproved(replies.render_no_diff(), OUTDATED)
         # Another attempt may have found the same diff. One pull request is enough for both.
         before = await casebook.fetch_same_pull(connection, job, pull.digest)
         if before is None:
@@ -212,54 +244,16 @@ async def _store_pull(context: Context, job: Job, pull: Pull) -> Pull | None:
             if given_up and _has_same_commit(given_up, pull):
                 pull = replace(pull, branch=given_up.branch, commit_sha=given_up.commit_sha)
             await casebook.save_pull(connection, pull)
-            before = pull
     context.notify()
-    if before is pull:
+    if before is None:
         log.info("note.accepted", job=pull.job_id, by=pull.approver, digest=pull.digest[:DIGEST_SHOWN])
-    return before
+    elif (before.note_url, before.approver_id, before.note) != (pull.note_url, pull.approver_id, pull.note):
+        raise NotApproved(replies.render_pull_exists(before.number))
 
 
 def _has_same_commit(one: Pull, other: Pull) -> bool:
     """Whether the commits for two notes on a diff have the same message and author."""
     return (one.approver, one.approver_id, one.title) == (other.approver, other.approver_id, other.title)
-
-
-class NotApproved(Exception):  # noqa: N818
-    """A note on a page approves nothing. The message says why, in sentences for the page."""
-
-    def __init__(self, words: str, field: str = "") -> None:
-        """`field` is the form's field that the message is about."""
-        super().__init__(words)
-        self.field = field
-
-
-async def approve_on_page(context: Context, person: Person, account_id: int, job: Job, note: NoteText) -> None:
-    """Accept a note on the page of a job without an issue, and store the pull request that it approves.
-
-    The note for a job on an issue is a comment there. `account_id` is GitHub's id of the person's account. GitHub has
-    just confirmed both the id and the person's role. So nobody at a terminal can write a note. Raises `NotPermitted`
-    and `NotApproved`, and what `handlers.ports.GitHub` raises.
-    """
-    person.require(Operation.OPEN_PULL, job.repository)
-    if person.surface is not Surface.PAGE or job.thread is not None:
-        raise NotPermitted(Operation.OPEN_PULL, person.rules)
-    if person.rules.fault:
-        raise NotApproved(strip_marks(replies.render_broken_rules(person.rules.fault)))
-    async with context.db.read() as connection:
-        report = await job_rows.fetch_report(connection, job.id)
-    if report is None or not await run_aside(report.size, approvable, job, report, context.secrets):
-        raise NotApproved("There's no diff of this job to open a pull request from.")
-    if job.private and not (await context.github.fetch_repository(job.repository)).private:
-        raise NotApproved("This job ran while the repository was private, so its diff cannot be proposed.")
-    if fault := await run_aside(report.size, find_fault, note, report, []):
-        raise NotApproved(fault.on_page, "note")
-    page = job_url(context.public_url, job.id)
-    pull = _draft_pull(context, job, report, note, approver=person.name, approver_id=account_id, note_url=page)
-    before = await _store_pull(context, job, pull)
-    if before is None:
-        raise NotApproved(OUTDATED)
-    if (before.job_id, before.approver_id, before.note) != (pull.job_id, pull.approver_id, pull.note):
-        raise NotApproved(replies.render_pull_exists(before.number))
 
 
 # The pull request

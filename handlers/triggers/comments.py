@@ -36,7 +36,7 @@ from handlers.jobs.rebase import read_onto
 from handlers.jobs.start import StartRequest, start_job, was_requested_before
 from handlers.jobs.tell import NotTold, tell
 from handlers.ports import NotFound
-from handlers.pulls.pulls import ask_for_pull
+from handlers.pulls.pulls import NotApproved, ask_for_pull
 from handlers.rules import REBASE, RepositoryRules
 from handlers.words import replies, tellings
 from runner.model.job import Job, Topic
@@ -317,9 +317,10 @@ async def _pull(request: Request, command: Command) -> None:
     """Accept or refuse a note. A refused note stays refused if it is delivered again, even if the reason is gone."""
     if await request.was_answered():
         return
-    refusal = await ask_for_pull(request.context, request.person, request.number, request.event.comment, command)
-    if refusal:
-        await request.reply(refusal)
+    try:
+        await ask_for_pull(request.context, request.person, request.number, request.event.comment, command)
+    except NotApproved as refused:
+        await request.reply(refused.reply)
         await request.context.github.react_to_comment(request.rules.name, request.event.comment.id, "confused")
 
 
