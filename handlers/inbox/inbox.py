@@ -246,7 +246,8 @@ class Inbox:
                 # The same bytes will never be valid. Only field names are shown, because values may be secret.
                 fields = ", ".join(".".join(map(str, problem["loc"])) for problem in error.errors(include_input=False))
                 log.error("delivery.malformed", fields=fields)
-                await self._retry(delivery, f"missing or invalid fields in the payload: {fields}", 0, 0)
+                reason = f"missing or invalid fields in the payload: {fields}"
+                await self._set_aside(delivery, reason, delivery.attempts + 1)
             except ClaimLost:
                 raise  # Not a failure of the delivery: it does not count as an attempt.
             except Exception as error:
@@ -265,8 +266,7 @@ class Inbox:
         """
         if delivery.begun >= SUSPECT_DEATHS + MAX_LONE_DEATHS:
             reason = f"the service ended {MAX_LONE_DEATHS} times while it processed only this delivery"
-            log.error("delivery.set_aside", reason=reason, attempts=delivery.attempts)
-            await self._record(delivery, state="failed", finished_at=self._now(), error=reason)
+            await self._set_aside(delivery, reason, delivery.attempts)
             return True
         if delivery.sequence <= self._last_before:  # Newer ones have not crashed the service: no commit is needed.
             await self._record(delivery, begun=delivery.begun + 1)
@@ -290,7 +290,7 @@ class Inbox:
         names = {"repository": delivery.case.rpartition("#")[0], "case": delivery.case}
         ids = {"installation": (payload.get("installation") or {}).get("id"), **names}
         with structlog.contextvars.bound_contextvars(**ids):
-            await refuse_namesake(self._db, context, payload, self._now())
+            await refuse_namesake(context, payload)
             if private := find_private_repository(payload):
                 await restrict_jobs(self._db, private)
             event = sansio.Event(payload, event=delivery.event, delivery_id=delivery.id)
@@ -306,12 +306,14 @@ class Inbox:
     async def _retry(self, delivery: Delivery, error: str, wait_s: float, attempts: int) -> None:
         """Retry after `wait_s` seconds, or set the delivery aside after `attempts` attempts."""
         if delivery.attempts + 1 >= attempts:
-            log.error("delivery.set_aside", reason=error, attempts=delivery.attempts + 1)
-            counted = {"attempts": delivery.attempts + 1, "error": error}
-            await self._record(delivery, state="failed", finished_at=self._now(), **counted)
+            await self._set_aside(delivery, error, delivery.attempts + 1)
         else:
             at = self._now() + timedelta(seconds=wait_s)
             await self._record(delivery, attempts=delivery.attempts + 1, error=error, next_attempt_at=at)
+
+    async def _set_aside(self, delivery: Delivery, reason: str, attempts: int) -> None:
+        log.error("delivery.set_aside", reason=reason, attempts=attempts)
+        await self._record(delivery, state="failed", finished_at=self._now(), attempts=attempts, error=reason)
 
     async def _record(self, delivery: Delivery, **changes: Any) -> None:
         """Store changes of a delivery. `begun` is reset to 0, unless the changes set it."""
