@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from heapq import heappop, heappush
 
+from handlers.events import Issue
 from handlers.ports import Comment
 from handlers.text.hidden_text import reveal
 from handlers.text.links import list_links
@@ -47,7 +48,6 @@ class SnapshotComment:
 class Snapshot:
     """An issue at `frozen_at`. Comments are oldest first."""
 
-    repository: str
     issue_number: int
     title: str
     author: str
@@ -91,30 +91,18 @@ class NewestComments:
         return (comment for *_, comment in sorted(self._newest, reverse=True))
 
 
-def freeze_issue(
-    *,
-    repository: str,
-    issue_number: int,
-    title: str,
-    author: str,
-    body: str,
-    labels: Iterable[str],
-    created_at: datetime,
-    comments: NewestComments,
-    import_names: Sequence[str],
-) -> Snapshot:
+def freeze_issue(issue: Issue, comments: NewestComments, import_names: Sequence[str]) -> Snapshot:
     """Freeze an issue at the same time as its comments. Title and body come with the trigger."""
     kept = _shorten(comments)
-    shown_body = _bound(body, MAX_BODY)
+    shown_body = _bound(issue.body or "", MAX_BODY)
     origins = [(THE_ISSUE, shown_body), *((f"comment by {comment.author}", comment.body) for comment in kept)]
     return Snapshot(
-        repository=repository,
-        issue_number=issue_number,
-        title=_one_line(title, MAX_TITLE),
-        author=author,
+        issue_number=issue.number,
+        title=_one_line(issue.title, MAX_TITLE),
+        author=issue.user.login if issue.user else "ghost",
         body=shown_body,
-        labels=tuple(_one_line(label, MAX_LABEL) for label in labels)[:MAX_LABELS],
-        created_at=created_at,
+        labels=tuple(_one_line(label.name, MAX_LABEL) for label in issue.labels)[:MAX_LABELS],
+        created_at=issue.created_at,
         frozen_at=comments.frozen_at,
         comments=kept,
         repros=extract_repros(origins, import_names),

@@ -389,23 +389,12 @@ async def open_case(connection: AsyncConnection, public_url: str, job: Job) -> N
 
 async def freeze(context: Context, request: StartRequest) -> Snapshot:
     """The issue at the time of the request, with its comments. Raises what `handlers.ports.GitHub` raises."""
-    rules, issue, own_login = request.rules, request.issue, await context.github.own_login()
-    newest = NewestComments(request.triggered_at, own_login, request.comment_id)
+    rules, issue = request.rules, request.issue
+    newest = NewestComments(request.triggered_at, await context.github.own_login(), request.comment_id)
     async for comment in context.github.list_comments(rules.name, issue.number):
         newest.add(comment)
     # In a worker thread, because parsing a hostile issue may take long.
-    return await run_in_thread(
-        freeze_issue,
-        repository=rules.name,
-        issue_number=issue.number,
-        title=issue.title,
-        author=issue.user.login if issue.user else "ghost",
-        body=issue.body or "",
-        labels=[label.name for label in issue.labels],
-        created_at=issue.created_at,
-        comments=newest,
-        import_names=rules.import_names,
-    )
+    return await run_in_thread(freeze_issue, issue, newest, rules.import_names)
 
 
 def _draft(context: Context, request: StartRequest, snapshot: Snapshot, plan: _Plan) -> JobRequest:

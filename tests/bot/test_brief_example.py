@@ -42,7 +42,6 @@ The learning rate is still the initial one: it only drops at milestones that com
 PyTorch 1.3.1, Linux, CPU.
 """
 ISSUE = Snapshot(
-    repository="pytorch/pytorch",
     issue_number=29697,
     title="MultiStepLR does not return good lr after load_state_dict",
     author="reporter",

@@ -39,7 +39,6 @@ from widgets import chunked
 assert list(chunked([1, 2, 3], 2)) == [[1, 2], [3]]"""
 
 SNAPSHOT = Snapshot(
-    repository="octo/widgets",
     issue_number=41,
     title="chunked() loses the last items",
     author="alice",

@@ -147,7 +147,6 @@ async def test_a_job_that_takes_the_place_of_another_one_keeps_its_scripts(datab
 
 def test_a_script_that_the_issue_has_anyway_is_run_once() -> None:
     snapshot = Snapshot(
-        repository=NAME,
         issue_number=7,
         title="",
         author="alice",

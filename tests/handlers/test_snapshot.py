@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from handlers.events import Issue, IssueLabel, User
 from handlers.jobs.snapshot import (
     MAX_ALL_COMMENTS,
     MAX_BODY,
@@ -41,17 +42,16 @@ def freeze(
     newest = NewestComments(FROZEN_AT, "ptq-bot[bot]", trigger_comment_id)
     for one in comments:
         newest.add(one)
-    return freeze_issue(
-        repository="octo/widgets",
-        issue_number=7,
+    issue = Issue(
+        number=7,
         title=title,
-        author="alice",
+        user=User(login="alice"),
         body=body,
-        labels=labels,
+        labels=tuple(IssueLabel(name=label) for label in labels),
         created_at=OPENED_AT,
-        comments=newest,
-        import_names=("widgets",),
+        updated_at=OPENED_AT,
     )
+    return freeze_issue(issue, newest, ("widgets",))
 
 
 def bodies(snapshot: Snapshot) -> list[str]:

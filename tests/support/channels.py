@@ -11,6 +11,7 @@ from typing import Any
 
 from handlers.cases.casebook import Pull
 from handlers.commands.table import COMMANDS, MAX_COMMANDS, Command, parse_commands
+from handlers.events import Issue, IssueLabel, User
 from handlers.jobs.brief import render_brief
 from handlers.jobs.snapshot import NewestComments, Snapshot, freeze_issue
 from handlers.ports import Comment
@@ -72,17 +73,17 @@ def _freeze(case: Case) -> Snapshot:
     at = NOON - timedelta(seconds=1) + timedelta(seconds=case.fields.get("edited_s", 0))
     newest = NewestComments(NOON, "ptq-bot[bot]", None)
     newest.add(Comment(1, author, text, NOON - timedelta(seconds=1), at, "", by_bot=author.endswith("[bot]")))
-    return freeze_issue(
-        repository="octo/widgets",
-        issue_number=7,
+    opened_at, labels = NOON - timedelta(days=1), (IssueLabel(name=text),)
+    issue = Issue(
+        number=7,
         title=text,
-        author="alice",
+        user=User(login="alice"),
         body=text,
-        labels=[text],
-        created_at=NOON - timedelta(days=1),
-        comments=newest,
-        import_names=("widgets",),
+        labels=labels,
+        created_at=opened_at,
+        updated_at=opened_at,
     )
+    return freeze_issue(issue, newest, ("widgets",))
 
 
 def read_brief(case: Case) -> dict[str, str]:
