@@ -252,25 +252,15 @@ async def find_known(
 ) -> EarlierAttempt | None:
     """The results of the newest usable attempt on an issue, for a new attempt that does not continue it.
 
-    None if there is no usable attempt.
-    """
-    job, report = await _fetch_usable(connection, repository, number, private=private)
-    return recall(job, report, context.secrets, continued=False) if job else None
-
-
-async def _fetch_usable(
-    connection: AsyncConnection, repository: str, number: int, *, private: bool
-) -> tuple[Job, Report] | tuple[None, None]:
-    """The newest attempt on an issue with a report that later attempts may use, and the report.
-
-    Skips reports without words, because nobody has judged them, and confidential reports. Unless the repository is
-    `private` now, it also skips reports from when the repository was private.
+    None if there is no usable attempt. Reports without words are not usable, because nobody has judged them, and
+    neither are confidential reports. Unless the repository is `private` now, reports from when the repository was
+    private are not usable either.
     """
     for job in await job_rows.fetch_told(connection, repository, number, private=private, limit=1):
         report = await job_rows.fetch_report(connection, job.id)
         if report and _is_usable(job, report):
-            return job, report
-    return None, None
+            return recall(job, report, context.secrets, continued=False)
+    return None
 
 
 def _is_usable(job: Job, report: Report) -> bool:

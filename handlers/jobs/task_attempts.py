@@ -57,8 +57,6 @@ class _FurtherPlan:
     earlier: EarlierAttempt
     choice: Choice
     task: str
-    target: Target | None = None
-    """The target of a rebase."""
 
 
 async def start_further(context: Context, request: FurtherAttempt) -> Job:
@@ -170,4 +168,4 @@ async def _plan(
     if not task.strip() and not request.is_rebase:
         raise Refused("say what the agent should do", "advice")
     choice = choose_options(context, rules, repository, options, Choice.of(earlier.job))
-    return _FurtherPlan(preset, earlier, choice, task, target)
+    return _FurtherPlan(preset, earlier, choice, task)
