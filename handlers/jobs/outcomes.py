@@ -8,9 +8,7 @@ what should be posted. `handlers.effects.outbox` posts it.
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import structlog
@@ -18,24 +16,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases import casebook
 from handlers.cases.case import end_job
-from handlers.cases.casebook import Pull, Reply
+from handlers.cases.casebook import Reply
 from handlers.cases.withheld import fetch_withheld
 from handlers.context import Context
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.rebase import is_to_be_tried_again
 from handlers.jobs.start import start_again
 from handlers.notices.notifications import draft_concern
-from handlers.text.live_transcript import read_last_lines
 from handlers.words import replies, status_comment
-from handlers.words.report_comment import Draft, approvable, draft_report, shows_diff
+from handlers.words.report_comment import Draft, EndedJob, approvable, draft_report, shows_diff
 from handlers.words.verified import find_outcome
-from runner.agents import build_agent
 from runner.aside import run_aside
 from runner.changes.concerns import names_concern
-from runner.checks.verification import Check
-from runner.model.job import Job, JobKind, JobState, Posts, Report
-from runner.model.meter import Meter
-from runner.model.telling import Telling
+from runner.model.job import Job, JobKind, JobState, Posts
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
 from runner.rows.claims import ClaimLost
@@ -74,29 +67,8 @@ async def report_jobs(context: Context) -> None:
             log.exception("status.failed", reply=status.id)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
-    """An ended job with everything for its report, read in one transaction. Only the job's row can still change."""
-
-    job: Job
-    report: Report | None
-    meter: Meter | None
-    checks: Sequence[Check]
-    tellings: Sequence[Telling]
-    pull_number: int | None
-    log: bytes | None
-    """The compressed log of its agent. None if the report does not quote the end of the log."""
-    same_pull: Pull | None
-    """The pull request that already has the job's diff."""
-
-    @property
-    def size(self) -> int:
-        """The characters of all texts of its agent."""
-        # Compression shrinks logs about a hundredfold.
-        return (self.report.size if self.report else 0) + 100 * len(self.log or b"")
-
-
-async def _read_ended(context: Context, job: Job) -> _Ended:
+async def _read_ended(context: Context, job: Job) -> EndedJob:
+    """Read everything for a job's report in one transaction. Later only the job's row can still change."""
     async with context.db.read() as connection:
         report, meter = await job_rows.fetch_report(connection, job.id), await job_rows.fetch_meter(connection, job.id)
         case = await casebook.fetch_case(connection, job.case_key)
@@ -106,7 +78,7 @@ async def _read_ended(context: Context, job: Job) -> _Ended:
         digest = report.digest if case and report else None
         same = await casebook.fetch_same_pull(connection, job, digest) if digest else None
         checks, tellings = await fetch_checks(connection, job.id), await fetch_tellings(connection, job.id)
-        return _Ended(job, report, meter, checks, tellings, pull_number, log, same)
+        return EndedJob(job, report, meter, checks, tellings, pull_number, log, same)
 
 
 async def _report(context: Context, job_id: str) -> None:
@@ -150,7 +122,7 @@ async def _report(context: Context, job_id: str) -> None:
     context.notify()
 
 
-def _is_approvable(context: Context, ended: _Ended, draft: Draft) -> bool:
+def _is_approvable(context: Context, ended: EndedJob, draft: Draft) -> bool:
     """Whether a note can approve the diff. If the job has no page, the comment has to show the whole diff."""
     has_page, report = bool(context.find_page_root(ended.job)), ended.report
     return approvable(ended.job, report, context.secrets, has_page=has_page) and (
@@ -158,7 +130,7 @@ def _is_approvable(context: Context, ended: _Ended, draft: Draft) -> bool:
     )
 
 
-async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
+async def _is_posted(connection: AsyncConnection, ended: EndedJob) -> bool:
     """Whether the report of an ended job is posted in the thread."""
     job = ended.job
     has_failed = job.state is JobState.FAILED
@@ -169,7 +141,7 @@ async def _is_posted(connection: AsyncConnection, ended: _Ended) -> bool:
     return not job.confidential and find_outcome(job.state, ended.checks).is_definite
 
 
-async def _follow_up(connection: AsyncConnection, context: Context, ended: _Ended, draft: Draft) -> str | None:
+async def _follow_up(connection: AsyncConnection, context: Context, ended: EndedJob, draft: Draft) -> str | None:
     """Restart a job that was lost or left conflicts. Returns a sentence about that, or None after any other end."""
     job = ended.job
     if job.state is not JobState.LOST and not await is_to_be_tried_again(connection, job, ended.report):
@@ -188,36 +160,14 @@ async def render_report(context: Context, job: Job) -> str:
     return (await run_aside(ended.size, _render, context, ended)).finish()
 
 
-def _render(context: Context, ended: _Ended) -> Draft:
+def _render(context: Context, ended: EndedJob) -> Draft:
     """Render the report. If an agent's text makes this fail, return a short text instead."""
     job = ended.job
     try:
-        return draft_report(
-            job,
-            ended.report,
-            ended.meter,
-            model=context.model_of(job),
-            public_url=context.find_page_root(job),
-            secrets=context.secrets,
-            checks=ended.checks,
-            tellings=ended.tellings,
-            pull_number=ended.pull_number,
-            approved=replies.render_pull_exists(ended.same_pull.number) if ended.same_pull else "",
-            key_on_machine=context.leaves_key(job),
-            caps_unpriced=context.caps_unpriced(job),
-            quotes_log=context.opens_log(job),
-            last_lines=_read_last_lines(context, job, ended.log) if ended.log else "",
-            signs_in=context.signs_in,
-            opens_page=context.opens_page(job),
-        )
+        return draft_report(context, ended)
     except Exception:
         log.exception("report.not_rendered", **job.log_context())
         return Draft(replies.render_unrenderable(job, context.find_page_root(job)))
-
-
-def _read_last_lines(context: Context, job: Job, compressed: bytes) -> str:
-    spec = context.agents.get(job.agent)
-    return read_last_lines(zlib.decompress(compressed), build_agent(spec) if spec else None, context.secrets)
 
 
 async def _refresh(context: Context, status: Reply) -> None:

@@ -6,20 +6,25 @@ An agent's texts are either quoted under its name (`voice`), or in code.
 from __future__ import annotations
 
 import re
+import zlib
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from handlers.addresses import PATCH_FILE, job_url, link_job, note_url, patch_file_url
+from handlers.cases.casebook import Pull
+from handlers.context import Context
 from handlers.rules import find_command
+from handlers.text.live_transcript import read_last_lines
 from handlers.text.report import ParsedReport, has_words, leave_out, parse_report
 from handlers.text.sanitize import collapse, cut, fence, make_plain_line, make_safe_title, redact, show_code
 from handlers.text.shown_patch import show_patch
 from handlers.text.voice import NOTE_PLACEHOLDER, Headline, Label, Mark, quote, show_words
 from handlers.words.costs import describe_limits, describe_meter
-from handlers.words.replies import render_confidential
+from handlers.words.replies import render_confidential, render_pull_exists
 from handlers.words.verified import Outcome, find_outcome, name_outcome, render_checks, render_environment
+from runner.agents import build_agent
 from runner.changes.concerns import is_withheld
 from runner.changes.patch import list_lines
 from runner.changes.rebase import find_unresolved
@@ -76,6 +81,31 @@ HEADLINES = {
 
 
 @dataclass(frozen=True, slots=True)
+class EndedJob:
+    """An ended job with everything that its report is made of."""
+
+    job: Job
+    report: Report | None = None
+    meter: Meter | None = None
+    checks: Sequence[Check] = ()
+    """The service's own checks."""
+    tellings: Sequence[Telling] = ()
+    """The messages that people sent to the agent after the request."""
+    pull_number: int | None = None
+    """The number of the issue's pull request, if there is one."""
+    log: bytes | None = None
+    """The compressed log of its agent. None if the report does not quote the end of the log."""
+    same_pull: Pull | None = None
+    """The pull request that already has the job's diff."""
+
+    @property
+    def size(self) -> int:
+        """The characters of all texts of its agent."""
+        # Compression shrinks logs about a hundredfold.
+        return (self.report.size if self.report else 0) + 100 * len(self.log or b"")
+
+
+@dataclass(frozen=True, slots=True)
 class Draft:
     """The report without its next step, which may depend on what can be started when the report is stored."""
 
@@ -123,74 +153,43 @@ def find_secrets(report: Report, secrets: Collection[str]) -> list[str]:
     return list(dict.fromkeys([*masked, *(name for name, text in texts if redact(text, secrets) != text)]))
 
 
-def draft_report(
-    job: Job,
-    report: Report | None,
-    meter: Meter | None,
-    *,
-    model: str | None,
-    public_url: str,
-    secrets: Collection[str],
-    checks: Sequence[Check] = (),
-    tellings: Sequence[Telling] = (),
-    pull_number: int | None = None,
-    approved: str = "",
-    key_on_machine: bool = False,
-    caps_unpriced: bool = False,
-    quotes_log: bool = False,
-    last_lines: str = "",
-    signs_in: bool = False,
-    opens_page: bool = True,
-) -> Draft:
+def draft_report(context: Context, ended: EndedJob) -> Draft:
     """The report of an ended job: findings, diff, next step, and costs.
 
-    - `model` is the configured model, and `checks` are the service's own checks.
-    - `tellings` are the messages that people sent to the agent after the request.
-    - `pull_number` is the number of the issue's pull request, if there is one.
-    - `approved` says where the diff is, if a note has approved it already.
-    - `key_on_machine` says whether the agent's key was on the machine.
-    - `caps_unpriced` says whether turns and time are capped when the cost is unknown.
-    - `signs_in` says whether people can sign in to the pages, and write a note there.
-    - `opens_page` says whether the job's page opens without signing in.
-    - `last_lines` is the redacted end of a failed agent's log.
-
-    A withheld run gets a neutral text. More people read a thread than a log. So unless everybody may read the log
-    (`quotes_log`), the comment contains no line that was logged after the agent started, and no results of a run
-    without a report.
+    A withheld run gets a neutral text. More people read a thread than a log. So unless everybody may read the log, the
+    comment contains no line that was logged after the agent started, and no results of a run without a report.
     """
+    job, report, secrets = ended.job, ended.report, context.secrets
     if is_withheld(job, report):
         return Draft(render_confidential())
-    left = report if has_words(report) or quotes_log else None
+    page_root = context.find_page_root(job)
+    left = report if has_words(report) or context.opens_log(job) else None
     parsed = parse_report(redact(report.body, secrets)) if report and report.body.strip() else None
-    headline = name_outcome(job, checks) if job.kind is JobKind.VERIFY else choose_headline(job, parsed)
-    headline = Headline.NEEDS_HUMAN if _needs_human(job, report) else headline
-    end = last_lines if quotes_log else ""
-    head = _render_head(job, headline, public_url, secrets, quotes_log=quotes_log, last_lines=end)
     findings = _render_findings(job, parsed, secrets)
-    above = [head, findings]
-    above.append(render_checks(job, checks, report, public_url, secrets))
-    above.append(render_environment(job, secrets))
-    above.append(_render_told(job, tellings, secrets))
-    above += [_render_doubts(left, secrets)] if left else []
-    above += [_point_to_page(job, public_url)] if report and not left and (report.patch or report.worklog) else []
-    is_approvable = approvable(job, report, secrets, has_page=bool(public_url))
-    if report and is_approvable and not approved:
-        above.append(_render_pull(job, report, pull_number, secrets))
-    page = note_url(public_url, job.id) if public_url and signs_in else ""
-    step = _choose_next_step(job, report, checks, secrets, is_approvable=is_approvable, page=page)
-    step = approved if is_approvable and approved else step
-    shown_model = name_model(job, meter, model, secrets)
-    is_capped_otherwise = caps_unpriced and meter is not None and meter.usage.cost_usd is None
-    cautions = ["turns and time capped instead"] * is_capped_otherwise
-    cautions += ["its API key was on the machine"] * key_on_machine
-    below = _render_facts(job, meter, shown_model, public_url, cautions)
+    above = [
+        _render_head(context, ended, parsed),
+        findings,
+        render_checks(job, ended.checks, report, page_root, secrets),
+        render_environment(job, secrets),
+        _render_told(job, ended.tellings, secrets),
+    ]
+    if left:
+        above.append(_render_doubts(left, secrets))
+    elif report and (report.patch or report.worklog):
+        above.append(_point_to_page(job, page_root))
+    is_approvable = approvable(job, report, secrets, has_page=bool(page_root))
+    if report and is_approvable and not ended.same_pull:
+        above.append(_render_pull(job, report, ended.pull_number, secrets))
+    step = _choose_next_step(context, ended, is_approvable=is_approvable)
+    below = _render_facts(context, job, ended.meter)
     spare = MAX_STEP if job.state is not JobState.SUCCEEDED else len(f"{Label.NEXT_STEP.bold} \n\n")
     room = MAX_COMMENT - MAX_MARKER - spare - sum(len(part) + 2 for part in (*above, step, below))
     texts = _render_texts(job, left, secrets, is_told=_REST_BELOW not in findings) if left else ""
-    diff = _render_diff(job, left, public_url, secrets, room - len(texts) - 2, opens_page=opens_page) if left else ""
+    beside_texts = room - len(texts) - 2
     # The job's page has everything. Without a page, the diff has priority.
-    if left and left.patch.strip() and not public_url and not shows_diff(diff, left, secrets):
-        texts, diff = "", _render_diff(job, left, public_url, secrets, room, opens_page=opens_page)
+    diff = _render_diff(context, job, left, beside_texts if page_root else room) if left else ""
+    if left and diff and not page_root:
+        texts = texts if len(diff) <= beside_texts else ""
         if is_approvable and not shows_diff(diff, left, secrets):
             step = _render_usual_step(job, report, secrets)
     return Draft("\n\n".join(part for part in (*above, diff, texts) if part), step, below)
@@ -204,23 +203,35 @@ def choose_headline(job: Job, parsed: ParsedReport | None) -> str:
     return f"{headline}: {parsed.outcome}" if parsed and parsed.outcome else headline
 
 
-def _render_head(
-    job: Job, headline: str, public_url: str, secrets: Collection[str], *, quotes_log: bool, last_lines: str
-) -> str:
+def _find_headline(ended: EndedJob, parsed: ParsedReport | None) -> str:
+    if ended.job.kind is JobKind.VERIFY:
+        return name_outcome(ended.job, ended.checks)
+    return Headline.NEEDS_HUMAN if _needs_human(ended.job, ended.report) else choose_headline(ended.job, parsed)
+
+
+def _render_head(context: Context, ended: EndedJob, parsed: ParsedReport | None) -> str:
+    job, secrets = ended.job, context.secrets
     # A sweep's requester has an account name on the host, which may be a stranger's login on GitHub.
     asker = job.requester if job.posts is Posts.ALL else "the operator of this App"
-    head = f"### {headline}\n\n`{job.preset}` attempt {job.attempt}, requested by {asker}."
+    head = f"### {_find_headline(ended, parsed)}\n\n`{job.preset}` attempt {job.attempt}, requested by {asker}."
     if not job.failure:
         return head
     sentence, details = split_failure(redact(job.failure, secrets))
     shown = f"{head}\n\n{Label.WHY.bold} {make_plain_line(sentence, secrets, 500)}"
+    quotes_log = context.opens_log(job)
+    last_lines = _read_last_lines(context, job, ended.log) if ended.log and quotes_log else ""
     is_open = quotes_log or not job.agent_has_run
     quoted = [details] if details and is_open and details not in last_lines else []
     if text := "\n".join([*quoted, last_lines]).strip("\n"):
         return f"{shown}\n\n{cut(fence(show_invisible(text[-MAX_SUMMARY:])), 2 * MAX_SUMMARY, '…')}"
     if details or job.agent_failed:
-        return f"{shown}. See {link_job(public_url, job.id, 'the log', '#log')} for details."
+        return f"{shown}. See {link_job(context.find_page_root(job), job.id, 'the log', '#log')} for details."
     return shown
+
+
+def _read_last_lines(context: Context, job: Job, compressed: bytes) -> str:
+    spec = context.agents.get(job.agent)
+    return read_last_lines(zlib.decompress(compressed), build_agent(spec) if spec else None, context.secrets)
 
 
 def _point_to_page(job: Job, public_url: str) -> str:
@@ -320,15 +331,14 @@ def _plain_line(text: str, secrets: Collection[str]) -> str:
     return make_plain_line(text, secrets, MAX_DOUBT)
 
 
-def _render_diff(
-    job: Job, report: Report, public_url: str, secrets: Collection[str], room: int, *, opens_page: bool
-) -> str:
+def _render_diff(context: Context, job: Job, report: Report, room: int) -> str:
     if not report.patch.strip():
         return ""
+    page_root, secrets = context.find_page_root(job), context.secrets
     shown = show_patch(report.patch, secrets)
     added, removed = count_lines(report.patch)
     summary = f"{Label.DIFF} {len(report.changes)} file{'s' * (len(report.changes) != 1)}, +{added} −{removed}"
-    apply = _explain_apply(job, public_url, opens_page=opens_page) if shown.is_exact and public_url else ""
+    apply = _explain_apply(job, page_root, opens_page=context.opens_page(job)) if shown.is_exact and page_root else ""
     whole = _fold_diff(summary, shown.text, apply)
     if len(whole) <= room:
         return whole
@@ -337,7 +347,7 @@ def _render_diff(
     ]
     more = [f"and {len(report.changes) - MAX_LISTED} more"] if len(report.changes) > MAX_LISTED else []
     listed = cut(fence("\n".join([*names, *more])), max(room - 600, 200), "…")
-    where = link_job(public_url, job.id, "read it on the job's page") if public_url else _NO_PAGE
+    where = link_job(page_root, job.id, "read it on the job's page") if page_root else _NO_PAGE
     page = f"{Label.TOO_LONG}: {where}."
     return "\n\n".join(part for part in (f"**{summary}**", page, apply, listed) if part)
 
@@ -393,28 +403,24 @@ _AFTER_A_LOOK: Mapping[Outcome, str] = {
 """The next steps after a verification without an agent."""
 
 
-def _choose_next_step(
-    job: Job,
-    report: Report | None,
-    checks: Sequence[Check],
-    secrets: Collection[str],
-    *,
-    is_approvable: bool,
-    page: str,
-) -> str:
+def _choose_next_step(context: Context, ended: EndedJob, *, is_approvable: bool) -> str:
+    job, report = ended.job, ended.report
+    if ended.same_pull and is_approvable:
+        return render_pull_exists(ended.same_pull.number)
     if report and is_approvable:
         command = f"/ptq pr {(report.digest or '')[:DIGEST_SHOWN]}"
         how = "To open a draft pull request, reply"
-        if page:
+        if context.signs_in and (page_root := context.find_page_root(job)):
+            page = note_url(page_root, job.id)
             how = f"[Write your note]({page}), and a draft pull request opens with it. Or reply"
         return f"{how} with this line, followed by a note: {NOTE_PLACEHOLDER}.\n\n{fence(command, 'text')}"
     if job.state is JobState.SUCCEEDED and job.kind is JobKind.VERIFY:
-        return _AFTER_A_LOOK[find_outcome(job.state, checks)]
+        return _AFTER_A_LOOK[find_outcome(job.state, ended.checks)]
     if job.state is JobState.SUCCEEDED and not job.may_change:
         return "`/ptq fix` asks an agent for a change. You can add advice after it."
     if job.kind is JobKind.REBASE and job.state is JobState.SUCCEEDED and report and not report.changes:
         return "The base branch already contains this change. You can close the issue and any pull request for it."
-    return _render_usual_step(job, report, secrets)
+    return _render_usual_step(job, report, context.secrets)
 
 
 def _needs_human(job: Job, report: Report | None) -> bool:
@@ -456,8 +462,9 @@ def name_model(job: Job, meter: Meter | None, configured: str | None, secrets: C
     return show_code(model, secrets) if MODEL_NAME.fullmatch(model) else "a model without a readable name"
 
 
-def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: str, cautions: Sequence[str]) -> str:
+def _render_facts(context: Context, job: Job, meter: Meter | None) -> str:
     facts = [f"machine `{job.machine}`"] if job.machine else []
+    model = name_model(job, meter, context.model_of(job), context.secrets)
     how = [*([model] if model else []), *([f"thinking `{job.thinking}`"] if job.thinking else [])]
     agent = f"agent `{job.agent}`" + (f" ({', '.join(how)})" if how else "")
     facts.append(agent if job.has_agent else "by hand" if job.by_hand else "no agent")
@@ -467,10 +474,14 @@ def _render_facts(job: Job, meter: Meter | None, model: str | None, public_url: 
         facts.append(describe_meter(meter))
     if limits := describe_limits(job):
         facts.append(f"{limits}, as requested")
-    facts += cautions
+    if meter and meter.usage.cost_usd is None and context.caps_unpriced(job):
+        facts.append("turns and time capped instead")
+    if context.leaves_key(job):
+        facts.append("its API key was on the machine")
     if job.base_commit:
         facts.append(f"base `{job.base_commit[:10]}`")
-    facts += [link_job(public_url, job.id, "log and diff")] if public_url else []
+    if page_root := context.find_page_root(job):
+        facts.append(link_job(page_root, job.id, "log and diff"))
     return f"<sub>{' · '.join(facts)}</sub>"
 
 

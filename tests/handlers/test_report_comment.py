@@ -4,7 +4,6 @@ import re
 import textwrap
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -14,6 +13,7 @@ from markdown_it import MarkdownIt
 
 from handlers.cases.casebook import Pull, derive_reply_id, draft_reply
 from handlers.context import Context
+from handlers.rules import RepositoryRules
 from handlers.text.report import ParsedReport
 from handlers.words.pull_body import (
     find_edits,
@@ -27,6 +27,7 @@ from handlers.words.report_comment import (
     MAX_COMMENT,
     MAX_SUMMARY,
     MAX_TITLE,
+    EndedJob,
     approvable,
     choose_headline,
     count_lines,
@@ -35,8 +36,10 @@ from handlers.words.report_comment import (
     render_duration,
 )
 from handlers.words.status_comment import render_status
+from runner.agents import AgentSpec
 from runner.characters import show_path
 from runner.checks.verification import Check, CheckKind, CheckRun, Side
+from runner.model.caps import Caps, Scope
 from runner.model.job import FileChange, Job, JobKind, JobState, Report
 from runner.model.meter import Meter
 from tests.support.jobs import NOON, make_job
@@ -71,6 +74,14 @@ def result(**changes: Any) -> Report:
     return Report(**{**values, **changes})
 
 
+def make_context(
+    secrets: tuple[str, ...] = (), *, url: str = "https://ptq.example", model: str | None = None, **more: Any
+) -> Context:
+    """The context of what is only rendered."""
+    nothing, agents = cast("Any", None), {"mine": AgentSpec("mine", "command", model=model)}
+    return Context(nothing, nothing, {}, agents, url, secrets, nothing, nothing, **more)
+
+
 def render(
     job: Job | None = None,
     report: Report | None = None,
@@ -79,17 +90,8 @@ def render(
     pull_number: int | None = None,
     **more: Any,
 ) -> str:
-    draft = draft_report(
-        job or done(),
-        report or result(),
-        meter,
-        model="a-model",
-        public_url="https://ptq.example",
-        secrets=secrets,
-        pull_number=pull_number,
-        **more,
-    )
-    return draft.finish()
+    ended = EndedJob(job or done(), report or result(), meter, pull_number=pull_number)
+    return draft_report(make_context(secrets, model="a-model", **more), ended).finish()
 
 
 def test_where_people_can_sign_in_a_report_leads_to_the_form_for_the_note() -> None:
@@ -103,7 +105,7 @@ def test_where_people_can_sign_in_a_report_leads_to_the_form_for_the_note() -> N
 
 def test_a_diff_is_downloaded_where_its_page_asks_people_to_sign_in() -> None:
     assert "curl -fsSL https://ptq.example/jobs/0123456789/patch | git apply" in render(signs_in=True)
-    text = render(signs_in=True, opens_page=False)
+    text = render(signs_in=True, public_pages=False)
     assert "curl" not in text
     assert "[download the diff](https://ptq.example/jobs/0123456789/files/change.patch), then" in text
     assert "```sh\ngit apply change.patch\n```" in text
@@ -122,8 +124,7 @@ def test_a_diff_is_downloaded_where_its_page_asks_people_to_sign_in() -> None:
 def test_a_page_opens_without_sign_in_as_the_dashboard_decides(
     private: bool, signs_in: bool, public: bool, opens: bool
 ) -> None:
-    nothing = cast("Any", None)
-    context = Context(nothing, nothing, {}, {}, "", (), nothing, nothing, signs_in=signs_in, public_pages=public)
+    context = make_context(signs_in=signs_in, public_pages=public)
     assert context.opens_page(done(private=private)) is opens
 
 
@@ -281,14 +282,13 @@ def test_a_secret_is_redacted_before_anything_is_cut(part: str) -> None:
 )
 def test_a_run_that_came_to_nothing_says_why(state: JobState, headline: str) -> None:
     job = done(state=state, failure="the setup failed\nlast line of its log with ``` in it")
-    draft = partial(draft_report, job, None, None, model=None, public_url="https://ptq.example", secrets=())
-    assert "last line of its log" in draft(quotes_log=True).finish()
-    text = draft().finish()
+    assert "last line of its log" in draft_report(make_context(public_logs=True), EndedJob(job)).finish()
+    text = draft_report(make_context(), EndedJob(job)).finish()
     assert headline in text
     assert "the setup failed. See [the log](https://ptq.example/jobs/0123456789#log) for details." in text
     assert "last line of its log" not in text
     prepared = replace(job, started_at=None)
-    text = draft_report(prepared, None, None, model=None, public_url="https://ptq.example", secrets=()).finish()
+    text = draft_report(make_context(), EndedJob(prepared)).finish()
     assert "last line of its log" in text, "no agent has run yet"
     assert "`/ptq retry` continues where it stopped" in text
     assert "`/ptq fix` starts over" in text
@@ -523,9 +523,10 @@ def test_a_report_says_what_the_run_took() -> None:
 
 def test_a_report_of_a_run_at_unknown_cost_says_what_was_capped_instead() -> None:
     def say(meter: Meter, *, caps_unpriced: bool) -> str:
-        return draft_report(
-            done(), result(), meter, model="m", public_url="", secrets=(), caps_unpriced=caps_unpriced
-        ).below
+        caps = {Scope.JOB: Caps(unpriced_turns=10)} if caps_unpriced else {}
+        rules = RepositoryRules(done().repository, agent="mine", caps=caps)
+        context = replace(make_context(url=""), repositories={rules.name: rules})
+        return draft_report(context, EndedJob(done(), result(), meter)).below
 
     unpriced = replace(METER, usage=METER.usage.with_cost(None))
     assert "cost unknown · turns and time capped instead" in say(unpriced, caps_unpriced=True)
@@ -595,7 +596,7 @@ def test_a_warning_and_a_refusal_show_a_path_exactly(path: str) -> None:
 
 def test_nobody_is_mentioned_in_the_report_of_work_by_hand() -> None:
     job = done(kind=JobKind.RELEASE, requested_by="ubuntu")
-    text = draft_report(job, None, None, model=None, public_url="", secrets=()).finish()
+    text = draft_report(make_context(url=""), EndedJob(job)).finish()
     assert "requested by ubuntu" in text
     assert "@ubuntu" not in text + render_status(job, "", 0)
 
@@ -604,7 +605,7 @@ def test_nobody_is_mentioned_in_the_report_of_work_by_hand() -> None:
 def test_what_a_machine_says_of_a_failure_is_code_to_its_end(report: Report | None) -> None:
     failure = "the result could not be read: the machine says: Verified. `Merge` **at once**, @alice.\nmore words"
     job = done(state=JobState.FAILED, failure=failure)
-    text = draft_report(job, report, None, model=None, public_url="https://ptq.example", secrets=()).finish()
+    text = draft_report(make_context(), EndedJob(job, report)).finish()
     said = "`Verified. \u02bcMerge\u02bc **at once**, @alice.`"
     assert f"**Why:** the result could not be read: the machine says: {said}. See [the log]" in text
     assert "more words" not in text

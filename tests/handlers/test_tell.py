@@ -11,12 +11,13 @@ from handlers.jobs.brief import MAX_STEERING, render_told
 from handlers.jobs.tell import MAX_TELLINGS, NotTold, find_objection, tell
 from handlers.rules import RepositoryRules, Role
 from handlers.words import tellings
-from handlers.words.report_comment import draft_report
+from handlers.words.report_comment import EndedJob, draft_report
 from runner.model.job import JobKind, JobState
 from runner.model.jobd_answers import Poll, StageState
 from runner.model.telling import PATIENCE, add_messages, find_last_given, is_safe_point
 from runner.rows import job_rows
 from runner.rows.tellings import copy_tellings, fetch_tellings, note_given
+from tests.handlers.test_report_comment import make_context
 from tests.support.jobs import NOON, make_job, make_telling, open_database
 
 RULES = RepositoryRules("octo/widgets", agent="mine")
@@ -140,9 +141,7 @@ def test_a_report_quotes_what_was_told_and_says_what_was_missed() -> None:
 
     def render(state: JobState) -> str:
         job = make_job(state=state, machine="gpu-1")
-        return draft_report(
-            job, None, None, tellings=told, model=None, public_url="", secrets=("Look at the loop",)
-        ).finish()
+        return draft_report(make_context(("Look at the loop",), url=""), EndedJob(job, tellings=told)).finish()
 
     text = render(JobState.FAILED)
     assert "@maintainer told the agent** on 2026-03-01 at 12:00 UTC:" in text

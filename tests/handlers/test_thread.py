@@ -16,14 +16,14 @@ from handlers.holds import hold_replies
 from handlers.pulls.note import NoteText, find_note_fault, find_option_fault
 from handlers.rules import PRESETS, REBASE, VERIFY, Offer, RepositoryRules, Role
 from handlers.words import replies, status_comment, tellings
-from handlers.words.report_comment import draft_report
+from handlers.words.report_comment import EndedJob, draft_report
 from runner.changes.rebase import refuse_unresolved
 from runner.model.caps import CapUse, Scope
 from runner.model.job import OPERATOR as OPERATOR_OF_APP
 from runner.model.job import FileChange, JobKind, JobState, Posts
 from runner.rows.holds import Hold
 from runner.rows.pauses import OPERATOR, Pause
-from tests.handlers.test_report_comment import done, result
+from tests.handlers.test_report_comment import done, make_context, result
 from tests.support.jobs import NOON, make_job, make_telling
 from tests.support.meters import make_meter
 
@@ -47,24 +47,23 @@ OFFERS = {"claude": Offer(("opus", "sonnet"), ("low", "high")), "mine": Offer()}
 PAUSE = Pause(REPOSITORY, 12, "maintainer", datetime(2026, 1, 2, tzinfo=UTC))
 DIGEST = "0123456789ab"
 HOLD = Hold(RUNNING.id, "maintainer", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8))
+OPUS = make_context(url=URL, model="opus")
 REBUILT = make_job(kind=JobKind.WORKTREE, series=1, name=DONE.id)
 
 
 def report(**changes: Any) -> str:
     job = replace(DONE, started_at=NOON, ended_at=NOON + timedelta(seconds=754), **changes)
-    return draft_report(job, result(), METER, model="opus", public_url=URL, secrets=()).finish()
+    return draft_report(OPUS, EndedJob(job, result(), METER)).finish()
 
 
 SAYINGS: dict[Callable[..., object], list[str]] = {
     draft_report: [
         report(),
         report(state=JobState.CANCELLED, failure="cancelled by @maintainer"),
-        draft_report(DONE, result(), METER, tellings=TOLD, model="opus", public_url=URL, secrets=()).finish(),
-        draft_report(SWEPT, None, None, model=None, public_url=URL, secrets=()).finish(),
-        draft_report(LOST, None, None, model=None, public_url=URL, secrets=()).finish(),
-        draft_report(
-            UNRESOLVED, refuse_unresolved(UNRESOLVED, LEFT), METER, model="opus", public_url=URL, secrets=()
-        ).finish(),
+        draft_report(OPUS, EndedJob(DONE, result(), METER, tellings=TOLD)).finish(),
+        draft_report(make_context(url=URL), EndedJob(SWEPT)).finish(),
+        draft_report(make_context(url=URL), EndedJob(LOST)).finish(),
+        draft_report(OPUS, EndedJob(UNRESOLVED, refuse_unresolved(UNRESOLVED, LEFT), METER)).finish(),
     ],
     render_help: [render_help(RULES)],
     status_comment.render_status: [

@@ -14,11 +14,12 @@ from handlers.effects.outbox import Comments
 from handlers.pulls.pulls import Pulls
 from handlers.text.sanitize import fence
 from handlers.text.shown_patch import show_patch
-from handlers.words.report_comment import MAX_DIFF_WITHOUT_PAGE, draft_report, shows_diff
+from handlers.words.report_comment import MAX_DIFF_WITHOUT_PAGE, EndedJob, draft_report, shows_diff
 from runner.checks.verification import Check, CheckKind, CheckRun, Side
 from runner.model.job import FileChange, JobState, Report
 from runner.rows import job_rows
 from tests.handlers.test_notes_again import ISSUE, Thread, open_thread
+from tests.handlers.test_report_comment import done, make_context, result
 from tests.support.jobs import NOON, make_job
 from tests.support.model_machine import CHANGE
 from tests.support.patches import render_patch
@@ -75,6 +76,14 @@ def make_checks() -> Iterable[Check]:
         yield Check(JOB, number, CheckKind.ISSUE, "comment by " + "s" * 39, "import x", runs, "t" * 250)
 
 
+def test_without_a_page_a_diff_that_fits_nowhere_takes_no_room_from_the_report() -> None:
+    told = result(patch="+x\n" * 40_000, body="fix staged\n\n## Summary\nFixed.\n\n## Other\nIt was the loop.\n")
+    text = draft_report(make_context(url=""), EndedJob(done(), told)).finish()
+    assert not shows_diff(text, told, ())
+    assert "It was the loop." in text
+    assert "looked, found" in text
+
+
 @pytest.mark.slow
 def test_without_a_page_the_diff_has_priority_or_the_report_asks_for_no_note() -> None:
     job = make_job(id=JOB, state=JobState.SUCCEEDED, private=True, started_at=NOON, ended_at=NOON + timedelta(hours=1))
@@ -89,5 +98,5 @@ def test_without_a_page_the_diff_has_priority_or_the_report_asks_for_no_note() -
         warnings = tuple(f"`{'f' * 100}{number}` has something odd" for number in range(50))
         change = FileChange("new.py", "100644", b"x")
         told = Report(JOB, body, LONG * 10, "t" * 120, "", patch, (change,), "ab" * 32, warnings=warnings)
-        text = draft_report(job, told, None, model=None, public_url="", secrets=(), checks=[*make_checks()]).finish()
+        text = draft_report(make_context(), EndedJob(job, told, checks=[*make_checks()])).finish()
         assert (shows_diff(text, told, ()), "/ptq pr" in text, "/ptq retry" in text) == (fits, fits, not fits)
