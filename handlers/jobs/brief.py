@@ -87,26 +87,28 @@ def render_brief(
     advice, possibly empty. `skills` are the job's skills. `earlier` is an earlier attempt, which the job continues, or
     whose texts it gets.
     """
-    advice = reveal(steering)[:MAX_STEERING]
     values = {
-        "preset": preset,
-        "rules": rules,
+        **_describe_job(preset, rules, skills, earlier),
+        **_describe(snapshot),
         "outcomes": _choose_outcomes(preset),
-        "protected_paths": NAMED_PATHS,
-        "nonce": choose_nonce(nonce, (*_texts_of(snapshot, earlier), advice)),
-        "steering": Untrusted(advice, "the maintainer who asked"),
-        **_describe_skills(skills),
-        "earlier": _describe_earlier(earlier) if earlier else None,
+        "task": None,
+        "worktree": None,
+        "steering": _read_words(steering, "the maintainer who asked"),
     }
-    no_task = {"task": None, "worktree": None}
-    return _templates().get_template(_choose_template(preset)).render(values | _describe(snapshot) | no_task)
+    return _render(_choose_template(preset), nonce, values)
 
 
 def render_task(worktree: str, rules: RepositoryRules, task: str, nonce: str, *, skills: Sequence[str] = ()) -> str:
     """The prompt for an agent that continues in a person's worktree, with that person's instructions."""
     preset = Preset("task", True, "do the task below, in a worktree that they began")
-    more = {"worktree": worktree, "outcomes": TASK_OUTCOMES}
-    return _render_words("task.md.j2", preset, rules, task, nonce, more, skills)
+    values = {
+        **_describe_job(preset, rules, skills, None),
+        "outcomes": TASK_OUTCOMES,
+        "task": _read_words(task, "the person who gave the task"),
+        "worktree": worktree,
+        "steering": None,
+    }
+    return _render("task.md.j2", nonce, values)
 
 
 def render_off_thread(
@@ -123,19 +125,16 @@ def render_off_thread(
 
     `steering` is the person's advice for an attempt that continues the `earlier` one.
     """
-    more = {"parent": _choose_template(preset), "worktree": None, "outcomes": _choose_outcomes(preset)}
     goal = "do the task below" if preset.needs_advice else preset.goal
-    return _render_words(
-        "off_thread.md.j2",
-        replace(preset, goal=goal),
-        rules,
-        task,
-        nonce,
-        more,
-        skills,
-        steering=steering,
-        earlier=earlier,
-    )
+    values = {
+        **_describe_job(replace(preset, goal=goal), rules, skills, earlier),
+        "parent": _choose_template(preset),
+        "outcomes": _choose_outcomes(preset),
+        "task": _read_words(task, "the person who gave the task"),
+        "worktree": None,
+        "steering": _read_words(steering, "the person who asked"),
+    }
+    return _render("off_thread.md.j2", nonce, values)
 
 
 def render_told(words: str, at: datetime, nonce: str) -> str:
@@ -143,36 +142,13 @@ def render_told(words: str, at: datetime, nonce: str) -> str:
 
     The message is added to the end of the brief, or sent to the running agent.
     """
-    shown = reveal(words)
-    values = {"at": _render_time(at), "words": Untrusted(shown, "a maintainer"), "nonce": choose_nonce(nonce, (shown,))}
-    return _templates().get_template("told.md.j2").render(values)
+    return _render("told.md.j2", nonce, {"at": _render_time(at), "words": Untrusted(reveal(words), "a maintainer")})
 
 
-def _render_words(
-    template: str,
-    preset: Preset,
-    rules: RepositoryRules,
-    task: str,
-    nonce: str,
-    more: Mapping[str, object],
-    skills: Sequence[str],
-    *,
-    steering: str = "",
-    earlier: EarlierAttempt | None = None,
-) -> str:
-    """Render a template for a job without an issue."""
-    words, advice = reveal(task)[:MAX_STEERING], reveal(steering)[:MAX_STEERING]
-    values = {
-        "preset": preset,
-        "rules": rules,
-        "protected_paths": NAMED_PATHS,
-        "nonce": choose_nonce(nonce, (*_texts_of_earlier(earlier), words, advice)),
-        "steering": Untrusted(advice, "the person who asked"),
-        **_describe_skills(skills),
-        "earlier": _describe_earlier(earlier) if earlier else None,
-        "task": Untrusted(words, "the person who gave the task"),
-    }
-    return _templates().get_template(template).render({**values, **more})
+def _render(template: str, nonce: str, values: Mapping[str, object]) -> str:
+    """Render a template. No untrusted text in its values contains the nonce that its fences get."""
+    fences = {"nonce": choose_nonce(nonce, tuple(_list_untrusted(values)))}
+    return _templates().get_template(template).render({**values, **fences})
 
 
 def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:
@@ -182,18 +158,20 @@ def choose_nonce(nonce: str, texts: tuple[str, ...]) -> str:
     return nonce
 
 
-def _texts_of(snapshot: Snapshot, earlier: EarlierAttempt | None) -> Iterator[str]:
-    yield from _texts_of_earlier(earlier)
-    yield from (snapshot.title, snapshot.author, snapshot.body, *snapshot.labels, *snapshot.links)
-    for comment in snapshot.comments:
-        yield from (comment.author, comment.body)
-    for repro in snapshot.repros:
-        yield from (repro.origin, repro.code)
+def _list_untrusted(value: object) -> Iterator[str]:
+    """The untrusted texts in a value for a template, with the descriptions of their origin, which may name people."""
+    if isinstance(value, Untrusted):
+        yield from (value._text, value.source)
+    elif isinstance(value, Mapping):
+        yield from _list_untrusted([*value.values()])
+    elif isinstance(value, list):
+        for item in value:
+            yield from _list_untrusted(item)
 
 
-def _texts_of_earlier(earlier: EarlierAttempt | None) -> Iterator[str]:
-    if earlier:
-        yield from (earlier.failure, earlier.report, earlier.worklog, earlier.repro)
+def _read_words(words: str, source: str) -> Untrusted:
+    """A person's words for an agent."""
+    return Untrusted(reveal(words)[:MAX_STEERING], source)
 
 
 def _choose_outcomes(preset: Preset) -> Mapping[str, str]:
@@ -224,11 +202,17 @@ def _describe(snapshot: Snapshot) -> dict[str, object]:
     }
 
 
-def _describe_skills(skills: Sequence[str]) -> dict[str, object]:
-    """The skills' values for the templates."""
+def _describe_job(
+    preset: Preset, rules: RepositoryRules, skills: Sequence[str], earlier: EarlierAttempt | None
+) -> dict[str, object]:
+    """The values that the templates of all jobs have."""
     return {
+        "preset": preset,
+        "rules": rules,
+        "protected_paths": NAMED_PATHS,
         "skills": [skill for skill in skills if not is_skill_folder(skill)],
         "skill_folders": [skill.removesuffix("/") for skill in skills if is_skill_folder(skill)],
+        "earlier": _describe_earlier(earlier) if earlier else None,
     }
 
 

@@ -246,6 +246,23 @@ def test_a_nonce_that_a_text_contains_is_not_used() -> None:
     assert prompt == render(replace(SNAPSHOT, body=f"I guessed {NONCE.upper()}"))
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"title": NONCE},
+        {"author": NONCE},
+        {"labels": ("bug", NONCE)},
+        {"links": (f"link: https://{NONCE}",)},
+        {"comments": (SnapshotComment("bob", OPENED_AT, NONCE, by_bot=False),)},
+        {"comments": (SnapshotComment(NONCE, OPENED_AT, "Me too.", by_bot=False),)},
+        {"repros": (ReproScript("the issue", "python", NONCE),)},
+        {"repros": (ReproScript(f"comment by {NONCE}", "python", SCRIPT),)},
+    ],
+)
+def test_a_nonce_in_any_text_of_the_issue_is_not_used(changed: dict[str, Any]) -> None:
+    assert f"<untrusted-{NONCE}" not in render(replace(SNAPSHOT, **changed))
+
+
 @pytest.mark.parametrize("place", ["failure", "report", "worklog", "repro"])
 def test_a_nonce_that_an_earlier_attempt_wrote_is_not_used(place: str) -> None:
     changed: dict[str, Any] = {place: f"I guessed {NONCE}"}
