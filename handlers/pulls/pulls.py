@@ -94,7 +94,7 @@ async def ask_for_pull(
     if job is None or report is None or report.digest is None:
         number = newest.number if newest else None
         raise NotApproved(replies.render_pull_exists(number) if number else replies.render_no_diff())
-    await _check_note(context, job, report, note, [reply for reply in reports if _existed_before(reply, comment)])
+    await _check_approves(context, job, report, note, [reply for reply in reports if _existed_before(reply, comment)])
     if not context.find_page_root(job) and not _is_diff_posted(context, report, posted):
         raise NotApproved(replies.render_unshown_diff())
     for reply in (*posted, *copies):
@@ -118,7 +118,7 @@ async def approve_on_page(context: Context, person: Person, account_id: int, job
         report = await job_rows.fetch_report(connection, job.id)
     if report is None or not await run_aside(report.size, approvable, job, report, context.secrets):
         raise NotApproved("There's no diff of this job to open a pull request from.")
-    await _check_note(context, job, report, note, [])
+    await _check_approves(context, job, report, note, [])
     page = job_url(context.public_url, job.id)
     await _store_pull(context, job, report, note, approver=person.name, approver_id=account_id, note_url=page)
 
@@ -130,7 +130,7 @@ def _check_person(person: Person, repository: str | None = None) -> None:
         raise NotApproved(replies.render_broken_rules(person.rules.fault))
 
 
-async def _check_note(context: Context, job: Job, report: Report, note: NoteText, stood: list[Reply]) -> None:
+async def _check_approves(context: Context, job: Job, report: Report, note: NoteText, stood: list[Reply]) -> None:
     """Check that a note approves the report's diff, and that the diff does not come from a private repository that is
     public now. `stood` is as in `find_fault`.
     """
