@@ -18,6 +18,7 @@ from handlers.words import form_errors, replies
 from runner.changes.concerns import names_concern
 from runner.changes.rebase import find_unresolved
 from runner.model.ending import Ending
+from runner.model.history import COMMIT
 from runner.model.job import Job, JobKind, JobState, Report, Topic
 from runner.model.meter import Meter
 from runner.rows import job_rows
@@ -29,7 +30,6 @@ MAX_REF = 200
 """The most characters of a branch's name."""
 
 _ONTO = re.compile(r"onto(?:\s+(?P<ref>(?!--|[–—])\S+))?(?:\s+|$)", re.IGNORECASE)
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}", re.IGNORECASE)
 _BRANCH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+/-]*")
 """The form of a branch's name: stricter than in git (git-check-ref-format(1)), without any special characters."""
 
@@ -85,7 +85,7 @@ async def find_target(context: Context, rules: RepositoryRules, topic: Topic, on
         return None
     job = await settle_base_branch(context.github, rules, job)
     branch, commit = job.base_branch, None
-    if onto is not None and _COMMIT.fullmatch(onto):
+    if onto is not None and COMMIT.fullmatch(onto.lower()):
         commit = onto.lower()
     elif onto is not None:
         branch = onto

@@ -5,7 +5,6 @@ These jobs post nothing on GitHub. The result is on the job's page.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from secrets import token_hex
@@ -23,13 +22,12 @@ from handlers.jobs.start import RETRY
 from handlers.rules import REBASE, Preset, RepositoryRules
 from handlers.text.sanitize import one_line
 from runner.agents.skills import choose_skills, leave_out_repository
+from runner.model.history import COMMIT
 from runner.model.job import Job, JobKind, JobRequest, Topic, derive_job_id
 from runner.rows import job_rows
 
 MAX_TASK = 10_000
 """The most characters of a task."""
-
-COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class Refused(Exception):  # noqa: N818

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from runner.model.history import COMMIT
 from runner.model.inventory import describe_gpus
 from runner.model.machines import Gpu
 
@@ -18,7 +19,6 @@ Facts = tuple[tuple[str, str], ...]
 """Pairs of a name (for people) and a value, in the order in which they are shown."""
 
 VERSION = re.compile(r"[0-9][\w.+!-]{0,63}", re.ASCII)
-COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 COMPILER = re.compile(r"([a-z+]{1,10} )?[0-9][0-9.]{0,30}", re.ASCII)
 MODEL = re.compile(r"[\w.,:/()@+× -]{1,100}")
 """The name of an operating system, a kernel or a processor."""

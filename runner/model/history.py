@@ -6,7 +6,11 @@ in the same place, so a commit that the host knows may be a stranger's.
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
+
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+"""The form of a commit's full SHA."""
 
 
 class HistoryError(Exception):

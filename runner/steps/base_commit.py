@@ -10,19 +10,17 @@ branch must contain it, because the pull request goes there. A rebase moves a ch
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from runner.model.environment import NEWEST, Profile
+from runner.model.history import COMMIT
 from runner.model.job import Job, JobKind
 from runner.model.jobd_answers import JobdError
 from runner.steps.runtime import Runtime, update_job
 
 WRONG_COMMIT = "wrong_commit"
 """The error code for a machine that checked out another commit. It counts as a failure of the machine."""
-
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class NoBaseCommit(Exception):  # noqa: N818 - a fact about a job
@@ -115,7 +113,7 @@ async def read_base_commit(runtime: Runtime, job: Job, result: Mapping[str, Any]
     Raises `JobdError` for any other commit, `NoBaseCommit` if the job cannot begin there, and `HistoryError`.
     """
     said = result.get("base_commit")
-    if not isinstance(said, str) or not _COMMIT.fullmatch(said):
+    if not isinstance(said, str) or not COMMIT.fullmatch(said):
         raise JobdError("internal", "the machine did not say which commit it checked out")
     if job.base_commit and said != job.base_commit:
         reason = f"the machine checked out commit {said[:10]}, but was told to check out {job.base_commit[:10]}"
