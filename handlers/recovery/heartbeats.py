@@ -44,21 +44,17 @@ async def fetch_beat(connection: AsyncConnection, name: str) -> datetime | None:
     return (await connection.execute(query)).scalar_one_or_none()
 
 
-async def enable_repositories(connection: AsyncConnection, names: Collection[str], now: datetime) -> None:
+async def enable_repositories(connection: AsyncConnection, configured: Collection[str], now: datetime) -> None:
     """Store that labels of these repositories count from now on. Repositories that are stored already keep their time.
 
-    The stored time is the start of this second, because GitHub's times are whole seconds.
+    The stored time is the start of this second, because GitHub's times are whole seconds. Repositories that are not
+    configured any more are deleted, so that they can begin again.
     """
     now = now.replace(microsecond=0)
-    for name in names:
-        row = {"name": name.lower(), "enabled_at": now, "looked_at": now}
-        await insert_new(connection, enabled_repositories, row)
-
-
-async def forget_repositories(connection: AsyncConnection, configured: Collection[str]) -> None:
-    """Delete the repositories that are not configured any more, so that they can begin again."""
     keys = [name.lower() for name in configured]
     await connection.execute(delete(enabled_repositories).where(enabled_repositories.c.name.not_in(keys)))
+    for key in keys:
+        await insert_new(connection, enabled_repositories, {"name": key, "enabled_at": now, "looked_at": now})
 
 
 async def fetch_enabled(connection: AsyncConnection) -> Mapping[str, Enabled]:

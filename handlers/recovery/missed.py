@@ -7,10 +7,9 @@ GitHub sends each delivery once (https://docs.github.com/en/webhooks/using-webho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from handlers.commands.rights import Person
 from handlers.events import IssueLabeled
@@ -26,16 +25,13 @@ OVERLAP = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class MissedDelivery:
-    """A delivery that never arrived, with its payload."""
+    """A delivery that may never have arrived. Its payload is fetched when needed, because there can be many."""
 
     attempt: DeliveryAttempt
-    payload: Mapping[str, Any]
-
-    @property
-    def repository(self) -> str:
-        """The repository of the delivery, in lower case. Empty if it has none."""
-        repository = self.payload.get("repository")
-        return str(repository.get("full_name", "")).lower() if isinstance(repository, Mapping) else ""
+    is_known: bool
+    """Whether something was received under its id, perhaps from somebody else."""
+    labeled: IssueLabeled | None = None
+    """The content of a delivery of a label, without the issue's text. None if it is about something else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from handlers.cases.private_repositories import restrict_jobs
 from handlers.commands.permissions import admit
 from handlers.commands.rights import Operation, Person
 from handlers.context import Context
-from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, find_lane, is_routed
+from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, find_lane, find_repository, is_routed
 from handlers.inbox.inbox import Inbox, fetch_doubtful, fetch_known, is_waiting
 from handlers.jobs.start import start_job, was_decided
 from handlers.notices.notifications import NAMED, draft_held, draft_recovery
@@ -38,7 +38,6 @@ from handlers.recovery.heartbeats import (
     enable_repositories,
     fetch_beat,
     fetch_enabled,
-    forget_repositories,
     note_look,
 )
 from handlers.recovery.missed import (
@@ -84,25 +83,38 @@ AWAY = timedelta(minutes=5)
 
 
 @dataclass(slots=True)
+class _Look:
+    """The state of one pass for one repository."""
+
+    rules: RepositoryRules
+    enabled: Enabled
+    until: datetime
+    """Labels that were added later are left to the webhook."""
+    repository: Repository | None = None
+    """The repository as GitHub shows it, as soon as it was fetched."""
+    is_complete: bool = False
+    """Whether all labels up to this pass are handled."""
+
+
+@dataclass(slots=True)
 class _Pass:
     """The state of one pass."""
 
     until: datetime
-    enabled: Mapping[str, Enabled]
-    repositories: dict[str, Repository] = field(default_factory=dict)
-    missed: list[DeliveryAttempt] = field(default_factory=list)
-    """The missed deliveries without their payloads, because there can be many. Each payload is fetched when needed."""
-    labelled: dict[str, IssueLabeled] = field(default_factory=dict)
-    """Delivery id -> the content of a missed delivery of a label, without the issue's text."""
-    known: Collection[str] = ()
-    """The ids of missed deliveries under which something was received, perhaps from somebody else."""
+    """When the pass began."""
+    looks: Mapping[str, _Look]
+    """By the repository's name, in lower case."""
+    missed: list[MissedDelivery] = field(default_factory=list)
     due: list[UnansweredLabel] = field(default_factory=list)
-    seen: set[str] = field(default_factory=set)
-    """The repositories, in lower case, that are completely handled."""
     has_read_deliveries: bool = False
     recovered: int = 0
     lost: int = 0
     labels: int = 0
+
+    def look_again(self, repository: str) -> None:
+        """Leave labels of a repository to the next pass."""
+        if look := self.looks.get(repository.lower()):
+            look.is_complete = False
 
 
 class Recovery:
@@ -129,33 +141,39 @@ class Recovery:
         self._in_flight = timedelta(seconds=in_flight_s)
         self._is_relayed = is_relayed
         self._since: datetime | None = None
-        self._was_away = False
+        """When the service was last alive before it began, and then the time of the last pass."""
+        self._away_since: datetime | None = None
+        """The start of a long absence, until it is reported."""
         self._has_reported = False
         self._settled: set[str] = set()
         """Deliveries in GitHub's list that are handled."""
         self._complaints: dict[str, str] = {}
         self._absences: Counter[str] = Counter()
         """Repository in lower case -> the number of passes in a row in which GitHub did not show it."""
-        self._told: frozenset[str] = frozenset()
+        self._held: Counter[str] = Counter()
+        """Issue -> the number of its labels that wait for the operator, because there are too many in all."""
         self._quiet: TTLCache[tuple[str, str], None] = TTLCache(
             KEPT_LABELS, REREAD_S, timer=lambda: context.now().timestamp()
         )
         """Pairs of issue and label, in lower case, whose last labelling needs nothing."""
         self._too_long: TTLCache[str, None] = TTLCache(KEPT_LABELS, REREAD_S, timer=lambda: context.now().timestamp())
         """Issues, in lower case, whose timeline is too long to be read."""
-        self.held = 0
-        """The number of labels that wait for the operator, because there are too many."""
+
+    @property
+    def held(self) -> int:
+        """The number of labels that wait for the operator."""
+        return self._held.total()
 
     async def begin(self) -> None:
         """Find out how long the service was away, and store the configured repositories."""
         now, context = self._context.now(), self._context
         async with context.db.write() as connection:
             self._since = await fetch_beat(connection, ALIVE)
-            self._was_away = self._since is not None and now - self._since >= AWAY
+            if self._since and now - self._since >= AWAY:
+                self._away_since = self._since
             await beat(connection, ALIVE, now)
             if await fetch_beat(connection, LOOKED) is None:
                 await beat(connection, LOOKED, now)
-            await forget_repositories(connection, context.repositories)
             await enable_repositories(connection, context.repositories, now)
 
     async def beat(self) -> None:
@@ -172,28 +190,30 @@ class Recovery:
         if enabled.keys() != {name.lower() for name in context.repositories}:
             # The configuration was read again, or another replica had an older one.
             async with context.db.write() as connection:
-                await forget_repositories(connection, context.repositories)
                 await enable_repositories(connection, context.repositories, now)
                 enabled = await fetch_enabled(connection)
-        this = _Pass(now, enabled)
-        for rules in context.repositories.values():
-            await self._restrict_if_private(this, rules)
+        configured = {name: rules for name, rules in context.repositories.items() if name in enabled}
+        until = now - self._in_flight
+        this = _Pass(now, {name: _Look(rules, enabled[name], until) for name, rules in configured.items()})
+        for look in this.looks.values():
+            await self._restrict_if_private(look)
         try:
             await self._read_deliveries(this, find_start(looked_at or now, now))
         except GitHubUnavailable as error:
             # The next pass does everything. Labels would now be answered too early, and without their deliveries.
             self._complain("deliveries", error)
             return
-        for labeled in this.labelled.values():
+        labelled = [missed.labeled for missed in this.missed if missed.labeled]
+        for labeled in labelled:
             self._quiet.pop(_name_label(labeled.repository.full_name, labeled.issue, labeled.label.name), None)
-        for rules in context.repositories.values():
-            await self._search_labels(this, rules)
+        for look in this.looks.values():
+            this.due += await self._search_labels(look)
         await self._hold(this)
         for due in this.due:
-            if not any(map(due.tells, this.labelled.values())):
+            if not any(map(due.tells, labelled)):
                 await self._start(this, due)
-        for attempt in this.missed:
-            await self._take(this, attempt)
+        for missed in this.missed:
+            await self._take(this, missed)
         await self._finish(this)
 
     async def _read_deliveries(self, this: _Pass, since: datetime) -> None:
@@ -206,27 +226,28 @@ class Recovery:
         self._complaints.pop("deliveries", None)
         self._settled &= {attempt.guid for attempt in attempts}
         missed = choose_missed(attempts, self._wants, this.until - self._in_flight if self._is_relayed else None)
-        this.known = await fetch_known(self._context.db, [attempt.guid for attempt in missed])
+        known: Collection[str] = await fetch_known(self._context.db, [attempt.guid for attempt in missed])
         this.has_read_deliveries = True
         # Ids are not signed, so somebody else may have used one first. A forwarder's successes prove nothing, and
         # comparing every received delivery with GitHub's would cost a request each.
-        doubtful: Collection[str] = this.known
+        doubtful = known
         if self._is_relayed:
             doubtful = await fetch_doubtful(self._context.db, {one.guid: one.event for one in missed})
         for attempt in missed:
-            if attempt.guid in self._settled or (attempt.guid in this.known and attempt.guid not in doubtful):
+            is_known = attempt.guid in known
+            if attempt.guid in self._settled or (is_known and attempt.guid not in doubtful):
                 continue
+            one = MissedDelivery(attempt, is_known)
             if (attempt.event, attempt.action) == ("issues", "labeled"):
-                delivery = await self._fetch(this, attempt)
-                if delivery is None:
+                payload = await self._fetch(this, one)
+                if payload is None:
                     continue
-                if labeled := _find_labelling(self._context, delivery):
-                    this.labelled[attempt.guid] = _forget_text(labeled)
-            this.missed.append(attempt)
+                one = replace(one, labeled=_find_labelling(self._context, payload))
+            this.missed.append(one)
 
-    async def _fetch(self, this: _Pass, attempt: DeliveryAttempt) -> MissedDelivery | None:
-        """Fetch a delivery. None if its content was received, if GitHub does not have it, or does not answer now."""
-        is_known = attempt.guid in this.known
+    async def _fetch(self, this: _Pass, missed: MissedDelivery) -> Mapping[str, Any] | None:
+        """Fetch a payload. None if its content was received, if GitHub does not have it, or does not answer now."""
+        attempt, is_known = missed.attempt, missed.is_known
         try:
             payload = await self._context.github.fetch_payload(attempt.id)
         except GitHubError as error:
@@ -239,7 +260,7 @@ class Recovery:
             this.has_read_deliveries = False
         else:
             if not is_known or not await self._inbox.holds(attempt.guid, attempt.event, _write(payload)):
-                return MissedDelivery(attempt, payload)
+                return payload
             self._settled.add(attempt.guid)
         return None
 
@@ -247,59 +268,61 @@ class Recovery:
         """Whether there is a handler for the event."""
         return is_routed(self._router, attempt.event, attempt.action)
 
-    async def _restrict_if_private(self, this: _Pass, rules: RepositoryRules) -> None:
+    async def _restrict_if_private(self, look: _Look) -> None:
         """Close the pages of a repository that GitHub shows as private, or no longer shows."""
-        key = rules.name.lower()
+        name = look.rules.name
+        key = name.lower()
         try:
-            is_closed = (await self._fetch_repository(this, rules)).private
+            is_closed = (await self._fetch_repository(look)).private
         except (NotFound, NotInstalled):
             self._absences[key] += 1
             is_closed = self._absences[key] >= ABSENT
         except (GitHubError, GitHubUnavailable) as error:
-            self._complain(rules.name, error)
+            self._complain(name, error)
             return
         else:
             del self._absences[key]
         if is_closed:
-            await restrict_jobs(self._context.db, rules.name)
+            await restrict_jobs(self._context.db, name)
 
-    async def _search_labels(self, this: _Pass, rules: RepositoryRules) -> None:
-        """Find the due labels of one repository. A failure in one repository does not affect others."""
-        key = rules.name.lower()
-        enabled = this.enabled.get(key)
-        if enabled is None:
-            return
-        this.seen.add(key)
+    async def _search_labels(self, look: _Look) -> list[UnansweredLabel]:
+        """The due labels of one repository. A failure in one repository does not affect others."""
+        rules = look.rules
+        look.is_complete = True
         try:
-            await self._settle_pauses(this, rules, enabled)
-            found = [due for label in rules.labels for due in await self._search_label(this, rules, enabled, label)]
+            await self._settle_pauses(look)
+            found = [
+                await self._admit(look, issue, on, last)
+                for label in rules.labels
+                async for issue, on, last in self._list_labelled(look, label)
+            ]
         except (GitHubError, GitHubUnavailable) as error:
             self._complain(rules.name, error)
-            this.seen.discard(key)
-        else:
-            self._complaints.pop(rules.name, None)
-            this.due += found
+            look.is_complete = False
+            return []
+        self._complaints.pop(rules.name, None)
+        return [due for due in found if due]
 
-    async def _settle_pauses(self, this: _Pass, rules: RepositoryRules, enabled: Enabled) -> None:
+    async def _settle_pauses(self, look: _Look) -> None:
         """Pause or resume the repository according to its labels. A closed issue still pauses, because strangers can
         close their issues."""
+        rules = look.rules
         async with self._context.db.read() as connection:
             pauses = [pause for pause in await fetch_pauses(connection) if pause.repository == rules.name.lower()]
         standing = {pause.issue_number: pause for pause in pauses if pause.issue_number != OPERATOR}
         for number, pause in standing.items():
-            if pause.paused_at <= this.until - self._in_flight and await self._is_off(rules, number):
-                await self._lift_pause(this, rules, number)
-        async for issue, label, last in self._list_labelled(this, rules, enabled, rules.pause_label):
-            trigger = name_trigger(label.name, last.at)
+            if pause.paused_at <= look.until and await self._is_off(rules, number):
+                await self._lift_pause(look, number)
+        async for issue, label, last in self._list_labelled(look, rules.pause_label):
             if issue.number in standing:
                 continue
-            if person := await self._find_person(this, rules, issue, last, {Operation.PAUSE: ""}):
-                await pause_repository(self._context, person, issue.number, trigger)
+            if person := await self._find_person(look, issue, last, {Operation.PAUSE: ""}):
+                await pause_repository(self._context, person, issue.number, name_trigger(label.name, last.at))
             self._quiet[_name_label(rules.name, issue, label.name)] = None
 
-    async def _lift_pause(self, this: _Pass, rules: RepositoryRules, number: int) -> None:
+    async def _lift_pause(self, look: _Look, number: int) -> None:
         """End a pause whose label was removed, if GitHub says by whom, and they are allowed to."""
-        by = None
+        rules, by = look.rules, None
         if (name := _name_issue(rules.name, number)) not in self._too_long:
             try:
                 by = await self._context.github.find_remover(rules.name, number, rules.pause_label)
@@ -309,7 +332,7 @@ class Recovery:
             reason = "it is unknown who removed the label: ptq-bot resume ends the pause"
             self._complain(f"the pause by {rules.name}#{number}", reason)
             return
-        await lift_pause(self._context, rules, number, f"a look at {this.until.isoformat()}", by)
+        await lift_pause(self._context, rules, number, f"a look at {look.until.isoformat()}", by)
 
     async def _is_off(self, rules: RepositoryRules, number: int) -> bool:
         """Whether the pause label is no longer on an issue. False if GitHub no longer shows the issue."""
@@ -320,19 +343,10 @@ class Recovery:
             return False
         return not any(is_pause(rules, label.name) for label in issue.labels)
 
-    async def _search_label(
-        self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
-    ) -> list[UnansweredLabel]:
-        labelled = self._list_labelled(this, rules, enabled, label)
-        found = [await self._admit(this, rules, issue, on, last) async for issue, on, last in labelled]
-        return [due for due in found if due]
-
-    async def _list_labelled(
-        self, this: _Pass, rules: RepositoryRules, enabled: Enabled, label: str
-    ) -> AsyncIterator[tuple[Issue, IssueLabel, Labelling]]:
+    async def _list_labelled(self, look: _Look, label: str) -> AsyncIterator[tuple[Issue, IssueLabel, Labelling]]:
         """The open issues with a label that a person has added recently, each with its last labelling."""
-        github, until = self._context.github, this.until - self._in_flight
-        since = find_labels_start(enabled.enabled_at, enabled.looked_at)
+        github, rules = self._context.github, look.rules
+        since = find_labels_start(look.enabled.enabled_at, look.enabled.looked_at)
         # All pages are read first: if an issue were closed in between, the issues on the next pages would move.
         issues = [one async for one in github.list_labelled_issues(rules.name, label, since) if not one.pull_request]
         for issue in issues:
@@ -346,44 +360,43 @@ class Recovery:
                 self._complain(about, error)
                 self._too_long[about] = None
                 continue
-            if last := choose_due(labellings, since, until):
+            if last := choose_due(labellings, since, look.until):
                 yield issue, IssueLabel(name=name), last
-            elif not labellings or labellings[-1].at <= until:
+            elif not labellings or labellings[-1].at <= look.until:
                 self._quiet[key] = None
 
-    async def _admit(
-        self, this: _Pass, rules: RepositoryRules, issue: Issue, label: IssueLabel, last: Labelling
-    ) -> UnansweredLabel | None:
+    async def _admit(self, look: _Look, issue: Issue, label: IssueLabel, last: Labelling) -> UnansweredLabel | None:
         """The request of a label, if it was not answered and the person who added it may start jobs. Otherwise None."""
-        key = _name_label(rules.name, issue, label.name)
-        if await self._was_decided(rules.name, issue.number, label.name, last.at):
+        name = look.rules.name
+        key = _name_label(name, issue, label.name)
+        if await self._was_decided(name, issue.number, label.name, last.at):
             self._quiet[key] = None
             return None
-        repository = await self._fetch_repository(this, rules)
+        repository = await self._fetch_repository(look)
         if await is_waiting(self._context.db, f"{repository.full_name}#{issue.number}"):
             # A webhook about this issue arrived, and may be processed soon.
-            this.seen.discard(rules.name.lower())
+            look.is_complete = False
             return None
         labeled = IssueLabeled(issue=issue, label=label, repository=repository, sender=last.by)
         preset = find_asked_preset(self._context, labeled)
         asked = {Operation.START: find_command(preset or "")}
-        person = await self._find_person(this, rules, issue, last, asked) if preset else None
+        person = await self._find_person(look, issue, last, asked) if preset else None
         if preset and person:
             return UnansweredLabel(labeled, person, preset, last.at)
         self._quiet[key] = None
         return None
 
     async def _find_person(
-        self, this: _Pass, rules: RepositoryRules, issue: Issue, last: Labelling, asked: Mapping[Operation, str]
+        self, look: _Look, issue: Issue, last: Labelling, asked: Mapping[Operation, str]
     ) -> Person | None:
         """The person who added a label, if they may do what it asks for. Otherwise None."""
-        repository = await self._fetch_repository(this, rules)
+        repository = await self._fetch_repository(look)
         return await admit(self._context, repository, issue.number, last.by, asked)
 
-    async def _fetch_repository(self, this: _Pass, rules: RepositoryRules) -> Repository:
-        if rules.name not in this.repositories:
-            this.repositories[rules.name] = await self._context.github.fetch_repository(rules.name)
-        return this.repositories[rules.name]
+    async def _fetch_repository(self, look: _Look) -> Repository:
+        if look.repository is None:
+            look.repository = await self._context.github.fetch_repository(look.rules.name)
+        return look.repository
 
     async def _was_decided(self, repository: str, issue_number: int, label: str, at: datetime) -> bool:
         """Whether a label that was added at this time has its job or reply already.
@@ -399,18 +412,18 @@ class Recovery:
 
     async def _hold(self, this: _Pass) -> None:
         """If there are more labels than the operator wants to start at once, start none, and notify the operator."""
-        too_many = len(this.due) > self._sweep_max
-        issues = frozenset(due.issue for due in this.due) if too_many else frozenset()
-        self.held = len(this.due) if too_many else 0
-        if too_many:
-            this.seen -= {due.labeled.repository.full_name.lower() for due in this.due}
+        held: Counter[str] = Counter()
+        if len(this.due) > self._sweep_max:
+            held.update(due.issue for due in this.due)
+            for due in this.due:
+                this.look_again(due.person.rules.name)
             this.due = []
-        if issues and issues != self._told:
-            log.error("recovery.held", labels=self.held, sweep_max=self._sweep_max, issues=sorted(issues)[:NAMED])
-            held = draft_held(issues, self.held, self._sweep_max, this.until)
+        if held and held.keys() != self._held.keys():
+            labels = held.total()
+            log.error("recovery.held", labels=labels, sweep_max=self._sweep_max, issues=sorted(held)[:NAMED])
             async with self._context.db.write() as connection:
-                await insert_notification(connection, held)
-        self._told = issues
+                await insert_notification(connection, draft_held(held, labels, self._sweep_max, this.until))
+        self._held = held
 
     async def _start(self, this: _Pass, due: UnansweredLabel) -> None:
         """Answer a label whose delivery is gone, from the current issue, if the issue has not changed since then."""
@@ -419,7 +432,7 @@ class Recovery:
             await start_job(self._context, replace(request, as_found=True))
         except GitHubUnavailable as error:
             self._complain(due.issue, error)
-            this.seen.discard(due.person.rules.name.lower())
+            this.look_again(due.person.rules.name)
         except ClaimLost:
             raise  # The label stays due for the next pass.
         except Exception:
@@ -427,21 +440,20 @@ class Recovery:
         else:
             this.labels += 1
 
-    async def _take(self, this: _Pass, attempt: DeliveryAttempt) -> None:
+    async def _take(self, this: _Pass, missed: MissedDelivery) -> None:
         """Put a delivery into the inbox, unless its label is no longer on, or it is older than the configuration."""
-        labeled, delivery = this.labelled.get(attempt.guid), await self._fetch(this, attempt)
-        if delivery is None:
+        attempt, labeled, payload = missed.attempt, missed.labeled, await self._fetch(this, missed)
+        if payload is None:
             if labeled:  # The next pass looks for the label again, because this pass had left it to the delivery.
-                this.seen.discard(labeled.repository.full_name.lower())
+                this.look_again(labeled.repository.full_name)
             return
-        enabled = this.enabled.get(delivery.repository)
-        is_old = enabled is not None and attempt.delivered_at < enabled.enabled_at
+        look = this.looks.get(find_repository(payload)[0].lower())
+        is_old = look is not None and attempt.delivered_at < look.enabled.enabled_at
         if is_old or (labeled and not self._is_due(this, labeled)):
-            if is_old or delivery.repository in this.seen:
+            if is_old or (look and look.is_complete):
                 self._settled.add(attempt.guid)
             return
-        body = _write(delivery.payload)
-        if await self._inbox.receive(attempt.guid, attempt.event, find_lane(delivery.payload), body):
+        if await self._inbox.receive(attempt.guid, attempt.event, find_lane(payload), _write(payload)):
             log.info("delivery.recovered", delivery=attempt.guid, event_name=attempt.event)
             this.recovered += 1
 
@@ -452,16 +464,16 @@ class Recovery:
 
     async def _finish(self, this: _Pass) -> None:
         """Store how far this pass got, and report its results."""
+        has_found = this.recovered or this.lost or this.labels
         async with self._context.db.write() as connection:
             if this.has_read_deliveries:
                 await beat(connection, LOOKED, this.until)
-            for name in this.seen:
+            for name in [name for name, look in this.looks.items() if look.is_complete]:
                 await note_look(connection, name, this.until)
-            if self._was_away or this.recovered or this.lost or this.labels:
-                since = self._since if self._was_away else None
-                told = draft_recovery(since, this.until, this.recovered, this.lost, this.labels)
+            if self._away_since or has_found:
+                told = draft_recovery(self._away_since, this.until, this.recovered, this.lost, this.labels)
                 await insert_notification(connection, told)
-        if this.recovered or this.lost or this.labels or not self._has_reported:
+        if has_found or not self._has_reported:
             log.info(
                 "recovery.finished",
                 since=self._since.isoformat() if self._since else None,
@@ -470,7 +482,7 @@ class Recovery:
                 missing=this.recovered + this.lost,
                 labels=this.labels,
             )
-        self._has_reported, self._since, self._was_away = True, this.until, False
+        self._has_reported, self._since, self._away_since = True, this.until, None
         if this.recovered:
             self._context.notify()
 
@@ -493,14 +505,15 @@ def _name_issue(repository: str, number: int) -> str:
     return f"{repository.lower()}#{number}"
 
 
-def _find_labelling(context: Context, delivery: MissedDelivery) -> IssueLabeled | None:
-    """The event in a delivery of a label. None if the label requests nothing, or if the payload is not valid."""
+def _find_labelling(context: Context, payload: Mapping[str, Any]) -> IssueLabeled | None:
+    """The event in a delivery of a label, without the issue's text.
+
+    None if the label requests nothing, or if the payload is not valid.
+    """
     try:
-        labeled = IssueLabeled.model_validate(delivery.payload)
+        labeled = IssueLabeled.model_validate(payload)
     except ValidationError:
         return None  # The inbox will report the failure.
-    return labeled if find_asked_preset(context, labeled) else None
-
-
-def _forget_text(labeled: IssueLabeled) -> IssueLabeled:
+    if not find_asked_preset(context, labeled):
+        return None
     return labeled.model_copy(update={"issue": labeled.issue.model_copy(update={"body": None})})

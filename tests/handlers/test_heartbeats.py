@@ -12,7 +12,6 @@ from handlers.recovery.heartbeats import (
     enable_repositories,
     fetch_beat,
     fetch_enabled,
-    forget_repositories,
     note_look,
 )
 from tests.support.jobs import NOON, open_database
@@ -48,7 +47,7 @@ async def test_a_repository_begins_with_the_whole_second_because_github_tells_no
 async def test_a_repository_that_was_out_of_the_configuration_begins_again(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database, database.write() as connection:
         await enable_repositories(connection, ["octo/widgets", "octo/more"], NOON)
-        await forget_repositories(connection, ["octo/more"])
+        await enable_repositories(connection, ["octo/more"], LATER)
         await enable_repositories(connection, ["octo/widgets", "octo/more"], LAST)
         enabled = await fetch_enabled(connection)
         assert {name: row.enabled_at for name, row in enabled.items()} == {"octo/widgets": LAST, "octo/more": NOON}

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from handlers.commands.rights import Person, Surface
-from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, User
+from handlers.events import Issue, IssueLabel, IssueLabeled, Repository, User, find_repository
 from handlers.ports import DeliveryAttempt, Labelling
 from handlers.recovery.missed import (
     KEPT,
     OVERLAP,
-    MissedDelivery,
     UnansweredLabel,
     choose_due,
     choose_missed,
@@ -123,4 +122,4 @@ def test_a_delivery_belongs_to_the_label_whose_time_it_tells() -> None:
     [({"repository": {"full_name": "Octo/Widgets"}}, "octo/widgets"), ({"repository": None}, ""), ({}, "")],
 )
 def test_a_delivery_may_be_about_no_repository(payload: dict[str, Any], repository: str) -> None:
-    assert MissedDelivery(attempt(1, "g"), payload).repository == repository
+    assert find_repository(payload)[0].lower() == repository
