@@ -54,7 +54,8 @@ class Calls:
         self._app_line = self._open_line(None)
         self._lines: dict[int, Line] = {}
         self._accounts: dict[int, str] = {}
-        self._tokens = Tokens(self._app_line, credentials, timings, now, repositories)
+        self.tokens = Tokens(self._app_line, credentials, timings, now, repositories)
+        """Also for other protocols than this API, such as git's."""
 
     async def fetch_as_app(self, path: str, **url_vars: Any) -> Any:
         """Get a resource of the App itself. `path` is relative to the API's root."""
@@ -76,22 +77,18 @@ class Calls:
 
     async def fetch_repository(self, access: Access, repository: str) -> Any:
         """Get the repository itself. Never returns another one, even if that got the repository's name a moment ago."""
-        number = (await self._tokens.fetch(repository, access)).number
+        number = (await self.tokens.fetch(repository, access)).number
         with suppress(NotFound):
             answer = await self.fetch(access, repository, "")
             if read_answer(_parse_number, answer) == number:
                 return answer
         # The repository was renamed since its tokens were minted, or it is gone. Any token can read public
         # repositories, so the number is compared again.
-        self._tokens.forget_repository(repository)
+        self.tokens.forget_repository(repository)
         answer = await self.fetch(access, repository, "")
         if read_answer(_parse_number, answer) != number:
             raise NotFound(404, f"another repository is called {repository}")
         return answer
-
-    async def find_number(self, repository: str) -> int:
-        """GitHub's id of the repository that has this name now."""
-        return await self._tokens.find_number(repository)
 
     async def list_pages(
         self, access: Access, repository: str, path: str, **url_vars: Any
@@ -146,14 +143,6 @@ class Calls:
         lines = [("", self._app_line), *((self._accounts[number], line) for number, line in self._lines.items())]
         return [(account, left) for account, line in lines for left in line.left]
 
-    async def fetch_grant(self, access: Access, repository: str) -> Grant:
-        """A token for other protocols than this API, such as git's."""
-        return await self._tokens.fetch(repository, access)
-
-    def forget_grant(self, grant: Grant) -> None:
-        """Stop using a token that GitHub rejects."""
-        self._tokens.forget(grant)
-
     async def _ask(
         self,
         access: Access,
@@ -164,13 +153,13 @@ class Calls:
         data: Any = b"",
         priority: WritePriority = WritePriority.REPORT,
     ) -> tuple[Any, str | None]:
-        grant = await self._tokens.fetch(repository, access)
+        grant = await self.tokens.fetch(repository, access)
         try:
             return await self._line(grant).ask(method, url, _name(grant) | filling, grant.bearer, data, priority)
         except Unauthorized:
             # GitHub has revoked the token early. Try once more, with a new one.
-            self._tokens.forget(grant)
-        grant = await self._tokens.fetch(repository, access)
+            self.tokens.forget(grant)
+        grant = await self.tokens.fetch(repository, access)
         return await self._line(grant).ask(method, url, _name(grant) | filling, grant.bearer, data, priority)
 
     def _line(self, grant: Grant) -> Line:

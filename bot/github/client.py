@@ -151,11 +151,11 @@ class AppGitHub:
 
     async def grant_fetch(self, repository: str) -> Grant:
         """A token with which git can read this one repository, and do nothing else."""
-        return await self._calls.fetch_grant(Access.FETCH_CODE, repository)
+        return await self._calls.tokens.fetch(repository, Access.FETCH_CODE)
 
     def forget_grant(self, grant: Grant) -> None:
         """Stop using a token that GitHub's git server rejects."""
-        self._calls.forget_grant(grant)
+        self._calls.tokens.forget(grant)
 
     async def fetch_role(self, repository: str, login: str) -> Role:
         """The current role of `login`. Bots have none, and neither has a user for whom GitHub answers 404."""

@@ -154,7 +154,7 @@ class Inspection:
 
     async def find_number(self, repository: str) -> int:
         """GitHub's id of the repository that has this name now."""
-        return await self._calls.find_number(repository)
+        return await self._calls.tokens.find_number(repository)
 
     async def has_label(self, repository: str, label: str) -> bool:
         """Whether a repository has this label."""

@@ -55,8 +55,6 @@ class CallFailure:
 
     error: GitHubError | GitHubUnavailable
     may_repeat: bool
-    wait_s: float = 0.0
-    """The wait that GitHub asked for. The client's own back-off may be longer."""
 
 
 def classify_failure(method: str, path: str, error: Exception, *, is_harmless: bool = False) -> CallFailure:
@@ -77,7 +75,7 @@ def _classify_answer(method: str, path: str, error: gidgethub.HTTPException, *, 
     if status >= 500:
         wait_s = parse_retry_after_s(error.headers) or 0.0
         unavailable = GitHubUnavailable(f"GitHub answered {status} to {method} {path}", wait_s)
-        return CallFailure(unavailable, is_harmless and status in _TRANSIENT, wait_s)
+        return CallFailure(unavailable, may_repeat=is_harmless and status in _TRANSIENT)
     if status == 401:
         return CallFailure(Unauthorized(f"GitHub does not take our credentials ({method} {path})"), may_repeat=False)
     kind = NotFound if status in (404, 410) else GitHubError
@@ -157,7 +155,8 @@ class Line(GitHubAPI):
 
     async def _pause_or_raise(self, failure: CallFailure, attempt: int) -> None:
         jitter = random.random()  # noqa: S311 - spreads load, protects nothing
-        wait_s = BackOff(self._timings.backoff_s).after(attempt, asked_s=failure.wait_s, chance=jitter)
+        asked_s = failure.error.retry_after_s if isinstance(failure.error, GitHubUnavailable) else 0.0
+        wait_s = BackOff(self._timings.backoff_s).after(attempt, asked_s=asked_s, chance=jitter)
         if not failure.may_repeat or attempt >= self._timings.attempts or wait_s > self._timings.max_wait_s:
             # No traceback and no context, because the frames of the request contain the token.
             raise failure.error.with_traceback(None) from None
