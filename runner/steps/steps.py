@@ -46,9 +46,8 @@ from runner.steps.runtime import (
     set_trouble,
     update_job,
 )
-from runner.steps.spool import STAGES
+from runner.steps.spool import CHECK, STAGES
 from runner.steps.verify_step import (
-    STAGE,
     begin_only,
     begin_verification,
     finish_unverified,
@@ -287,8 +286,8 @@ async def _cancel(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         job = await update_job(runtime, job, stopped_at=since)
     if any(alive):
         return bear_survivors(runtime, job, since)
-    polls = [await follow(runtime, client, job, stage) for stage in STAGES if stage != STAGE]
-    polls += [await follow(runtime, client, job, STAGE, environment) for environment in verified]
+    polls = [await follow(runtime, client, job, stage) for stage in STAGES if stage != CHECK]
+    polls += [await follow(runtime, client, job, CHECK, environment) for environment in verified]
     # No process is alive any more. A stage that is still reported as running has a long log, or the machine lies.
     if any(poll.state is StageState.RUNNING for poll in polls) and runtime.now() - since <= KILL_PATIENCE:
         return job

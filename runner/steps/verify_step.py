@@ -47,6 +47,7 @@ from runner.steps.runtime import (
     require_in_time,
     require_time_to_begin,
 )
+from runner.steps.spool import CHECK
 from runner.transport.host_errors import HostError
 from runner.transport.jobd_client import JobdClient
 
@@ -57,9 +58,6 @@ MAX_SCRIPTS, MAX_TEST_FILES = 3, 5
 
 NOT_SEALED = "the machine has no sandbox, and anybody can write a script in an issue"
 INCOMPLETE = "the machine did not report all results"
-
-STAGE = "check"
-"""The stage on the machine, and the name of its log."""
 
 _SIDES = {
     Side.BASE: "on the base commit",
@@ -143,7 +141,7 @@ async def follow_verification(runtime: Runtime, client: JobdClient, job: Job) ->
     """Prepare the environment, run the checks in it, and end the job with the results."""
     environment, profile = name_environment(job.id), runtime.profiles[job.repository]
     try:
-        poll = await follow(runtime, client, job, STAGE, environment)
+        poll = await follow(runtime, client, job, CHECK, environment)
         if poll.state is StageState.ABSENT:
             return await _begin(runtime, client, job, environment)
     except JobdError as error:
