@@ -50,6 +50,7 @@ _ACTIVE = [str(state) for state in ACTIVE]
 _ENDABLE = [*_ACTIVE, str(JobState.LOST)]
 _BY_AGENTS = jobs.c.kind.in_([kind for kind, row in KINDS.items() if not row.by_hand])
 _HAVE_AGENTS = jobs.c.kind.in_([kind for kind, row in KINDS.items() if row.has_agent])
+_IN_VAIN = (jobs.c.kind == JobKind.REBASE) & (jobs.c.state != JobState.SUCCEEDED)
 
 # Built once, because the service runs them all the time.
 _JOB = select(jobs).where(jobs.c.id == bindparam("job_id"))
@@ -86,7 +87,11 @@ async def insert_job(connection: AsyncConnection, job: Job) -> bool:
 
 async def fetch_job(connection: AsyncConnection, job_id: str) -> Job | None:
     """The job with this id."""
-    row = (await connection.execute(_JOB, {"job_id": job_id})).one_or_none()
+    return await _fetch_one(connection, _JOB, job_id=job_id)
+
+
+async def _fetch_one(connection: AsyncConnection, query: Select[Any], **parameters: Any) -> Job | None:
+    row = (await connection.execute(query, parameters)).one_or_none()
     return _job(row) if row else None
 
 
@@ -103,9 +108,7 @@ async def fetch_newest_job(connection: AsyncConnection, repository: str, before:
     Only jobs on issues count, because a worktree may begin at any commit.
     """
     query = select(jobs).where(jobs.c.repository == repository, jobs.c.thread.is_not(None), jobs.c.created_at < before)
-    query = query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1)
-    row = (await connection.execute(query)).one_or_none()
-    return _job(row) if row else None
+    return await _fetch_one(connection, query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1))
 
 
 async def fetch_active_jobs(connection: AsyncConnection) -> list[Job]:
@@ -127,10 +130,8 @@ async def fetch_last_job(connection: AsyncConnection, topic: Topic, *, reported:
     query = select(jobs).where(belong_to(topic))
     if reported:
         told = (reports.c.body != "") | (reports.c.worklog != "")
-        in_vain = (jobs.c.kind == JobKind.REBASE) & (jobs.c.state != JobState.SUCCEEDED)
-        query = query.where(jobs.c.id.in_(select(reports.c.job_id).where(told)), ~in_vain)
-    row = (await connection.execute(query.order_by(jobs.c.attempt.desc()).limit(1))).one_or_none()
-    return _job(row) if row else None
+        query = query.where(jobs.c.id.in_(select(reports.c.job_id).where(told)), ~_IN_VAIN)
+    return await _fetch_one(connection, query.order_by(jobs.c.attempt.desc()).limit(1))
 
 
 async def fetch_told(
@@ -142,8 +143,7 @@ async def fetch_told(
     always left out, as in `fetch_last_job`.
     """
     told = select(reports.c.job_id).where(func.trim(reports.c.body, " \t\r\n") != "", ~reports.c.withheld)
-    in_vain = (jobs.c.kind == JobKind.REBASE) & (jobs.c.state != JobState.SUCCEEDED)
-    which = [jobs.c.repository == repository, jobs.c.thread == thread, jobs.c.id.in_(told), ~in_vain]
+    which = [jobs.c.repository == repository, jobs.c.thread == thread, jobs.c.id.in_(told), ~_IN_VAIN]
     if not private:
         which.append(~jobs.c.private)
     query = select(jobs).where(*which).order_by(jobs.c.attempt.desc()).limit(limit)
@@ -153,14 +153,12 @@ async def fetch_told(
 async def fetch_last_worktree(connection: AsyncConnection, job_id: str) -> Job | None:
     """The newest worktree job that replaces a job's environment. None if there is none."""
     query = select(jobs).where(jobs.c.follows == job_id, jobs.c.kind == JobKind.WORKTREE)
-    row = (await connection.execute(query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1))).one_or_none()
-    return _job(row) if row else None
+    return await _fetch_one(connection, query.order_by(jobs.c.created_at.desc(), jobs.c.id).limit(1))
 
 
 async def fetch_successor(connection: AsyncConnection, job_id: str) -> Job | None:
     """The job that replaces this one. None if there is none."""
-    row = (await connection.execute(select(jobs).where(jobs.c.replaces == job_id))).one_or_none()
-    return _job(row) if row else None
+    return await _fetch_one(connection, select(jobs).where(jobs.c.replaces == job_id))
 
 
 async def fetch_author(connection: AsyncConnection, job: Job) -> Job:

@@ -39,8 +39,7 @@ def _state(row: Row[Any]) -> MachineState:
 
 async def save_outage(connection: AsyncConnection, name: str, outage: Outage) -> None:
     """Store the outage of a machine."""
-    values = {"reason": outage.reason, "permanent": outage.permanent, "since": outage.since}
-    await _save(connection, name, {**values, "seen_at": outage.seen_at, "retry_at": outage.retry_at})
+    await _save(connection, name, asdict(outage))
 
 
 async def forget_outage(connection: AsyncConnection, name: str) -> bool:
