@@ -136,24 +136,22 @@ class SharedBudget:
             async with self._db.write() as connection:
                 ended = dict(self._ended)
                 await _settle_all(connection, ended)
-                turn, wait_s = await self._reserve(connection, account.lower(), priority)
+                turn = await self._reserve(connection, account.lower(), priority)
         except SQLAlchemyError as error:
             # A write that cannot be counted is not sent.
             raise GitHubUnavailable(f"no turn to write could be reserved ({type(error).__name__})") from None
         for key in ended:
             self._ended.pop(key, None)
-        if turn is None:
-            raise OverBudget(wait_s)
+        if isinstance(turn, OverBudget):
+            raise turn
         return turn
 
     async def settle(self, turn: Turn) -> None:
         """Record that the write has ended. It counts from now on."""
         self._ended[turn.account, turn.number] = self._now()
 
-    async def _reserve(
-        self, connection: AsyncConnection, account: str, priority: WritePriority
-    ) -> tuple[Turn, float] | tuple[None, float]:
-        """A turn and the wait in seconds. The turn is None if the wait would be too long."""
+    async def _reserve(self, connection: AsyncConnection, account: str, priority: WritePriority) -> Turn | OverBudget:
+        """A turn. If the wait would be too long, the exception, which is raised after the transaction."""
         number = await _count_up(connection, account)
         # Read the clock after the lock, which may have waited for another replica.
         now = self._now()
@@ -162,10 +160,10 @@ class SharedBudget:
         ages_s = [(now - at).total_seconds() for at in (await connection.execute(ours)).scalars()]
         plan = plan_write(ages_s, priority, self._budget)
         if plan.dropped:
-            return None, plan.wait_s
+            return OverBudget(plan.wait_s)
         ends_at = now + timedelta(seconds=plan.wait_s + self._budget.longest_write_s)
         await connection.execute(insert(github_writes).values(account=account, number=number, counts_at=ends_at))
-        return Turn(account, number, plan.wait_s), plan.wait_s
+        return Turn(account, number, plan.wait_s)
 
     async def _sweep(self, connection: AsyncConnection, account: str, now: datetime) -> None:
         """Delete turns that no longer count, and turns too far in the future, which remain if a clock is set back."""
