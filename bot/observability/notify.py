@@ -19,7 +19,7 @@ from bot.config.policy_tables import NotifyTable
 from bot.github.session import describe_failure
 from handlers.context import Context
 from handlers.effects.drain import FRESH, Due, Effect, drain
-from handlers.effects.retry_policy import Verdict, judge
+from handlers.effects.retry_policy import Verdict
 from handlers.notices.alerts import Alerts
 from handlers.notices.notifications import render_for_slack, render_payload
 from runner.model.back_off import BackOff
@@ -90,11 +90,11 @@ class Notifier(Effect[Due[Notification]]):
         await self.save(due, delivered_at=self.context.now(), **FRESH)
         log.info("notification.delivered", about=due.key)
 
-    def judge(self, due: Due[Notification], attempts: int, error: Exception) -> Verdict:
+    def judge(self, due: Due[Notification], error: Exception) -> Verdict:
         """See `Effect`. No answer of the URL is final, because the operator may repair the receiver."""
         if isinstance(error, NotTaken):
-            return Verdict(str(error), WAITS.after(attempts), due.row.refusals, due.row.absences)
-        return judge(error, attempts=attempts, refusals=due.row.refusals, absences=due.row.absences)
+            return Verdict(str(error), WAITS.after(due.row.attempts + 1), due.row.refusals, due.row.absences)
+        return super().judge(due, error)
 
     async def _post(self, payload: Mapping[str, Any]) -> None:
         """Send a payload. Raises `NotTaken`."""

@@ -33,10 +33,11 @@ from runner.db.schema import (
 from runner.db.sql import insert_new, upsert
 from runner.model.job import FINAL, Job, JobKind, JobState, Posts, Report, Topic
 from runner.rows import job_rows
+from runner.rows.effect_rows import EffectRow
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(EffectRow):
     """One comment of the bot: the wanted text, and its state on GitHub."""
 
     id: str
@@ -46,18 +47,11 @@ class Reply:
     issue_number: int
     body: str
     created_at: datetime
-    next_attempt_at: datetime
     job_id: str | None = None
     posted_body: str | None = None
     comment_id: int | None = None
     comment_url: str | None = None
     commented_at: datetime | None = None
-    attempts: int = 0
-    refusals: int = 0
-    absences: int = 0
-    trouble: str | None = None
-    """Why the reply waits, for people."""
-    abandoned: str | None = None
     final: bool = False
     changed_at: datetime | None = None
     """When `body` last changed. None if it never did."""
@@ -91,7 +85,8 @@ class Reply:
     def log_context(self) -> dict[str, object]:
         """The ids in every log line about this comment."""
         case = f"{self.repository}#{self.issue_number}"
-        return {"repository": self.repository, "issue": self.issue_number, "case": case, "job": self.job_id}
+        where = {"repository": self.repository, "issue": self.issue_number, "case": case, "job": self.job_id}
+        return {**where, "reply": self.id, "kind": self.kind}
 
     @property
     def priority(self) -> WritePriority:
@@ -107,7 +102,7 @@ def find_priority(kind: str, *, is_posted: bool, final: bool) -> WritePriority:
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class Pull(EffectRow):
     """A draft pull request to open for an approved report."""
 
     job_id: str
@@ -117,7 +112,6 @@ class Pull:
     note_url: str
     branch: str
     created_at: datetime
-    next_attempt_at: datetime
     title: str | None = None
     """The approver's title. None means the title of the report."""
     approver_id: int | None = None
@@ -130,46 +124,26 @@ class Pull:
     """Whether people's text in the earlier body is left out, because it could not be told from the bot's text."""
     number: int | None = None
     url: str | None = None
-    attempts: int = 0
-    refusals: int = 0
-    absences: int = 0
-    trouble: str | None = None
-    """Why it waits, for people."""
-    abandoned: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class CaseLabel:
+class CaseLabel(EffectRow):
     """The state of a case's label on GitHub."""
 
     key: str
-    next_attempt_at: datetime
     standing: str | None = None
     """The bot's label that is on the issue, or may be on it, because a label is stored before it is added."""
     settled: bool = True
     """Whether GitHub has confirmed the label."""
-    attempts: int = 0
-    refusals: int = 0
-    absences: int = 0
-    trouble: str | None = None
-    """Why it waits, for people."""
-    abandoned: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class OutdatedComment:
+class OutdatedComment(EffectRow):
     """A comment of the bot that a newer report has made outdated."""
 
     reply_id: str
-    next_attempt_at: datetime
     minimized: bool = False
     """Whether GitHub has confirmed that it is folded."""
-    attempts: int = 0
-    refusals: int = 0
-    absences: int = 0
-    trouble: str | None = None
-    """Why it waits, for people."""
-    abandoned: str | None = None
 
 
 async def fetch_case(connection: AsyncConnection, key: str) -> Case | None:
@@ -234,7 +208,7 @@ def derive_reply_id(what: str) -> str:
 
 def draft_reply(reply_id: str, kind: str, job: Job, body: str, now: datetime) -> Reply:
     """A job's status comment or report, not stored yet."""
-    return Reply(reply_id, kind, job.repository, job.issue_number, body, now, now, job_id=job.id)
+    return Reply(reply_id, kind, job.repository, job.issue_number, body, now, next_attempt_at=now, job_id=job.id)
 
 
 async def insert_reply(connection: AsyncConnection, reply: Reply) -> bool:
@@ -379,7 +353,7 @@ async def mark_outdated(connection: AsyncConnection, report: Reply, now: datetim
     )
     shown = select(replies.c.id).where(replies.c.job_id.in_(earlier), replies.c.comment_id.is_not(None))
     for reply_id in (await connection.execute(shown)).scalars().all():
-        await insert_new(connection, outdated_comments, asdict(OutdatedComment(reply_id, now)))
+        await insert_new(connection, outdated_comments, asdict(OutdatedComment(reply_id, next_attempt_at=now)))
 
 
 _OUTDATED = (
@@ -441,7 +415,11 @@ async def save_pull(connection: AsyncConnection, pull: Pull) -> None:
 
 async def fetch_pull(connection: AsyncConnection, job_id: str) -> Pull | None:
     """The pull request of a job's report."""
-    row = (await connection.execute(select(pulls).where(pulls.c.job_id == job_id))).one_or_none()
+    return await _fetch_one_pull(connection, select(pulls).where(pulls.c.job_id == job_id))
+
+
+async def _fetch_one_pull(connection: AsyncConnection, query: Select[Any]) -> Pull | None:
+    row = (await connection.execute(query)).one_or_none()
     return Pull(**row._mapping) if row else None
 
 
@@ -475,15 +453,12 @@ def _pulls_of(topic: Topic) -> Select[Any]:
 
 async def fetch_newest_pull(connection: AsyncConnection, topic: Topic) -> Pull | None:
     """The newest pull request of a topic, open or still to be opened."""
-    row = (await connection.execute(_pulls_of(topic))).one_or_none()
-    return Pull(**row._mapping) if row else None
+    return await _fetch_one_pull(connection, _pulls_of(topic))
 
 
 async def fetch_brought_pull(connection: AsyncConnection, topic: Topic) -> Pull | None:
     """The newest pull request of a topic that was opened or updated on GitHub."""
-    query = _pulls_of(topic).where(pulls.c.number.is_not(None))
-    row = (await connection.execute(query)).one_or_none()
-    return Pull(**row._mapping) if row else None
+    return await _fetch_one_pull(connection, _pulls_of(topic).where(pulls.c.number.is_not(None)))
 
 
 async def fetch_updatable(connection: AsyncConnection, job: Job) -> tuple[Pull, Job] | None:

@@ -53,7 +53,7 @@ class CaseLabels(Effect[DueLabel]):
         case = next((case for case in waiting if case.key not in tried), None)
         if case is None:
             return None
-        label = await casebook.fetch_case_label(connection, case.key) or CaseLabel(case.key, now)
+        label = await casebook.fetch_case_label(connection, case.key) or CaseLabel(case.key, next_attempt_at=now)
         ids = {"repository": case.repository, "issue": case.issue_number, "case": case.key}
         return DueLabel(case.key, label, ids, case, LABELS.get(case.state) if case.repository in showing else None)
 
@@ -69,10 +69,9 @@ class CaseLabels(Effect[DueLabel]):
         await self.save(due, settled=True, next_attempt_at=self.context.now() + self._rest, **FRESH)
         log.info("label.shown", label=due.wanted)
 
-    def judge(self, due: DueLabel, attempts: int, error: Exception) -> Verdict:
+    def judge(self, due: DueLabel, error: Exception) -> Verdict:
         """See `Effect`."""
-        refusals, absences = due.row.refusals, due.row.absences
-        return judge(error, attempts=attempts, refusals=refusals, absences=absences, priority=WritePriority.LIVE)
+        return judge(error, due.row, priority=WritePriority.LIVE)
 
     async def give_up(self, connection: AsyncConnection, due: DueLabel, verdict: Verdict, error: Exception) -> None:
         """See `Effect`."""

@@ -11,38 +11,22 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
-from handlers.effects.retry_policy import MAX_COUNTED, Verdict
+from handlers.effects.retry_policy import MAX_COUNTED, Verdict, judge
 from runner.rows.claims import ClaimLost
+from runner.rows.effect_rows import EffectRow
 
 log = structlog.get_logger()
 
 FRESH: Mapping[str, object] = {"attempts": 0, "refusals": 0, "absences": 0, "trouble": None}
 """The columns that a success resets."""
 
-
-class AttemptCounts(Protocol):
-    """The columns about attempts in the row of any effect."""
-
-    @property
-    def attempts(self) -> int:
-        """The number of consecutive attempts."""
-
-    @property
-    def refusals(self) -> int:
-        """The number of refused attempts."""
-
-    @property
-    def absences(self) -> int:
-        """How many consecutive refusals, up to the newest one, said that something does not exist."""
-
-
-Row = TypeVar("Row", bound=AttemptCounts)
+Row = TypeVar("Row", bound=EffectRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +51,7 @@ class NotSent(Exception):  # noqa: N818 - not a failure
 
 
 class Effect(ABC, Generic[Item]):
-    """One kind of effect. Its rows have the columns of `runner.db.columns.retry_columns`."""
+    """One kind of effect."""
 
     store: ClassVar[Callable[..., Awaitable[object]]]
     """Changes columns of a row: `(connection, row, **changes)`."""
@@ -75,8 +59,8 @@ class Effect(ABC, Generic[Item]):
     """The log event after a failed attempt that will be retried."""
     waits_for_turn: ClassVar[str] = "effect.waits_for_turn"
     """The log event if nothing was sent."""
-    marks: ClassVar[Mapping[str, object]] = {}
-    """Other columns that are stored with an attempt, and reverted if nothing was sent."""
+    has_quiet_since: ClassVar[bool] = False
+    """Whether its rows have `quiet_since`: since when no attempt is running. None means that one may be running."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -93,13 +77,9 @@ class Effect(ABC, Generic[Item]):
         the other side.
         """
 
-    @abstractmethod
-    def judge(self, due: Item, attempts: int, error: Exception) -> Verdict:
-        """Decide what follows a failed attempt. It is number `attempts` in a row, from 1."""
-
-    def after_failure(self) -> Mapping[str, object]:
-        """Other columns that are stored after a failed attempt."""
-        return {}
+    def judge(self, due: Item, error: Exception) -> Verdict:
+        """Decide what follows a failed attempt."""
+        return judge(error, due.row)
 
     async def replace_text(self, connection: AsyncConnection, due: Item, verdict: Verdict) -> bool:
         """Store another text that may be accepted. Returns False if there is none."""
@@ -131,18 +111,21 @@ async def drain(effect: Effect[Item]) -> None:
 
 
 async def _attempt(effect: Effect[Item], due: Item) -> None:
-    marks = {"attempts": min(due.row.attempts + 1, MAX_COUNTED), **effect.marks}
-    unmarked = {name: getattr(due.row, name) for name in marks}
-    await effect.save(due, **marks)
+    started: dict[str, object] = {"attempts": min(due.row.attempts + 1, MAX_COUNTED)}
+    if effect.has_quiet_since:
+        started["quiet_since"] = None
+    before = {name: getattr(due.row, name) for name in started}
+    await effect.save(due, **started)
     try:
         await effect.carry_out(due)
     except NotSent as error:
-        await effect.save(due, **{**unmarked, **error.changes})
+        await effect.save(due, **{**before, **error.changes})
     except ClaimLost:
         raise
     except Exception as error:
-        verdict = effect.judge(due, marks["attempts"], error)
-        await _apply(effect, due, verdict, error, effect.after_failure() if verdict.was_sent else unmarked)
+        verdict = effect.judge(due, error)
+        ended = {"quiet_since": effect.context.now()} if effect.has_quiet_since else {}
+        await _apply(effect, due, verdict, error, ended if verdict.was_sent else before)
 
 
 async def _apply(
@@ -151,8 +134,7 @@ async def _apply(
     """Store the consequence of a failed attempt: another text, giving up, or a wait."""
     if verdict.wait_s is not None:
         at = effect.context.now() + timedelta(seconds=verdict.wait_s)
-        counts = {"refusals": verdict.refusals, "absences": verdict.absences}
-        await effect.save(due, **{**changes, **counts, "trouble": verdict.trouble, "next_attempt_at": at})
+        await effect.save(due, **{**changes, **verdict.columns, "next_attempt_at": at})
         if verdict.was_sent:
             facts = {"reason": str(error), "attempts": due.row.attempts + 1, "wait_s": verdict.wait_s}
             log.warning(effect.waits, **due.log_context, **facts, exc_info=verdict.is_ours)

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import ClassVar
 
 import structlog
 from sqlalchemy import bindparam, select
@@ -43,12 +42,28 @@ https://docs.github.com/en/rest/using-the-rest-api/troubleshooting-the-rest-api#
 
 
 async def write_reply(
-    connection: AsyncConnection, context: Context, repository: str, issue_number: int, occasion: str, body: str
+    connection: AsyncConnection,
+    context: Context,
+    repository: str,
+    issue_number: int,
+    occasion: str,
+    body: str,
+    stranger: str | None = None,
 ) -> None:
     """Store a reply to post. The same occasion in the same repository is answered only once."""
     now = context.now()
     reply_id = casebook.derive_reply_id(f"{repository} {occasion}")
-    reply = Reply(reply_id, "reply", repository, issue_number, body, now, now, final=True)
+    reply = Reply(
+        reply_id,
+        "reply",
+        repository,
+        issue_number,
+        body,
+        created_at=now,
+        next_attempt_at=now,
+        final=True,
+        stranger=stranger,
+    )
     await casebook.insert_reply(connection, reply)
 
 
@@ -136,7 +151,7 @@ class Comments(Effect[Due[Reply]]):
     waits = "reply.waits_for_github"
     waits_for_turn = "reply.waits_for_turn"
     store = staticmethod(casebook.change_reply)
-    marks: ClassVar[Mapping[str, object]] = {"quiet_since": None}  # This attempt's answer may be lost, too.
+    has_quiet_since = True
 
     def __init__(self, context: Context, settles: timedelta = SETTLES) -> None:
         super().__init__(context)
@@ -145,7 +160,7 @@ class Comments(Effect[Due[Reply]]):
     async def fetch_next(self, connection: AsyncConnection, now: datetime, tried: Collection[str]) -> Due[Reply] | None:
         """See `Effect`."""
         reply = await fetch_next_reply(connection, now, tried)
-        return Due(reply.id, reply, {**reply.log_context(), "reply": reply.id, "kind": reply.kind}) if reply else None
+        return Due(reply.id, reply, reply.log_context()) if reply else None
 
     async def carry_out(self, due: Due[Reply]) -> None:
         """See `Effect`."""
@@ -180,26 +195,14 @@ class Comments(Effect[Due[Reply]]):
             return await github.update_comment(reply.repository, comment_id, text, reply.priority)
         return await github.create_comment(reply.repository, reply.issue_number, text, reply.priority)
 
-    def judge(self, due: Due[Reply], attempts: int, error: Exception) -> Verdict:
+    def judge(self, due: Due[Reply], error: Exception) -> Verdict:
         """See `Effect`."""
         reply, is_edit = due.row, due.row.comment_id is not None
-        verdict = judge(
-            error,
-            attempts=attempts,
-            refusals=reply.refusals,
-            absences=reply.absences,
-            priority=reply.priority,
-            has_text=True,
-            is_edit=is_edit,
-        )
+        verdict = judge(error, reply, priority=reply.priority, has_text=True, is_edit=is_edit)
         if is_edit or not verdict.was_sent or verdict.wait_s is None or isinstance(error, GitHubError):
             return verdict
         # It may have been posted: wait until that is certain.
         return replace(verdict, wait_s=max(verdict.wait_s, self._settles.total_seconds()))
-
-    def after_failure(self) -> Mapping[str, object]:
-        """See `Effect`."""
-        return {"quiet_since": self.context.now()}
 
     async def replace_text(self, connection: AsyncConnection, due: Due[Reply], verdict: Verdict) -> bool:
         """Store a short text with a link, unless this was already that text."""
@@ -208,8 +211,7 @@ class Comments(Effect[Due[Reply]]):
         short = replies.render_shortened(root, due.row.job_id)
         if due.row.body == short:
             return False
-        tries = {"trouble": verdict.trouble, "refusals": verdict.refusals, "absences": verdict.absences}
-        await self.store(connection, due.row, body=short, final=True, **tries)
+        await self.store(connection, due.row, body=short, final=True, **verdict.columns)
         log.warning("reply.shortened", **due.log_context, reason=verdict.trouble)
         return True
 

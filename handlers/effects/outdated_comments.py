@@ -45,7 +45,7 @@ class OutdatedComments(Effect[DueFold]):
         if found is None:
             return None
         row, reply = found
-        return DueFold(reply.id, row, {**reply.log_context(), "reply": reply.id, "kind": reply.kind}, reply)
+        return DueFold(reply.id, row, reply.log_context(), reply)
 
     async def carry_out(self, due: DueFold) -> None:
         """See `Effect`. Folding a comment twice does no harm, so an earlier attempt is not looked for."""
@@ -54,18 +54,9 @@ class OutdatedComments(Effect[DueFold]):
         await self.save(due, minimized=True, **FRESH)
         log.info("outdated_comment.minimized", comment=due.reply.comment_id)
 
-    def judge(self, due: DueFold, attempts: int, error: Exception) -> Verdict:
+    def judge(self, due: DueFold, error: Exception) -> Verdict:
         """See `Effect`."""
-        refusals, absences = due.row.refusals, due.row.absences
-        return judge(
-            error,
-            attempts=attempts,
-            refusals=refusals,
-            absences=absences,
-            patience=PATIENCE,
-            priority=WritePriority.LIVE,
-            is_edit=True,
-        )
+        return judge(error, due.row, patience=PATIENCE, priority=WritePriority.LIVE, is_edit=True)
 
     async def give_up(self, connection: AsyncConnection, due: DueFold, verdict: Verdict, error: Exception) -> None:
         """See `Effect`. This is not an error: the comment stays as it was."""

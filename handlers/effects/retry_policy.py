@@ -5,11 +5,12 @@ The texts are our own, because GitHub's messages may be long and may name reposi
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled, OverBudget, WritePriority
 from runner.model.back_off import BackOff
+from runner.rows.effect_rows import EffectRow
 
 MAX_REFUSALS = 16
 """The most refusals of an effect. They are retried for hours, because most reasons for a refusal may end: a suspended
@@ -58,6 +59,11 @@ class Verdict:
     is_ours: bool = False
     """Whether the failure is an internal error."""
 
+    @property
+    def columns(self) -> Mapping[str, object]:
+        """What the effect's row stores of it."""
+        return {"trouble": self.trouble, "refusals": self.refusals, "absences": self.absences}
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -103,24 +109,22 @@ REFUSALS = (
 
 def judge(
     error: Exception,
+    row: EffectRow,
     *,
-    attempts: int,
-    refusals: int,
-    absences: int = 0,
     patience: int = MAX_REFUSALS,
     turn_wait_s: float = TURN_WAIT_S,
     priority: WritePriority = WritePriority.REPORT,
     has_text: bool = False,
     is_edit: bool = False,
 ) -> Verdict:
-    """Judge a failed attempt, the `attempts`-th in a row (from 1), after `refusals` earlier refusals.
+    """Judge a failed attempt. `row` is as it was before this attempt was counted.
 
-    The last `absences` of these, in a row, said that something does not exist. An attempt without an answer does not
-    change that.
+    Only an answer changes the counts of refusals and absences.
 
     The other arguments describe the kind of effect: its most refusals, its wait for a turn to write, its priority,
     whether its text can be replaced, and whether it edits a comment. An internal error counts as an outage.
     """
+    attempts, refusals, absences = row.attempts + 1, row.refusals, row.absences
     match error:
         case Abandoned():
             return Verdict(str(error), None, refusals, absences)
@@ -133,14 +137,14 @@ def judge(
             wait_s = min(OUTAGE_WAITS.after(attempts, asked_s=asked_s), MAX_WAIT_S)
             return Verdict(trouble, wait_s, refusals, absences)
         case GitHubError():
-            row = next(row for row in REFUSALS if row.fits(error))
+            refusal = next(one for one in REFUSALS if one.fits(error))
             issue = "our comment or its issue" if is_edit else "the issue"
-            trouble = row.means.format(status=error.status, issue=issue)
+            trouble = refusal.means.format(status=error.status, issue=issue)
             refusals = min(refusals + 1, MAX_COUNTED)
-            absences = min(absences + 1, MAX_COUNTED) if row.is_absence else 0
-            if row.is_about_the_text and has_text:
+            absences = min(absences + 1, MAX_COUNTED) if refusal.is_absence else 0
+            if refusal.is_about_the_text and has_text:
                 return Verdict(trouble, None, refusals, absences, wants_other_text=True)
-            is_believed = (absences if row.is_absence else refusals) >= row.patience
+            is_believed = (absences if refusal.is_absence else refusals) >= refusal.patience
             is_over = is_believed or refusals >= min(patience, MAX_REFUSALS)
             return Verdict(trouble, None if is_over else REFUSAL_WAITS.after(refusals), refusals, absences)
     trouble = "an internal error (see the service log)"

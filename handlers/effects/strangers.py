@@ -12,9 +12,8 @@ from datetime import timedelta
 import structlog
 from sqlalchemy import func, select
 
-from handlers.cases import casebook
-from handlers.cases.casebook import Reply
 from handlers.context import Context
+from handlers.effects.outbox import was_answered, write_reply
 from runner.db.schema import replies
 
 log = structlog.get_logger()
@@ -41,18 +40,16 @@ async def reply_to_stranger(
     context: Context, repository: str, issue_number: int, occasion: str, body: str, login: str
 ) -> None:
     """`outbox.reply_once` for a person without rights. Beyond the limits, there is only a line in the log."""
-    now, stranger = context.now(), login.lower()
+    stranger = login.lower()
     latest = select(func.lower(replies.c.repository), replies.c.stranger).where(
-        replies.c.stranger.is_not(None), replies.c.created_at > now - HOUR
+        replies.c.stranger.is_not(None), replies.c.created_at > context.now() - HOUR
     )
-    reply_id = casebook.derive_reply_id(f"{repository} {occasion}")
     async with context.db.write() as connection:
-        if await casebook.has_reply(connection, reply_id):
+        if await was_answered(connection, repository, occasion):
             return
         recent = [(name.partition("/")[0], asker) for name, asker in await connection.execute(latest)]
         if not is_answered(stranger, repository.lower().partition("/")[0], recent):
             log.info("request.not_answered", by=login, repository=repository, issue=issue_number)
             return
-        reply = Reply(reply_id, "reply", repository, issue_number, body, now, now, final=True, stranger=stranger)
-        await casebook.insert_reply(connection, reply)
+        await write_reply(connection, context, repository, issue_number, occasion, body, stranger)
     context.notify()

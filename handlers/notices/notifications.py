@@ -42,7 +42,8 @@ def draft_concern(job: Job, report: Report | None, now: datetime, *, inherited: 
     """
     facts: dict[str, Any] = {"job": job.id, "repository": job.repository, "issue": job.logged_issue}
     facts |= {"summary": parse_report(report.body).summary if report else "", "inherited": inherited}
-    return Notification(f"{NotificationKind.CONCERN} {job.id}", NotificationKind.CONCERN, job.case_key, facts, now, now)
+    kind = NotificationKind.CONCERN
+    return Notification(f"{kind} {job.id}", kind, job.case_key, facts, now, next_attempt_at=now)
 
 
 def draft_machine(name: str, standing: str, occasion: datetime, facts: Facts, now: datetime) -> Notification:

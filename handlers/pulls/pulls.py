@@ -316,16 +316,9 @@ class Pulls(Effect[DuePull]):
         )
         await write_reply(connection, self.context, job.repository, issue_number, f"pull of {job.id}", body)
 
-    def judge(self, due: DuePull, attempts: int, error: Exception) -> Verdict:
+    def judge(self, due: DuePull, error: Exception) -> Verdict:
         """See `Effect`. The wait for a turn to write is not cut at a minute, because each attempt reads much first."""
-        return judge(
-            error,
-            attempts=attempts,
-            refusals=due.row.refusals,
-            absences=due.row.absences,
-            patience=MAX_REFUSALS,
-            turn_wait_s=MAX_WAIT_S,
-        )
+        return judge(error, due.row, patience=MAX_REFUSALS, turn_wait_s=MAX_WAIT_S)
 
     async def give_up(self, connection: AsyncConnection, due: DuePull, verdict: Verdict, error: Exception) -> None:
         """Store that the pull request is given up, and say it on the issue with the full reason.

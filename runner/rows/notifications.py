@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from runner.db.schema import notifications
 from runner.db.sql import insert_new
+from runner.rows.effect_rows import EffectRow
 
 Facts = Mapping[str, Any]
 """The facts of a notification, as JSON values."""
@@ -44,7 +45,7 @@ class NotificationKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Notification:
+class Notification(EffectRow):
     """A message to the operator."""
 
     key: str
@@ -54,19 +55,12 @@ class Notification:
     """The machine, the repository, the issue or the person."""
     facts: Facts
     created_at: datetime
-    next_attempt_at: datetime
-    attempts: int = 0
-    refusals: int = 0
-    absences: int = 0
-    trouble: str | None = None
-    """Why it has not been sent yet, as a clause."""
-    abandoned: str | None = None
     delivered_at: datetime | None = None
 
 
 def draft(kind: NotificationKind, about: str, occasion: str, facts: Facts, now: datetime) -> Notification:
     """A notification that is due now. Pure."""
-    return Notification(f"{kind} {about} {occasion}"[:500], kind, about, facts, now, now)
+    return Notification(f"{kind} {about} {occasion}"[:500], kind, about, facts, now, next_attempt_at=now)
 
 
 def draft_broken_base(machine: str, repository: str, reason: str, now: datetime) -> Notification:

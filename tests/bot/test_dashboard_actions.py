@@ -546,7 +546,7 @@ async def test_people_read_that_a_note_adds_to_a_pull_request_that_is_open(
     async with dashboard.database.write() as connection:
         before = make_job(id="before0001", repository=NAME, thread=1, attempt=7, base_branch=branch)
         await job_rows.insert_job(connection, replace(before, state=JobState.SUCCEEDED))
-        pull = casebook.Pull(before.id, "d", "note", "alice", "", "branch", NOON, NOON, number=9)
+        pull = casebook.Pull(before.id, "d", "note", "alice", "", "branch", NOON, next_attempt_at=NOON, number=9)
         await casebook.save_pull(connection, pull)
     async with dashboard.browser("alice") as browser:
         page = await browser.visit(path)

@@ -51,7 +51,9 @@ async def settings(tmp_path: Path) -> Settings:
         await job_rows.insert_job(connection, make_job(id="1123456789", preset="verify", thread=8, **ended))
         await job_rows.save_meter(connection, make_meter(JOB, turns=12, output_tokens=50, cost_usd=0.42))
         await store_report(connection, report)
-        pull = casebook.Pull(JOB, "d", "note", "maintainer", "", "branch", NOON, NOON, number=9, url=PULL)
+        pull = casebook.Pull(
+            JOB, "d", "note", "maintainer", "", "branch", NOON, next_attempt_at=NOON, number=9, url=PULL
+        )
         await casebook.save_pull(connection, pull)
         await save_hold(connection, Hold(JOB, "maintainer", "ssh-ed25519 AAAA", NOON, NOON + timedelta(hours=8)))
         row = {"id": "one", "event": "issues", "lane": "octo/widgets#7", "body": b"{}", "error": AGENT_VALUE}

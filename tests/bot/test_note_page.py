@@ -30,7 +30,7 @@ async def test_the_page_for_a_note_is_named_only_while_a_diff_waits_for_one(tmp_
     with_sign_in = load_settings(configure(tmp_path, 0, ("[agents.mine]", SIGN_IN)))
     async with open_database(tmp_path) as database:
         job = make_job(state=JobState.SUCCEEDED)
-        pull = casebook.Pull(job.id, "ab" * 32, "It ends.", "alice", "", "ptq/7", NOON, NOON, number=9)
+        pull = casebook.Pull(job.id, "ab" * 32, "It ends.", "alice", "", "ptq/7", NOON, next_attempt_at=NOON, number=9)
         case = Case(job.case_key, job.repository, job.issue_number, "Broken", CaseState.AWAITING_NOTE, NOON, NOON)
         async with database.write() as connection:
             await job_rows.insert_job(connection, job)

@@ -202,7 +202,7 @@ async def test_a_refusal_that_may_pass_is_tried_again_later_and_later(sqlite_url
         await issue.look()
         assert issue.labels == {"bug", RUNNING}
         assert replace(await issue.known(), next_attempt_at=issue.clock()) == casebook.CaseLabel(
-            KEY, issue.clock(), RUNNING
+            KEY, RUNNING, next_attempt_at=issue.clock()
         )
 
 

@@ -86,7 +86,9 @@ async def test_a_copy_that_others_changed_counts_in_the_thread_of_an_older_pull_
                 connection, make_job(id=job_id, attempt=attempt, thread=ISSUE, state=JobState.SUCCEEDED)
             )
             at = NOON + timedelta(seconds=attempt)
-            pull = casebook.Pull(job_id, "1" * 64, "note", "boss", "https://x", "b", at, at, number=number)
+            pull = casebook.Pull(
+                job_id, "1" * 64, "note", "boss", "https://x", "b", at, next_attempt_at=at, number=number
+            )
             await casebook.save_pull(connection, pull)
         await write_reply(connection, thread.context, NAME, 101, "results", f"The last report again: {DIGEST[:12]}")
     await drain(Comments(thread.context))

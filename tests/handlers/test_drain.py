@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.context import Context
 from handlers.effects.drain import FRESH, Due, Effect, NotSent, drain
-from handlers.effects.retry_policy import Abandoned, Verdict, judge
+from handlers.effects.retry_policy import Abandoned
 from handlers.ports import GitHubError, GitHubUnavailable, OverBudget
 from runner.db.database import Database
 from runner.rows.claims import ClaimLost
@@ -57,9 +57,6 @@ class Lamps(Effect[Due[Notification]]):
         if error := self.fails.get(due.row.about):
             raise error
         await self.save(due, delivered_at=self.context.now(), **FRESH)
-
-    def judge(self, due: Due[Notification], attempts: int, error: Exception) -> Verdict:
-        return judge(error, attempts=attempts, refusals=due.row.refusals, absences=due.row.absences)
 
 
 @dataclass

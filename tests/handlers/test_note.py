@@ -98,7 +98,7 @@ FORMS = [
 )
 def test_a_note_approves_no_other_diff_than_the_one_that_it_names(command: tuple[str, str]) -> None:
     report = make_report(digest=DIGEST)
-    stood = [Reply("r", "report", "octo/widgets", 7, "", NOON, NOON, job_id=report.job_id)]
+    stood = [Reply("r", "report", "octo/widgets", 7, "", NOON, next_attempt_at=NOON, job_id=report.job_id)]
     for named, starts in ((DIGEST[:12], ""), (DIGEST, ""), ("ab0f9c21d07a", "`ab0f9c21d07a` is outdated")):
         argument, body = (part.replace("{}", named).replace("{note}", NOTE) for part in command)
         fault = find_fault(parse_note(Command("pr", argument, body)), report, stood)
@@ -121,7 +121,7 @@ def test_a_digest_that_is_named_later_counts_as_one() -> None:
 )
 def test_a_commit_that_a_note_mentions_is_no_digest(argument: str, body: str) -> None:
     report = make_report(digest=DIGEST)
-    stood = [Reply("r", "report", "octo/widgets", 7, "", NOON, NOON, job_id=report.job_id)]
+    stood = [Reply("r", "report", "octo/widgets", 7, "", NOON, next_attempt_at=NOON, job_id=report.job_id)]
     assert find_fault(parse_note(Command("pr", argument, body)), report, stood) is None
 
 

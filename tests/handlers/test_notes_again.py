@@ -100,7 +100,9 @@ async def open_thread(url: str | Path) -> AsyncIterator[Thread]:
 async def test_a_command_on_the_pull_request_of_an_issue_that_was_transferred_starts_nothing(tmp_path: Path) -> None:
     async with open_thread(tmp_path) as thread:
         await thread.end("00000000a1", 1)
-        pull = casebook.Pull("00000000a1", DIGEST, NOTE, "boss", "https://github/1", "b", NOON, NOON, number=2)
+        pull = casebook.Pull(
+            "00000000a1", DIGEST, NOTE, "boss", "https://github/1", "b", NOON, next_attempt_at=NOON, number=2
+        )
         async with thread.db.write() as connection:
             await casebook.save_pull(connection, pull)
         thread.github.moved.add(ISSUE)

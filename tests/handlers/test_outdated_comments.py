@@ -131,7 +131,7 @@ async def test_what_a_note_can_still_approve_or_has_approved_stays(issue: Issue)
         await casebook.save_case(connection, awaiting)
     second = await issue.attempt()
     assert await issue.fold() == []
-    pull = Pull(second.id, "d" * 64, "note", "maintainer", "https://note", "ptq/issue-7", now, now)
+    pull = Pull(second.id, "d" * 64, "note", "maintainer", "https://note", "ptq/issue-7", now, next_attempt_at=now)
     async with issue.db.write() as connection:
         await casebook.save_pull(connection, pull)
     await issue.attempt()

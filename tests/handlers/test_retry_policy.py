@@ -14,6 +14,8 @@ from handlers.effects.retry_policy import (
     judge,
 )
 from handlers.ports import GitHubError, GitHubUnavailable, NotFound, NotInstalled, OverBudget, WritePriority
+from runner.rows.effect_rows import EffectRow
+from tests.support.jobs import NOON
 
 ANSWERS = [
     NotInstalled(404, "octo/widgets"),
@@ -29,12 +31,14 @@ ANSWERS = [
 ]
 
 
+def tried(attempts: int = 0, *, refusals: int = 0, absences: int = 0) -> EffectRow:
+    return EffectRow(next_attempt_at=NOON, attempts=attempts, refusals=refusals, absences=absences)
+
+
 def count_tries(error: Exception, patience: int = MAX_REFUSALS) -> int:
     """How often an effect is tried while GitHub gives the same answer."""
     refusals = absences = 0
-    while (
-        verdict := judge(error, attempts=1, refusals=refusals, absences=absences, patience=patience)
-    ).wait_s is not None:
+    while (verdict := judge(error, tried(refusals=refusals, absences=absences), patience=patience)).wait_s is not None:
         refusals, absences = verdict.refusals, verdict.absences
     return verdict.refusals
 
@@ -59,29 +63,29 @@ def test_each_answer_is_believed_after_so_many_refusals() -> None:
 
 def test_only_absences_in_a_row_are_believed() -> None:
     absent, locked = NotFound(404, "Not Found"), GitHubError(403, "issue is locked")
-    refused = judge(absent, attempts=1, refusals=MAX_ABSENCES - 1)
+    refused = judge(absent, tried(refusals=MAX_ABSENCES - 1))
     assert (refused.wait_s is not None, refused.absences) == (True, 1), "the others were of another kind"
-    assert judge(absent, attempts=1, refusals=MAX_ABSENCES - 1, absences=MAX_ABSENCES - 1).wait_s is None
-    assert judge(locked, attempts=1, refusals=4, absences=4).absences == 0, "what is locked is there"
-    assert judge(GitHubUnavailable("no answer"), attempts=1, refusals=4, absences=4).absences == 4
+    assert judge(absent, tried(refusals=MAX_ABSENCES - 1, absences=MAX_ABSENCES - 1)).wait_s is None
+    assert judge(locked, tried(refusals=4, absences=4)).absences == 0, "what is locked is there"
+    assert judge(GitHubUnavailable("no answer"), tried(refusals=4, absences=4)).absences == 4
 
 
 def test_refusals_of_all_kinds_end_an_effect() -> None:
     absent = NotFound(404, "Not Found")
-    assert judge(absent, attempts=1, refusals=MAX_REFUSALS - 1).wait_s is None
+    assert judge(absent, tried(refusals=MAX_REFUSALS - 1)).wait_s is None
 
 
 def test_only_what_has_a_text_goes_again_with_another() -> None:
     invalid = GitHubError(422, "Validation Failed")
-    assert judge(invalid, attempts=1, refusals=0, has_text=True).wants_other_text
-    assert judge(invalid, attempts=1, refusals=0) == Verdict("GitHub rejected the text", 10, 1)
+    assert judge(invalid, tried(), has_text=True).wants_other_text
+    assert judge(invalid, tried()) == Verdict("GitHub rejected the text", 10, 1)
     hurried = GitHubError(422, "was submitted too quickly")
-    assert not judge(hurried, attempts=1, refusals=0, has_text=True).wants_other_text
+    assert not judge(hurried, tried(), has_text=True).wants_other_text
 
 
 def test_a_refusal_waits_longer_each_time() -> None:
     refused = GitHubError(403, "no")
-    waits = [judge(refused, attempts=1, refusals=refusals).wait_s for refusals in range(12)]
+    waits = [judge(refused, tried(refusals=refusals)).wait_s for refusals in range(12)]
     assert waits[:4] == [10, 20, 40, 80]
     assert waits[-1] == MAX_WAIT_S
 
@@ -90,18 +94,18 @@ def test_a_refusal_waits_longer_each_time() -> None:
     ("attempts", "asked_s", "wait_s"), [(1, 0, 2), (2, 0, 4), (50, 0, 300), (1, 30, 30), (1, 7200, MAX_WAIT_S)]
 )
 def test_silence_is_waited_out_and_never_counts_as_a_refusal(attempts: int, asked_s: float, wait_s: float) -> None:
-    verdict = judge(GitHubUnavailable("no answer", asked_s), attempts=attempts, refusals=7)
+    verdict = judge(GitHubUnavailable("no answer", asked_s), tried(attempts - 1, refusals=7))
     assert (verdict.wait_s, verdict.refusals) == (wait_s, 7)
 
 
 def test_a_live_edit_without_a_turn_waits_without_a_word() -> None:
     over = OverBudget(900)
-    assert judge(over, attempts=1, refusals=0, priority=WritePriority.LIVE) == Verdict(None, 60, 0, was_sent=False)
-    assert judge(over, attempts=1, refusals=0).trouble == "GitHub's write limit is reached"
-    assert judge(over, attempts=1, refusals=0, turn_wait_s=MAX_WAIT_S).wait_s == 900
+    assert judge(over, tried(), priority=WritePriority.LIVE) == Verdict(None, 60, 0, was_sent=False)
+    assert judge(over, tried()).trouble == "GitHub's write limit is reached"
+    assert judge(over, tried(), turn_wait_s=MAX_WAIT_S).wait_s == 900
 
 
 def test_an_end_that_an_effect_names_itself_is_final_and_an_accident_of_ours_is_not() -> None:
-    assert judge(Abandoned("it is sold"), attempts=1, refusals=0) == Verdict("it is sold", None, 0)
-    accident = judge(ValueError("oops"), attempts=1, refusals=0)
+    assert judge(Abandoned("it is sold"), tried()) == Verdict("it is sold", None, 0)
+    accident = judge(ValueError("oops"), tried())
     assert (accident.wait_s, accident.is_ours) == (2, True)

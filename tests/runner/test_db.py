@@ -81,7 +81,9 @@ async def test_a_row_that_is_there_already_is_left_or_replaced_but_for_what_is_k
 
 
 async def test_text_that_a_database_would_refuse_is_stored_without_what_it_refuses(database_url: str) -> None:
-    reply = Reply("r", "report", "octo/widgets", 7, NASTY, NOON, NOON, comment_url=NASTY, abandoned=NASTY)
+    reply = Reply(
+        "r", "report", "octo/widgets", 7, NASTY, NOON, next_attempt_at=NOON, comment_url=NASTY, abandoned=NASTY
+    )
     case = Case(NASTY, NASTY, 7, NASTY, CaseState.IDLE, NOON, NOON)
     async with open_database(database_url) as database, database.write() as connection:
         await job_rows.insert_job(connection, make_job(prompt=NASTY, requested_by=NASTY, skills=(NASTY,)))
@@ -96,7 +98,7 @@ async def test_text_that_a_database_would_refuse_is_stored_without_what_it_refus
 
 
 async def test_numbers_are_as_large_as_those_of_github(database_url: str) -> None:
-    reply = Reply("r", "reply", "octo/widgets", 7, "", NOON, NOON, comment_id=2**62)
+    reply = Reply("r", "reply", "octo/widgets", 7, "", NOON, next_attempt_at=NOON, comment_id=2**62)
     async with open_database(database_url) as database, database.write() as connection:
         await casebook.insert_reply(connection, reply)
         assert (await connection.execute(select(replies.c.comment_id))).scalar_one() == 2**62

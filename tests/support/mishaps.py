@@ -86,7 +86,9 @@ class Counter:
             report = await job_rows.fetch_report(connection, job.id)
             assert report
             note, now = "The loop ended early, and now it does not.", self.clock()
-            pull = Pull(job.id, report.digest or "", note, "alice", "https://note", "ptq/issue-1-x", now, now)
+            pull = Pull(
+                job.id, report.digest or "", note, "alice", "https://note", "ptq/issue-1-x", now, next_attempt_at=now
+            )
             await casebook.save_pull(connection, pull)
 
     async def reply(self, reply_id: str) -> Reply:
