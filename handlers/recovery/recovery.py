@@ -100,8 +100,8 @@ class _Look:
 class _Pass:
     """The state of one pass."""
 
-    until: datetime
-    """When the pass began."""
+    now: datetime
+    """When it began."""
     looks: Mapping[str, _Look]
     """By the repository's name, in lower case."""
     missed: list[MissedDelivery] = field(default_factory=list)
@@ -192,9 +192,9 @@ class Recovery:
             async with context.db.write() as connection:
                 await enable_repositories(connection, context.repositories, now)
                 enabled = await fetch_enabled(connection)
-        configured = {name: rules for name, rules in context.repositories.items() if name in enabled}
         until = now - self._in_flight
-        this = _Pass(now, {name: _Look(rules, enabled[name], until) for name, rules in configured.items()})
+        configured = [(name, rules) for name, rules in context.repositories.items() if name in enabled]
+        this = _Pass(now, {name: _Look(rules, enabled[name], until) for name, rules in configured})
         for look in this.looks.values():
             await self._restrict_if_private(look)
         try:
@@ -225,7 +225,7 @@ class Recovery:
             return
         self._complaints.pop("deliveries", None)
         self._settled &= {attempt.guid for attempt in attempts}
-        missed = choose_missed(attempts, self._wants, this.until - self._in_flight if self._is_relayed else None)
+        missed = choose_missed(attempts, self._wants, this.now - self._in_flight if self._is_relayed else None)
         known: Collection[str] = await fetch_known(self._context.db, [attempt.guid for attempt in missed])
         this.has_read_deliveries = True
         # Ids are not signed, so somebody else may have used one first. A forwarder's successes prove nothing, and
@@ -422,7 +422,7 @@ class Recovery:
             labels = held.total()
             log.error("recovery.held", labels=labels, sweep_max=self._sweep_max, issues=sorted(held)[:NAMED])
             async with self._context.db.write() as connection:
-                await insert_notification(connection, draft_held(held, labels, self._sweep_max, this.until))
+                await insert_notification(connection, draft_held(held, labels, self._sweep_max, this.now))
         self._held = held
 
     async def _start(self, this: _Pass, due: UnansweredLabel) -> None:
@@ -467,22 +467,22 @@ class Recovery:
         has_found = this.recovered or this.lost or this.labels
         async with self._context.db.write() as connection:
             if this.has_read_deliveries:
-                await beat(connection, LOOKED, this.until)
+                await beat(connection, LOOKED, this.now)
             for name in [name for name, look in this.looks.items() if look.is_complete]:
-                await note_look(connection, name, this.until)
+                await note_look(connection, name, this.now)
             if self._away_since or has_found:
-                told = draft_recovery(self._away_since, this.until, this.recovered, this.lost, this.labels)
+                told = draft_recovery(self._away_since, this.now, this.recovered, this.lost, this.labels)
                 await insert_notification(connection, told)
         if has_found or not self._has_reported:
             log.info(
                 "recovery.finished",
                 since=self._since.isoformat() if self._since else None,
-                until=this.until.isoformat(),
+                until=this.now.isoformat(),
                 recovered=this.recovered,
                 missing=this.recovered + this.lost,
                 labels=this.labels,
             )
-        self._has_reported, self._since, self._away_since = True, this.until, None
+        self._has_reported, self._since, self._away_since = True, this.now, None
         if this.recovered:
             self._context.notify()
 
