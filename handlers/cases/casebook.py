@@ -221,12 +221,6 @@ def read_reply(row: Row[Any]) -> Reply:
     return Reply(**row._mapping)
 
 
-async def has_reply(connection: AsyncConnection, reply_id: str) -> bool:
-    """Whether a reply with this id exists."""
-    found = await connection.execute(select(replies.c.id).where(replies.c.id == reply_id))
-    return found.one_or_none() is not None
-
-
 async def fetch_job_reply(connection: AsyncConnection, job_id: str, kind: str) -> Reply | None:
     """The status comment or the report of a job."""
     query = select(replies).where(replies.c.job_id == job_id, replies.c.kind == kind)

@@ -69,7 +69,9 @@ async def write_reply(
 
 async def was_answered(connection: AsyncConnection, repository: str, occasion: str) -> bool:
     """Whether there is a reply to this occasion."""
-    return await casebook.has_reply(connection, casebook.derive_reply_id(f"{repository} {occasion}"))
+    reply_id = casebook.derive_reply_id(f"{repository} {occasion}")
+    found = await connection.execute(select(reply_rows.c.id).where(reply_rows.c.id == reply_id))
+    return found.one_or_none() is not None
 
 
 async def reply_once(context: Context, repository: str, issue_number: int, occasion: str, body: str) -> None:
