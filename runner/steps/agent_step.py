@@ -43,7 +43,6 @@ from runner.steps.runtime import (
     Runtime,
     bear_survivors,
     end,
-    explain,
     follow,
     keep_routes,
     log_move,
@@ -161,7 +160,7 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     account = await _open_account(runtime, job, await _fetch_taken(runtime, job))
     await runtime.gateway.close(job.id)
     if poll.state is StageState.FAILED:
-        return await end(runtime, job, JobState.FAILED, explain(poll, "the agent could not be started"))
+        return await end(runtime, job, JobState.FAILED, poll.message or "the agent could not be started")
     tally, meter, _ = await runtime.usage_reader.read_aside(job, agent, whole=True)
     run_s = min(meter.usage.run_s, _read_run_s(poll.result, meter.usage.run_s))
     meter = replace(meter, usage=meter.usage.with_run_s(run_s))
@@ -175,7 +174,7 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     else:
         # Its results so far may still be useful.
         exit_status = None
-        reason = explain(poll, "the agent was killed from outside, or its machine was restarted")
+        reason = poll.message or "the agent was killed from outside, or its machine was restarted"
         verdict = _find_why_stopped(runtime, job, {}, account) or RunVerdict(Ending.KILLED, reason)
     async with runtime.db.write() as connection:
         await job_rows.save_meter(connection, replace(meter, ending=str(verdict.ending)))

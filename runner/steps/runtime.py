@@ -147,11 +147,6 @@ async def keep_routes(runtime: Runtime, client: JobdClient, job: Job, fetcher: F
         log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
 
 
-def explain(poll: Poll, otherwise: str) -> str:
-    """Why a stage failed: the machine's message, if there is one."""
-    return poll.message or otherwise
-
-
 async def update_job(runtime: Runtime, job: Job, **changes: Any) -> Job:
     """Store a change within the job's state."""
     async with runtime.db.write() as connection:

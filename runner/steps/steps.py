@@ -36,7 +36,6 @@ from runner.steps.runtime import (
     Runtime,
     bear_survivors,
     end,
-    explain,
     follow,
     keep_routes,
     move_on,
@@ -159,7 +158,7 @@ async def _prepare(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         job = await _record_prepared(runtime, job, poll.result)
         await note_prepared(runtime, job, poll.result)
         return await _leave_preparing(runtime, client, job)
-    ended = await end(runtime, job, JobState.FAILED, explain(poll, "the preparation of the environment was killed"))
+    ended = await end(runtime, job, JobState.FAILED, poll.message or "the preparation of the environment was killed")
     await note_unprepared(runtime, ended, poll.error)
     return ended
 
@@ -230,7 +229,7 @@ async def _collect(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         return job
     failure = job.failure
     if poll.state is not StageState.DONE:
-        failure = failure or explain(poll, "the collection of the result was killed")
+        failure = failure or poll.message or "the collection of the result was killed"
     return await _finish(runtime, client, job, profile, failure)
 
 

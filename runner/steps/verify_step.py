@@ -39,7 +39,6 @@ from runner.steps.gateway import Fetcher
 from runner.steps.runtime import (
     Runtime,
     end,
-    explain,
     follow,
     keep_routes,
     log_move,
@@ -150,7 +149,7 @@ async def follow_verification(runtime: Runtime, client: JobdClient, job: Job) ->
         require_in_time(runtime, job)
         return job
     if poll.state is not StageState.DONE:
-        return await finish_unverified(runtime, job, explain(poll, "it was killed"))
+        return await finish_unverified(runtime, job, poll.message or "it was killed")
     seen = _read_runs(await _fetch_subject(runtime, job), poll.result, profile.verification)
     async with runtime.db.write() as connection:
         for check in seen:
@@ -202,7 +201,7 @@ async def _begin(runtime: Runtime, client: JobdClient, job: Job, environment: st
         await client.start_checks(environment, job.base_commit or "", subject.changes, runs, profile)
         return await note_begun(runtime, job, 2)
     else:
-        raise JobdError("not_prepared", explain(poll, "the preparation of its environment was killed"))
+        raise JobdError("not_prepared", poll.message or "the preparation of its environment was killed")
     return job
 
 
