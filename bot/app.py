@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -171,22 +171,25 @@ class Service:
         context, roster, sweep_s = self.context, self._roster, self._pace.sweep_s
         comments = Comments(context, timedelta(seconds=self._pace.settles_s))
         labels = CaseLabels(context, timedelta(seconds=self._pace.label_rest_s))
-        parts: tuple[tuple[str, Callable[[], Awaitable[None]], float], ...] = (
-            ("supervisor", supervisor.step, self._pace.poll_s),
-            ("outcomes", claims.keeping("outcomes", lambda: report_jobs(context)), sweep_s),
-            ("holds", claims.keeping("holds", lambda: check_holds(context)), sweep_s),
-            ("outbox", claims.keeping("outbox", lambda: drain(comments)), sweep_s),
-            ("pulls", claims.keeping("pulls", lambda: drain(Pulls(context))), sweep_s),
-            ("labels", claims.keeping("labels", lambda: drain(labels)), sweep_s),
-            ("outdated", claims.keeping("outdated", lambda: drain(OutdatedComments(context))), sweep_s),
-            ("notifications", claims.keeping("notifications", notifier.step), sweep_s),
-            ("machines", lambda: roster.let_go(database), sweep_s),
-        )
-        loops = [Loop("inbox", claims.keeping("inbox", lambda: inbox.step(context)), self._intake, sweep_s)]
-        loops += [Loop(name, step, wakeup, interval_s) for name, step, interval_s in parts]
-        loops += self._clean_up(database, inbox, claims, spool)
-        refreshing = Loop("bases", claims.keeping("bases", refresher.step), Wakeup(), REFRESH_S)
-        for loop in [*self._look_back(claims, recovery), refreshing]:
+        loops = [
+            Loop("inbox", lambda: inbox.step(context), self._intake, sweep_s, claims),
+            Loop("supervisor", supervisor.step, wakeup, self._pace.poll_s),
+            Loop("outcomes", lambda: report_jobs(context), wakeup, sweep_s, claims),
+            Loop("holds", lambda: check_holds(context), wakeup, sweep_s, claims),
+            Loop("outbox", lambda: drain(comments), wakeup, sweep_s, claims),
+            Loop("pulls", lambda: drain(Pulls(context)), wakeup, sweep_s, claims),
+            Loop("labels", lambda: drain(labels), wakeup, sweep_s, claims),
+            Loop("outdated", lambda: drain(OutdatedComments(context)), wakeup, sweep_s, claims),
+            Loop("notifications", notifier.step, wakeup, sweep_s, claims),
+            Loop("machines", lambda: roster.let_go(database), wakeup, sweep_s),
+            *self._clean_up(database, inbox, claims, spool),
+        ]
+        # Nothing waits for a pass of these loops when the service ends. A reload wakes the recovery early.
+        for loop in (
+            Loop("heartbeat", recovery.beat, Wakeup(), BEAT_S),
+            Loop("recovery", recovery.step, self._reloaded, self._pace.recover_s, claims),
+            Loop("bases", refresher.step, Wakeup(), REFRESH_S, claims),
+        ):
             stack.push_async_callback(loop.cancel)
         wire = asyncio.create_task(database.on_change(wakeup.notify_here), name="wire")
         stack.push_async_callback(_cancel, wire)
@@ -196,8 +199,7 @@ class Service:
 
     def _clean_up(self, database: Database, inbox: Inbox, claims: Claims, spool: Spool) -> list[Loop]:
         """The loops for the maintenance of the database and the spool. They only run at their intervals."""
-        retention, never_woken = self._settings.retention.make(Retention), Wakeup()
-        clean = claims.keeping("retention", lambda: clean_database(database, retention, now))
+        retention, never_woken, clean_s = self._settings.retention.make(Retention), Wakeup(), self._pace.clean_s
 
         async def checkpoint() -> None:
             if not inbox.calm_in_s:
@@ -205,16 +207,9 @@ class Service:
 
         return [
             Loop("checkpoint", checkpoint, never_woken, CHECKPOINT_S),
-            Loop("retention", clean, never_woken, self._pace.clean_s),
+            Loop("retention", lambda: clean_database(database, retention, now), never_woken, clean_s, claims),
             # Each replica has its own live logs.
-            Loop("spool", lambda: clean_spool(database, spool), never_woken, self._pace.clean_s),
-        ]
-
-    def _look_back(self, claims: Claims, recovery: Recovery) -> list[Loop]:
-        """The loops that find deliveries that never arrived. A reload of the configuration wakes the recovery early."""
-        return [
-            Loop("heartbeat", recovery.beat, Wakeup(), BEAT_S),
-            Loop("recovery", claims.keeping("recovery", recovery.step), self._reloaded, self._pace.recover_s),
+            Loop("spool", lambda: clean_spool(database, spool), never_woken, clean_s),
         ]
 
     async def _begin_recovery(self, stack: AsyncExitStack, inbox: Inbox) -> Recovery:

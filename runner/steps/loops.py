@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import structlog
 
+from runner.rows.claims import Claims
+
 log = structlog.get_logger()
 
 Value = TypeVar("Value")
@@ -91,8 +93,16 @@ async def run_forever(name: str, step: Callable[[], Awaitable[None]], wakeup: Wa
 class Loop:
     """`run_forever` in a task, which can be ended between two passes."""
 
-    def __init__(self, name: str, step: Callable[[], Awaitable[None]], wakeup: Wakeup, interval_s: float) -> None:
-        self._step = step
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], Awaitable[None]],
+        wakeup: Wakeup,
+        interval_s: float,
+        claims: Claims | None = None,
+    ) -> None:
+        """With `claims`, only one replica at a time runs the loop: the one that has the claim of this name."""
+        self._step = claims.keeping(name, step) if claims else step
         self._passing = asyncio.Lock()
         self._task = asyncio.create_task(run_forever(name, self._pass, wakeup, interval_s), name=name)
 
