@@ -39,9 +39,8 @@ from runner.db.database import Database
 from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.jobd_answers import JobdError
-from runner.model.usage import Usage
 from runner.rows import job_rows
-from runner.rows.calls import Account, Ledger
+from runner.rows.calls import Account, Ledger, StoredUsage
 from runner.steps.gateway import Fetcher, GatewayRoute, ModelAccess
 from runner.transport.jobd_client import JobdClient
 from runner.transport.listening import Listening, Stream, peek
@@ -134,21 +133,19 @@ class ModelGateway:
         """See `runner.steps.gateway.Gateway`."""
         return [*self._accounts]
 
-    async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]
-    ) -> Account | None:
+    async def open(self, job: Job, caps: Mapping[Scope, Caps], stored: StoredUsage) -> Account | None:
         """See `runner.steps.gateway.Gateway`."""
         if job.agent not in self._upstreams:
             return None
         endpoint = self._find_endpoint(job.id, job.log_context())
         endpoint.context = job.log_context()
         if endpoint.models is None:
-            account = Account(job, caps, others, beside=self._accounts)
+            account = Account(job, caps, stored, beside=self._accounts)
             await self._ledger.load(account, self._now())
             endpoint.models = Models(account, self._upstreams[job.agent])
             self._accounts[job.id] = account
         account = endpoint.models.account
-        account.renew(caps, others, stored)
+        account.renew(caps, stored)
         if job.is_ending:
             self.cut_off(job.id)
         return account

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import func, insert, literal, select, true
@@ -44,14 +45,25 @@ class AtCap(Exception):  # noqa: N818 - what is the case
 _COUNTED = ("turns", "tokens", "cost_usd", "unpriced_turns")
 """The kinds of caps that are checked before each call. All other checks of a run happen only every few seconds."""
 
-_SHARED: Mapping[Scope, tuple[str, ...]] = {
-    Scope.ISSUE: ("repository", "thread", "series"),
-    Scope.USER_DAY: ("requested_by",),
-    Scope.REPOSITORY_DAY: ("repository",),
-    Scope.REPOSITORY_MONTH: ("repository",),
+_SHARED: Mapping[Scope, Callable[[Job], object]] = {
+    Scope.JOB: attrgetter("id"),
+    Scope.ISSUE: attrgetter("repository", "thread", "series"),
+    Scope.USER_DAY: attrgetter("requested_by"),
+    Scope.REPOSITORY_DAY: attrgetter("repository"),
+    Scope.REPOSITORY_MONTH: attrgetter("repository"),
 }
-"""Scope -> the fields that are equal in all jobs under the same cap. Days and months are not compared, because the
-usage of an earlier day is stored by now."""
+"""Scope -> what is equal in all jobs under the same cap. Days and months are not compared, because the usage of an
+earlier day is stored by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredUsage:
+    """The stored usage that counts towards the caps of a job, read in one transaction."""
+
+    others: Mapping[Scope, Usage] = field(default_factory=dict)
+    """The usage of all other jobs that share a cap with the job, by scope."""
+    of_accounts: Mapping[str, Usage] = field(default_factory=dict)
+    """The usage of each job that has an account, by id. `others` includes exactly this usage of these jobs."""
 
 
 @dataclass(slots=True)
@@ -60,19 +72,13 @@ class Account:
 
     job: Job
     caps: Mapping[Scope, Caps]
-    others: Mapping[Scope, Usage]
-    """The stored usage of all other jobs that share a cap with this one, by scope."""
-    stored: Mapping[str, Usage] = field(default_factory=dict)
-    """The stored usage of each job that has an account, by id. It was read in the same transaction as `others`, so
-    `others` includes exactly this usage of the other jobs with accounts."""
+    stored: StoredUsage
     beside: Mapping[str, Account] = field(default_factory=dict)
     """The accounts of all jobs that this replica follows, by id. The gateway adds and removes them."""
     claim: Context = field(default_factory=copy_context)
     """The context with the claim that this replica needs for calls."""
     settled: Usage = NOTHING
-    """The usage of all calls that have ended."""
-    assumed: int = 0
-    """How many calls ended without being seen. `settled` includes the usage that was reserved for them."""
+    """The usage of all calls that have ended. For a call whose end nobody saw, it is the reserved usage."""
     calls: int = 0
     """The number of calls. A restart of the service forgets the free ones."""
     open: dict[str, Usage] = field(default_factory=dict)
@@ -81,11 +87,11 @@ class Account:
     """The cap at which a call was refused, and who can raise it. The run counts as capped then, whatever the agent
     reports."""
     _beside_then: Mapping[str, Account] = field(default_factory=dict)
-    """The accounts at the last `renew`. If one was removed since then, `others` may not include its last usage."""
+    """The accounts at the last `renew`. If one was removed since then, `stored` may not include its last usage."""
 
-    def renew(self, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]) -> None:
+    def renew(self, caps: Mapping[Scope, Caps], stored: StoredUsage) -> None:
         """Replace caps and stored usage with newly read values."""
-        self.caps, self.others, self.stored = caps, others, stored
+        self.caps, self.stored = caps, stored
         self._beside_then = {**self.beside}
 
     @property
@@ -104,10 +110,9 @@ class Account:
                 raise AtCap(
                     "nobody knows the price of every model that it asked, and there is a cap on money: see [prices]"
                 )
-            spent = sum(self._find_unread(scope), total + self.others.get(scope, NOTHING))
-            counted = Caps(**{name: getattr(caps, name) for name in _COUNTED})
-            for use in find_uses({scope: counted}, {scope: spent}):
-                if use.share > 1:
+            spent = sum(self._find_unread(scope), total + self.stored.others.get(scope, NOTHING))
+            for use in find_uses({scope: caps}, {scope: spent}):
+                if use.kind in _COUNTED and use.share > 1:
                     raise AtCap(self._explain(use))
 
     def count_free(self) -> None:
@@ -117,10 +122,10 @@ class Account:
 
     def _find_unread(self, scope: Scope) -> Iterator[Usage]:
         """The usage of other jobs under the same cap that is counted or reserved in their accounts, but not stored."""
-        names = _SHARED.get(scope)
-        for job_id, one in {**self._beside_then, **self.beside}.items() if names else ():
-            if job_id != self.job.id and all(getattr(one.job, name) == getattr(self.job, name) for name in names or ()):
-                yield sum(one.open.values(), one.settled).as_one() - self.stored.get(job_id, NOTHING)
+        shared = _SHARED[scope]
+        for job_id, one in {**self._beside_then, **self.beside}.items():
+            if job_id != self.job.id and shared(one.job) == shared(self.job):
+                yield sum(one.open.values(), one.settled).as_one() - self.stored.of_accounts.get(job_id, NOTHING)
 
     def _explain(self, use: CapUse) -> str:
         cap = use.describe(self.job.requested_by)
@@ -150,11 +155,10 @@ class Ledger:
         has_end = select(end.c.id).where(end.c.id == model_calls.c.id, end.c.ended).exists()
         given = {"ended": true(), "state": literal(ASSUMED), "at": literal(now, model_calls.c.at.type)}
         left = select(*(given.get(column.name, column) for column in model_calls.c)).where(mine, ~has_end)
-        counts = (func.count(), func.count().filter(model_calls.c.state == ASSUMED))
         async with self._db.write() as connection:
             await connection.execute(insert(model_calls).from_select([*model_calls.c], left))
             ended = mine, model_calls.c.ended
-            account.calls, account.assumed = (await connection.execute(select(*counts).where(*ended))).one()
+            account.calls = (await connection.execute(select(func.count()).where(*ended))).scalar_one()
             settled = (await connection.execute(select(*sum_usage(model_calls)).where(*ended))).one()
         account.settled = Usage(**settled._mapping)
 
@@ -193,7 +197,6 @@ class Ledger:
         """Store the usage of a call that has ended. `assumed` means that nobody saw the end."""
         del account.open[call_id]
         account.settled += taken
-        account.assumed += assumed
         # If another replica has already stored an assumed end of this call, that row stays.
         await self._batches.add(_make_row(account, call_id, ASSUMED if assumed else SETTLED, model, taken, now))
 

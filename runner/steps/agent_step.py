@@ -6,7 +6,7 @@ import re
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -33,9 +33,8 @@ from runner.model.stop_policy import (
     is_worth_writing,
 )
 from runner.model.telling import Telling, add_messages, find_last_given, is_safe_point
-from runner.model.usage import Usage
 from runner.rows import job_rows
-from runner.rows.calls import Account
+from runner.rows.calls import Account, StoredUsage
 from runner.rows.tellings import fetch_tellings, note_given
 from runner.rows.worklogs import fetch_worklog_mark, save_worklog
 from runner.steps.gateway import Fetcher
@@ -78,7 +77,8 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     launch = access.fill_in(launch) if access else launch
     skills = place_skills(job.skills, runtime.skills, launch.skills_folder)
     if access:
-        await _open_account(runtime, job, await _fetch_taken(runtime, job))
+        stored, _ = await _fetch_stored(runtime, job)
+        await _open_account(runtime, job, stored)
         await runtime.gateway.connect(job, client)
     routes = [
         await open_route(Fetcher.of(job), client)
@@ -104,30 +104,19 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     return await move_on(runtime, job, JobState.RUNNING, started_at=runtime.now())
 
 
-@dataclass(frozen=True, slots=True)
-class _Taken:
-    """The usage that is stored, read at one moment."""
-
-    meter: Meter | None
-    """The job's own usage."""
-    others: Mapping[Scope, Usage]
-    """The usage of other jobs, by scope."""
-    stored: Mapping[str, Usage]
-    """The stored usage of each job that has an account with the gateway, by job id."""
-
-
-async def _open_account(runtime: Runtime, job: Job, taken: _Taken) -> Account | None:
+async def _open_account(runtime: Runtime, job: Job, stored: StoredUsage) -> Account | None:
     """Open the job's account with the gateway, with the current caps. None if the agent does not use the gateway."""
     profile = runtime.profiles[job.repository]
-    return await runtime.gateway.open(job, bound(profile.caps, profile.limits, job), taken.others, taken.stored)
+    return await runtime.gateway.open(job, bound(profile.caps, profile.limits, job), stored)
 
 
-async def _fetch_taken(runtime: Runtime, job: Job) -> _Taken:
-    accounts = {job.id, *runtime.gateway.list_accounts()}
+async def _fetch_stored(runtime: Runtime, job: Job) -> tuple[StoredUsage, Meter | None]:
+    """The stored usage of other jobs, and the job's own meter."""
+    accounts = runtime.gateway.list_accounts()
     async with runtime.db.read() as connection:
         others = await job_rows.fetch_spent_by_others(connection, job, runtime.profiles[job.repository].caps)
-        stored = await job_rows.fetch_stored_usage(connection, accounts)
-        return _Taken(await job_rows.fetch_meter(connection, job.id), others, stored)
+        stored = StoredUsage(others, await job_rows.fetch_stored_usage(connection, accounts))
+        return stored, await job_rows.fetch_meter(connection, job.id)
 
 
 def _describe_run(runtime: Runtime, job: Job, token: str, tally: Tally = NEW) -> Run:
@@ -157,7 +146,8 @@ async def follow_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     waiting = await _note_told(runtime, job, poll)
     if poll.state is StageState.RUNNING:
         return await _watch(runtime, client, job, waiting)
-    account = await _open_account(runtime, job, await _fetch_taken(runtime, job))
+    stored, _ = await _fetch_stored(runtime, job)
+    account = await _open_account(runtime, job, stored)
     await runtime.gateway.close(job.id)
     if poll.state is StageState.FAILED:
         return await end(runtime, job, JobState.FAILED, poll.message or "the agent could not be started")
@@ -264,19 +254,19 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequen
     profile = runtime.profiles[job.repository]
     await keep_routes(runtime, client, job)
     tally, meter, idle_s = await runtime.usage_reader.read_aside(job, runtime.agents[job.agent])
-    taken = await _fetch_taken(runtime, job)
-    if account := await _open_account(runtime, job, taken):
+    stored, stored_meter = await _fetch_stored(runtime, job)
+    if account := await _open_account(runtime, job, stored):
         try:
             await runtime.gateway.connect(job, client)
         except JobdError as error:  # The agent's requests wait meanwhile.
             log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
         meter = account.correct(meter)
-    if is_worth_writing(taken.meter, meter):
+    if is_worth_writing(stored_meter, meter):
         # If this write is lost in a power failure, the log and the model calls are counted again.
         async with runtime.db.relaxed_commit.write() as connection:
             await job_rows.save_meter(connection, meter)
     # The usage that the agent itself reports counts in full here, because that can stop only this run.
-    spent = {scope: usage + meter.usage for scope, usage in taken.others.items()}
+    spent = {scope: usage + meter.usage for scope, usage in stored.others.items()}
     caps, watched = bound(profile.caps, profile.limits, job), Watched(job, meter, idle_s, spent)
     verdict = find_end(watched, caps, profile.limits) or _find_refusal(account)
     if verdict and not job.stopped_as:

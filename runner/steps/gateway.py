@@ -13,8 +13,7 @@ from typing import Protocol
 from runner.agents import Launch
 from runner.model.caps import Caps, Scope
 from runner.model.job import Job
-from runner.model.usage import Usage
-from runner.rows.calls import Account
+from runner.rows.calls import Account, StoredUsage
 from runner.transport.jobd_client import JobdClient
 
 
@@ -77,14 +76,8 @@ class Gateway(Protocol):
     def list_accounts(self) -> Collection[str]:
         """The ids of the jobs that have an account."""
 
-    async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]
-    ) -> Account | None:
-        """Open the job's account, or update it with the current caps. None if the agent does not use the gateway.
-
-        `others` is the stored usage of all other jobs that share a cap with the job, by scope. `stored` is the stored
-        usage of each job that has an account, by id. Both have to be read in one transaction.
-        """
+    async def open(self, job: Job, caps: Mapping[Scope, Caps], stored: StoredUsage) -> Account | None:
+        """Open the job's account, or update it with the current values. None if the agent does not use the gateway."""
 
     def cut_off(self, job_id: str) -> None:
         """Refuse the job's requests from now on, and break off those in progress. Does not wait. Idempotent.

@@ -21,7 +21,7 @@ from runner.model.jobd_answers import JobdError, Poll, StageState
 from runner.model.meter import Meter
 from runner.model.stop_policy import KILL_PATIENCE, find_overdue
 from runner.rows import job_rows
-from runner.rows.calls import Account
+from runner.rows.calls import Account, StoredUsage
 from runner.steps.gateway import Fetcher, Gateway
 from runner.steps.spool import STAGES, Spool
 from runner.steps.usage_reader import UsageReader
@@ -91,7 +91,7 @@ async def end(
 
 async def _close_account(runtime: Runtime, job: Job) -> Account | None:
     """Close the account of a run whose end its machine does not report. No more usage is possible then."""
-    account = await runtime.gateway.open(job, {}, {}, {})
+    account = await runtime.gateway.open(job, {}, StoredUsage())
     await runtime.gateway.close(job.id)
     return account
 

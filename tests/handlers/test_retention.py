@@ -24,7 +24,7 @@ from runner.model.job import FileChange, JobState, Report
 from runner.model.jobd_answers import Worklog
 from runner.model.usage import NOTHING
 from runner.rows import job_rows
-from runner.rows.calls import Account, Ledger
+from runner.rows.calls import Account, Ledger, StoredUsage
 from runner.rows.worklogs import fetch_worklog, save_worklog
 from runner.steps.spool import Spool
 from tests.support.calls import fetch_calls
@@ -135,7 +135,7 @@ async def test_only_logs_of_jobs_that_no_case_needs_go_and_every_report_stays(tm
         await point(database, 7, standing_job_id=job_ids[1])
         other = await add_job(database, 1, thread=8)
         for job_id in (*job_ids, other):
-            await Ledger(database).reserve(Account(make_job(id=job_id), {}, {}), "m", NOTHING, OLD)
+            await Ledger(database).reserve(Account(make_job(id=job_id), {}, StoredUsage()), "m", NOTHING, OLD)
             async with database.write() as connection:
                 await save_worklog(connection, job_id, Worklog("1", "looked", is_cut=False))
         await clean_database(database, RETENTION, lambda: NOON)

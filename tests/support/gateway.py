@@ -25,7 +25,7 @@ from runner.model.caps import Caps, Scope
 from runner.model.job import Job
 from runner.model.machines import Machine
 from runner.rows import job_rows
-from runner.rows.calls import Account
+from runner.rows.calls import Account, StoredUsage
 from runner.transport.jobd_client import JobdClient
 from runner.transport.listening import Accept, Listening
 from runner.transport.local_host import LocalHost
@@ -91,7 +91,7 @@ class Floor:
     async def begin(self, job: Job, **caps: Any) -> Account:
         async with self.db.write() as connection:
             await job_rows.insert_job(connection, job)
-        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, {}, {})
+        account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, StoredUsage())
         assert account
         await self.gateway.connect(job, cast(JobdClient, self.wire))
         return account

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping
 
 from runner.model.caps import Caps, Scope
 from runner.model.job import Job
-from runner.model.usage import Usage
-from runner.rows.calls import Account
+from runner.rows.calls import Account, StoredUsage
 from runner.steps.gateway import Fetcher, GatewayRoute, ModelAccess
 from runner.transport.jobd_client import JobdClient
 
@@ -19,9 +18,7 @@ class NoGateway:
     def list_accounts(self) -> Collection[str]:
         return ()
 
-    async def open(
-        self, job: Job, caps: Mapping[Scope, Caps], others: Mapping[Scope, Usage], stored: Mapping[str, Usage]
-    ) -> Account | None:
+    async def open(self, job: Job, caps: Mapping[Scope, Caps], stored: StoredUsage) -> Account | None:
         return None
 
     def cut_off(self, job_id: str) -> None:
