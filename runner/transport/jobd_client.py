@@ -114,11 +114,8 @@ class JobdClient:
         """Whether the machine serves private, or public, repositories. Does not contact it."""
         return self._machine.is_for(private=private)
 
-    async def call(self, verb: str, **request: Any) -> dict[str, Any]:
-        """Run one verb and return its answer."""
-        return await self._call(verb, MAX_ANSWER_BYTES, request)
-
-    async def _call(self, verb: str, max_bytes: int, request: Mapping[str, Any]) -> dict[str, Any]:
+    async def call(self, verb: str, *, max_bytes: int = MAX_ANSWER_BYTES, **request: Any) -> dict[str, Any]:
+        """Run one verb and return its answer, which has at most `max_bytes`."""
         body = json.dumps({"workspace": self._machine.workspace, **request}).encode()
         completed = await self._run(verb, body, max_bytes)
         if is_missing(completed):
@@ -250,11 +247,7 @@ class JobdClient:
             tail_glob=launch.tail.glob if launch.tail else "",
             tail_word=launch.tail.word if launch.tail else "",
             stop_grace_s=limits.stop_grace_s,
-            max_disk_bytes=limits.max_disk_bytes,
-            max_files=limits.max_files,
-            orphan_after_s=limits.orphan_after_s,
-            timeout_s=limits.timeout_s,
-            max_log_bytes=limits.max_log_bytes,
+            **_encode_limits(limits, limits.timeout_s),
         )
         return answer.get("started") is True
 
@@ -277,14 +270,10 @@ class JobdClient:
             base_commit=base_commit,
             hidden=list(hidden),
             lint=list(lint),
-            timeout_s=limits.collect_timeout_s,
             max_change_bytes=limits.max_change_bytes,
             max_changes=limits.max_changes,
             max_text_bytes=limits.max_text_bytes,
-            max_disk_bytes=limits.max_disk_bytes,
-            max_files=limits.max_files,
-            orphan_after_s=limits.orphan_after_s,
-            max_log_bytes=limits.max_log_bytes,
+            **_encode_limits(limits, limits.collect_timeout_s),
         )
         return answer.get("started") is True
 
@@ -312,11 +301,7 @@ class JobdClient:
             test_argv=_as_prefix(how.tests),
             rebuild=how.rebuild,
             run_timeout_s=limits.repro_timeout_s,
-            max_disk_bytes=limits.max_disk_bytes,
-            max_files=limits.max_files,
-            orphan_after_s=limits.orphan_after_s,
-            timeout_s=limits.verify_timeout_s,
-            max_log_bytes=limits.max_log_bytes,
+            **_encode_limits(limits, limits.verify_timeout_s),
         )
         return answer.get("started") is True
 
@@ -342,7 +327,7 @@ class JobdClient:
 
     async def result(self, job_id: str, max_bytes: int = MAX_RESULT_BYTES) -> dict[str, Any]:
         """The collected result. An agent may have written any of it, so each field must be checked."""
-        return await self._call("result", min(max_bytes, MAX_RESULT_BYTES), {"job_id": job_id})
+        return await self.call("result", max_bytes=min(max_bytes, MAX_RESULT_BYTES), job_id=job_id)
 
     async def listen(self, job_id: str, accept: Accept) -> Listening:
         """Accept connections from the job's relay, while the connection to the machine lives."""
@@ -373,8 +358,8 @@ class JobdClient:
         file that the agent reads. `process` says how many processes of the session have ended. Returns False if the
         agent has not begun or has ended, or if its session has another process.
         """
-        words = {"number": number, "process": process, "text": text, "argv": list(argv)}
-        return (await self.call("tell", job_id=job_id, **words)).get("taken") is True
+        answer = await self.call("tell", job_id=job_id, number=number, process=process, text=text, argv=list(argv))
+        return answer.get("taken") is True
 
     async def kill(self, job_id: str) -> int:
         """Kill all processes of the job. Returns how many are still alive."""
@@ -445,6 +430,17 @@ def _encode(content: bytes) -> str:
 def _as_prefix(command: str) -> list[str]:
     """An operator's shell line as the beginning of a command, to which arguments can be appended."""
     return ["/bin/sh", "-ec", f'{command} "$@"', "sh"]
+
+
+def _encode_limits(limits: Limits, timeout_s: int) -> dict[str, int]:
+    """The limits of a stage whose disk usage is watched, and which may take `timeout_s` seconds."""
+    return {
+        "timeout_s": timeout_s,
+        "max_log_bytes": limits.max_log_bytes,
+        "max_disk_bytes": limits.max_disk_bytes,
+        "max_files": limits.max_files,
+        "orphan_after_s": limits.orphan_after_s,
+    }
 
 
 def _encode_change(change: FileChange) -> dict[str, str | None]:
