@@ -224,6 +224,13 @@ def write_file(path: Path, text: str) -> None:
     part.replace(path)
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the data, although the system may take only a part of it at a time. Raises `OSError`."""
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
+
+
 def reserve(path: Path) -> None:
     """Reserve the space that `write_reserved` will need."""
     with open(path.with_name(f"{path.name}.part"), "wb", opener=open_plain) as file:
@@ -238,6 +245,11 @@ def write_reserved(path: Path, value: Mapping[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+
+
+def read_boot_id() -> str:
+    """The id of this boot of the machine. It also identifies the monotonic clock."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def try_lock(descriptor: int, kind: int = fcntl.LOCK_EX) -> bool:

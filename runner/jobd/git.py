@@ -52,6 +52,14 @@ def git_environment(**more: str) -> dict[str, str]:
     return {**host, **SETTINGS, **more}
 
 
+def as_environment(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings of git as environment variables (git-config(1), `GIT_CONFIG_COUNT`)."""
+    found = {"GIT_CONFIG_COUNT": str(len(settings))}
+    for number, (name, value) in enumerate(settings.items()):
+        found.update({f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value})
+    return found
+
+
 def find_clone(job: JobPaths, clone_url: str) -> Path:
     """The path of the machine's clone of a repository. All jobs on the machine share it."""
     name = re.sub(r"[^a-z0-9]+", "-", "-".join(clone_url.lower().split("/")[-2:])).strip("-")

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from runner.jobd.environment.clone import read_boot_id, was_fetched_since
+from runner.jobd.environment.clone import was_fetched_since
+from runner.jobd.files import read_boot_id
 from runner.jobd.git import find_clone
 from tests.support.jobd import Jobd, Repository, wait_until
 

@@ -18,6 +18,7 @@ from secrets import token_hex
 
 from ..environment.environment import mount_environment
 from ..files import Failure, JobPaths, describe, require_worktree
+from ..git import as_environment
 from ..requests import check_job
 from ..sandbox.sandbox import open_sandbox
 from ..stages.states import read_state
@@ -119,12 +120,9 @@ def describe_session(job: JobPaths, limit_s: float) -> str:
 def make_environment(job: JobPaths, *, is_bash: bool) -> dict[str, str]:
     """The variables of the person's shell: those of all the job's processes, and an interactive shell's settings."""
     prompt = f"[ptq {job.id}] \\W\\$ " if is_bash else f"[ptq {job.id}] $ "
-    settings = {"GIT_CONFIG_COUNT": str(len(GIT_SETTINGS))}
-    for number, (key, value) in enumerate(GIT_SETTINGS.items()):
-        settings |= {f"GIT_CONFIG_KEY_{number}": key, f"GIT_CONFIG_VALUE_{number}": value}
     return {
         **job.environment(),
-        **settings,
+        **as_environment(GIT_SETTINGS),
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_SSH_COMMAND": "ssh",
         "GIT_PAGER": "less" if shutil.which("less") else "cat",

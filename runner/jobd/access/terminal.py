@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from ..files import Failure, JobPaths
+from ..files import Failure, JobPaths, write_all
 from ..sandbox.namespaces import leave_descriptors
 from ..sandbox.processes import kill_processes, reap_orphans
 from ..sandbox.sandbox import Sandbox
@@ -163,7 +163,7 @@ def pass_on(process: subprocess.Popen[bytes], terminal: int) -> None:
         if terminal in readable:
             if not (shown := read(terminal)):
                 break
-            write_all(screen, shown)
+            show(screen, shown)
         elif process.poll() is not None:
             break
         reap_orphans(process.pid)
@@ -179,11 +179,10 @@ def read(terminal: int) -> bytes:
         return b""
 
 
-def write_all(screen: int, data: bytes) -> None:
+def show(screen: int, data: bytes) -> None:
     """Show everything to the person. Raises `SessionEnded` if they are gone."""
     try:
-        while data:
-            data = data[os.write(screen, data) :]
+        write_all(screen, data)
     except OSError:
         _hang_up()
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..files import Failure, read_json, read_piece, write_file
+from ..files import Failure, read_boot_id, read_json, read_piece, write_file
 from ..git import CLONE_CONFIG, GIT, find_clone, git_environment
 from ..locks import locked
 from ..stages.stage import Stage
@@ -70,11 +70,6 @@ def was_fetched_since(wanted_at: float, record: Any, boot_id: str) -> bool:
         return False
     began_at, boot = record
     return bool(boot == boot_id and wanted_at <= began_at <= time.monotonic())
-
-
-def read_boot_id() -> str:
-    """The id of this boot of the machine. It also identifies the monotonic clock."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def fetch_branch(stage: Stage, clone: Path, branch: str, refspec: str) -> None:

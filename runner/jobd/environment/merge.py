@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
-from ..git import Git, join_paths, split_paths, write_lines
+from ..git import Git, as_environment, join_paths, split_paths, write_lines
 from .change import PathReader
 
 ONTO, CHANGE = "onto", "change"
@@ -70,11 +69,3 @@ def settle(git: Git, folder: Path, nothing: str) -> list[str]:
     git.run("update-index", "-z", "--index-info", stdin=os.fsencode(lines))
     git.run("update-index", "-z", "--add", "--stdin", stdin=join_paths([*written, *displaced]))
     return sorted({*stages, *displaced})
-
-
-def as_environment(settings: Mapping[str, str]) -> dict[str, str]:
-    """Settings as environment variables (git-config(1), `GIT_CONFIG_COUNT`)."""
-    found = {"GIT_CONFIG_COUNT": str(len(settings))}
-    for number, (name, value) in enumerate(settings.items()):
-        found.update({f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value})
-    return found

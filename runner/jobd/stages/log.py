@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 
-from ..files import MAX_MESSAGE
+from ..files import MAX_MESSAGE, write_all
 from .tail import TailReader
 
 MARK = b"\x1e"
@@ -22,6 +22,8 @@ MARK = b"\x1e"
 
 `handlers.text.stage_log` knows it, too.
 """
+
+TAIL_LINES = 20
 
 DRAIN_S = 20.0
 """How long to read what an ended command left in its pipe. A process that cannot be killed may still write to it."""
@@ -37,6 +39,11 @@ class Log:
         self.last_words = b""
         """The last bytes that were written, even if the log was full. The stage clears it before each command."""
         self._room = max_bytes
+
+    @property
+    def last_lines(self) -> str:
+        """The last `TAIL_LINES` lines of what was written."""
+        return "\n".join(self.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
 
     def write(self, data: bytes) -> None:
         """Write a command's output until the log is full; then write a remark once, and drop the rest."""
@@ -59,9 +66,7 @@ class Log:
             self.truncated = True
             data = data[: self._room] + b"\n[The log is cut here: it is too long.]\n"
         self._room -= len(data)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(sys.stdout.fileno(), view) :]
+        write_all(sys.stdout.fileno(), data)
 
 
 class PipeOutput:

@@ -31,7 +31,6 @@ GRACE_S = 5.0
 KILLED_S = 5.0
 """How long a command may take to end after it was killed. One that hangs in the kernel takes longer."""
 
-TAIL_LINES = 20
 PR_SET_CHILD_SUBREAPER = 36
 """From Linux's `prctl.h`: orphaned descendants become children of this process, not of init."""
 
@@ -194,7 +193,7 @@ class Stage:
         if ended.objection:
             raise Failure("ended_by_watcher", f"{what}: {ended.objection}")
         if ended.status:
-            tail = "\n".join(self.log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
+            tail = self.log.last_lines
             full = is_full(self.job.control, tail)
             raise Failure("disk_full" if full else name, f"{what} (exit status {ended.status}):\n{tail}")
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
-from ..files import Failure, JobPaths, Piece, open_plain, read_json, read_piece, try_lock
+from ..files import Failure, JobPaths, Piece, open_plain, read_boot_id, read_json, read_piece, try_lock
 from ..safe_paths import open_safely, reopen
 from .told import count_given
 
@@ -78,7 +78,7 @@ class PollRequest:
             "worklog": read_worklog(self._job, self._worklog_mark, self._worklog_limit),
             "told": count_given(self._job) if self._stage == "agent" else 0,
             "phase": (read_piece(self._job.phase, 0, 100) or Piece(b"", 0)).data.decode(errors="replace"),
-            "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+            "boot_id": read_boot_id(),
         }
 
 

@@ -11,7 +11,7 @@ import os
 import select
 from typing import Any
 
-from ..files import failure_answer, respond
+from ..files import failure_answer, respond, write_all
 from ..requests import read_request
 from ..stages.states import LOOK_S, PollRequest
 
@@ -46,6 +46,4 @@ def converse() -> None:
 
 def write_answer(number: bytes, answer: dict[str, Any]) -> None:
     """Write the line of one answer."""
-    left = memoryview(number + b" " + json.dumps(answer).encode() + b"\n")
-    while left:
-        left = left[os.write(1, left) :]
+    write_all(1, number + b" " + json.dumps(answer).encode() + b"\n")

@@ -28,7 +28,7 @@ from ..sandbox.open_files import MAX_OPEN, TooManyOpen, find_deleted, find_devic
 from ..sandbox.sandbox import open_sandbox
 from ..stages.command import NotRunnable, StopConditions, follow, start
 from ..stages.log import Log, PipeOutput
-from ..stages.stage import TAIL_LINES, Stage
+from ..stages.stage import Stage
 
 LOOK_EVERY_S = 5.0
 """The pause between two looks at the usage, unless the request sets `look_every_s`."""
@@ -108,8 +108,7 @@ def try_environment(stage: Stage, commands: Iterable[str], began: Path) -> None:
         follow(process, output, StopConditions(stage.deadline, None, 0.0))
         output.finish()
         if status := process.wait():
-            tail = "\n".join(log.last_words.decode(errors="replace").strip().splitlines()[-TAIL_LINES:])
-            reason = f"the environment failed its smoke test `{command}` (exit status {status}):\n{tail}"
+            reason = f"the environment failed its smoke test `{command}` (exit status {status}):\n{log.last_lines}"
             # The home's other files do not count: every agent writes some there as it begins.
             places = (job.worktree, job.venv, job.home / ".local" / "lib")
             record_reason(job, reason, is_sure=is_new and not has_changed(places, began))
