@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.sandbox import namespaces
+from runner.jobd.sandbox import namespaces, trial
 from runner.model.machines import FAULTS
 from tests.conftest import SEEN_BY_JOBS
 from tests.support import refused_calls
@@ -26,7 +26,7 @@ from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
-MISSING = namespaces.find_missing(Path("/var/tmp"))
+MISSING = trial.find_missing(Path("/var/tmp"))
 ACCOUNT = 54321
 
 PYTHON = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from runner.jobd.environment import bases
-from runner.jobd.sandbox import namespaces
+from runner.jobd.sandbox import trial
 from runner.jobd.verbs.watchers import has_changed
 from runner.model.environment import import_command
 from tests.support.contents import find_differences, read_entries
@@ -31,7 +31,7 @@ def jobd(jobd_without_base: Jobd) -> Jobd:
     return jobd_without_base
 
 
-MISSING = namespaces.find_missing(Path("/var/tmp"))
+MISSING = trial.find_missing(Path("/var/tmp"))
 needs_overlays = pytest.mark.skipif(bool({*MISSING} - {"proc"}), reason=f"this machine mounts no overlays: {MISSING}")
 
 COUNT = 'echo made >> "$PTQ_WORKTREE/../home/times"'

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.jobd.environment.fetching import TRIES
-from runner.jobd.sandbox import namespaces
+from runner.jobd.sandbox import trial
 from runner.jobd.sandbox.processes import find_processes
 from tests.support.git_http import TOKEN, WEB, GitService, lead
 from tests.support.jobd import Jobd, Repository, make_repository, wait_until
@@ -24,7 +24,7 @@ def jobd(jobd_without_base: Jobd) -> Jobd:
     return jobd_without_base
 
 
-MISSING = namespaces.find_missing(Path("/var/tmp"))
+MISSING = trial.find_missing(Path("/var/tmp"))
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def github(tmp_path: Path, repository: Repository) -> Path:
 
 @pytest.fixture(params=["sealed", "unsealed"])
 def machine(request: pytest.FixtureRequest, jobd: Jobd) -> Iterator[Jobd]:
-    if request.param == "sealed" and not namespaces.can_sandbox(MISSING):
+    if request.param == "sealed" and not trial.can_sandbox(MISSING):
         pytest.skip("this machine seals no jobs")
     jobd.can_seal = request.param == "sealed"
     yield jobd
@@ -176,7 +176,7 @@ def test_a_base_is_refreshed_by_the_relay(jobd: Jobd, repository: Repository, gi
     request = {**other.prepare_request(**lead("octo/widgets"), only_existing=True), "changes": []}
     other.call("base", **request)
     refreshed = other.wait("base")
-    if namespaces.can_sandbox(MISSING):
+    if trial.can_sandbox(MISSING):
         assert (refreshed["state"], refreshed["error"]) == ("done", None), refreshed
         assert refreshed["result"]["base"]["commit"] == repository.git("rev-parse", "HEAD")
         assert again.asked

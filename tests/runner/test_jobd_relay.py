@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.jobd.proxy import forwarding, relay, sockets
-from runner.jobd.sandbox import namespaces
+from runner.jobd.sandbox import trial
 from runner.transport.listening import Accept, Listening
 from runner.transport.local_host import LocalHost
 from tests.support.gateway import Wire, open_floor
@@ -26,9 +26,9 @@ from tests.support.model_endpoint import Say
 
 pytestmark = pytest.mark.slow
 
-MISSING = namespaces.find_missing(Path("/var/tmp"))
+MISSING = trial.find_missing(Path("/var/tmp"))
 needs_cells = pytest.mark.skipif(
-    not namespaces.can_sandbox(MISSING), reason=f"this machine seals no jobs: {namespaces.describe_sandbox(MISSING)}"
+    not trial.can_sandbox(MISSING), reason=f"this machine seals no jobs: {trial.describe_sandbox(MISSING)}"
 )
 
 SPEAK = """
@@ -113,7 +113,7 @@ def run(jobd: Jobd, script: str, **changes: object) -> None:
 
 @pytest.fixture(params=["sealed", "sealed without network", "unsealed"])
 def prepared(request: pytest.FixtureRequest, jobd: Jobd) -> Iterator[Jobd]:
-    if request.param != "unsealed" and not namespaces.can_sandbox(MISSING):
+    if request.param != "unsealed" and not trial.can_sandbox(MISSING):
         pytest.skip("this machine seals no jobs")
     jobd.can_seal = request.param != "unsealed"
     jobd.prepare(network="none" if "without" in request.param else "host")

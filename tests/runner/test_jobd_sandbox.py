@@ -26,7 +26,7 @@ import pytest
 
 from runner.jobd.files import Failure
 from runner.jobd.git import find_git_folders
-from runner.jobd.sandbox import landlock, namespaces, sandbox, syscalls
+from runner.jobd.sandbox import child, landlock, namespaces, sandbox, syscalls, trial
 from runner.jobd.sandbox.processes import find_processes, kill_processes
 from runner.jobd.sandbox.tools import choose_named, find_tools
 from tests.support import lesser_kernel, refused_calls
@@ -35,12 +35,10 @@ from tests.support.made_base import MadeBase
 
 pytestmark = pytest.mark.slow
 
-MISSING = namespaces.find_missing(Path("/var/tmp"))
-SEALED = namespaces.can_sandbox(MISSING)
+MISSING = trial.find_missing(Path("/var/tmp"))
+SEALED = trial.can_sandbox(MISSING)
 
-needs_cells = pytest.mark.skipif(
-    not SEALED, reason=f"this machine seals no jobs: {namespaces.describe_sandbox(MISSING)}"
-)
+needs_cells = pytest.mark.skipif(not SEALED, reason=f"this machine seals no jobs: {trial.describe_sandbox(MISSING)}")
 
 SECRET, PART = "hunter2", "tool at work\n"
 
@@ -361,7 +359,7 @@ def test_jobds_own_work_on_a_jobs_files_sees_what_the_job_sees_or_follows_no_lin
     box = sandbox.Sandbox(jobd.job, {})
     assert box.do(lambda: [path.exists() for path in (*hidden, *shown)]) == [False] * 4 + [True] * 4
     assert box.do(lambda: [*os.environ]) == ["PATH"]
-    assert {*box.do(namespaces.list_descriptors)} <= {0, 1, 2, namespaces.ANSWER, namespaces.ANSWER + 1}
+    assert {*box.do(child.list_descriptors)} <= {0, 1, 2, child.ANSWER, child.ANSWER + 1}
     with pytest.raises(FileNotFoundError, match="No such file or directory"):
         box.do(lambda: hidden[0].read_text())
     with pytest.raises(OSError, match="Read-only"):

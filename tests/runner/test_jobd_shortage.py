@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.sandbox import namespaces
+from runner.jobd.sandbox import namespaces, trial
 from runner.jobd.sandbox.shortage import Shortage
 from tests.support.jobd import Jobd
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not namespaces.can_sandbox(namespaces.find_missing(Path("/var/tmp"))), reason="this machine seals no jobs"
+        not trial.can_sandbox(trial.find_missing(Path("/var/tmp"))), reason="this machine seals no jobs"
     ),
 ]
 
@@ -129,7 +129,7 @@ def test_a_machine_without_room_for_a_process_may_still_be_able_to_seal(limit: i
             os.setuid(account)
             ctypes.CDLL(None).prctl(namespaces.PR_SET_DUMPABLE, 1, 0, 0, 0)
             resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
-            namespaces.find_missing(Path("/var/tmp"), 0.1)
+            trial.find_missing(Path("/var/tmp"), 0.1)
             ended = 2
         except Shortage:
             ended = 0

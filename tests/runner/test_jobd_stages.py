@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.jobd.sandbox import namespaces
+from runner.jobd.sandbox import trial
 from runner.jobd.stages import command
 from runner.jobd.stages.command import NotRunnable
 from runner.jobd.stages.log import LineFilter
@@ -22,7 +22,7 @@ from tests.support.jobd import LIMITS, START, Jobd, Repository, make_repository,
 
 pytestmark = pytest.mark.slow
 
-SEALED = not namespaces.find_missing(Path("/var/tmp"))
+SEALED = not trial.find_missing(Path("/var/tmp"))
 
 REPORT = """
 printf 'It is fixed.\\n' > "$PTQ_OUTPUT_DIR/report.md"

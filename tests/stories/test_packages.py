@@ -8,7 +8,7 @@ import pytest
 from aiohttp import web
 
 from bot.listener import HttpListener
-from runner.jobd.sandbox.namespaces import can_sandbox, find_missing
+from runner.jobd.sandbox.trial import can_sandbox, find_missing
 from runner.rows import job_rows
 from tests.support.machines import find_or_skip_sshd
 from tests.support.sshd import OpenSshServer

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from ..files import Failure, JobPaths, read_json, write_file
 from ..git import find_clone
 from ..locks import keep_locked
-from ..sandbox.namespaces import CLONE, OVERLAY, can_sandbox, describe_sandbox, find_missing, unshare_mounts
+from ..sandbox.namespaces import CLONE, OVERLAY, unshare_mounts
 from ..sandbox.sealing import NAME, has_sealed, remember_sealing
 from ..sandbox.shortage import FORBIDDEN, Shortage, explain_shortage, wait_for_room
+from ..sandbox.trial import can_sandbox, describe_sandbox, find_missing
 from ..stages.stage import Stage
 from .bases import Base, BaseStore, describe_use, get_or_build
 from .clone import changes_submodules

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import suppress
 from importlib import import_module
 
 from ..files import Failure, JobPaths, read_json
-from ..sandbox.namespaces import hide_from_job, list_descriptors
+from ..sandbox.child import close_all, list_descriptors
+from ..sandbox.namespaces import hide_from_job
 from .sockets import find_record
 
 LOOPBACK, SEALED_PORT = "127.0.0.1", 8011
@@ -66,9 +66,7 @@ def _close_others(*kept: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)
-    for descriptor in {*list_descriptors()} - {0, 1, 2, *kept}:
-        with suppress(OSError):
-            os.close(descriptor)
+    close_all({*list_descriptors()} - {0, 1, 2, *kept})
 
 
 def fill_in(text: str, relay: Relay | None) -> str:

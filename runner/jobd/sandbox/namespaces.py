@@ -1,4 +1,4 @@
-"""Linux namespaces. jobd tries which namespaces the machine allows, because no setting tells that completely.
+"""Linux namespaces: moves processes into new ones, and changes what they see and share there.
 
 The module uses ctypes, because Python has `os.unshare` only since 3.12, and has no `mount`. `namespaces(7)` and
 `mount(2)` describe the rules.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import re
 import resource
@@ -17,15 +16,15 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from .child import close_all, list_descriptors
 from .landlock import scope_sockets
-from .shortage import FORBIDDEN, Shortage, explain_shortage, unless_forbidden, wait_for_room
-from .syscalls import can_filter, filter_calls
+from .shortage import unless_forbidden
+from .syscalls import filter_calls
 
 CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000}
 """The namespaces of a sandbox, each with its flag. A sandbox needs all of them."""
@@ -53,22 +52,12 @@ KEYCTL_JOIN_SESSION_KEYRING = 1
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 
-FORBIDDING = {
-    "kernel/unprivileged_userns_clone": "0",
-    "kernel/apparmor_restrict_unprivileged_userns": "1",
-    "user/max_user_namespaces": "0",
-}
-"""Settings in /proc/sys that forbid user namespaces when they have this value."""
-
 LIMITS = Path("/proc/sys/user")
 """How many namespaces of each kind a user may have in a user namespace with its descendants (namespaces(7))."""
 
 LIMITS_OF = {"user": "max_user_namespaces", "mount": "max_mnt_namespaces"} | {
     name: f"max_{name}_namespaces" for name in ("pid", "ipc", "net", "uts", "cgroup", "time")
 }
-
-ANSWER = 3
-"""The descriptor to which a child of `ask_child` writes its answer."""
 
 MAX_NESTED = 64
 """How many namespaces of each kind a job's command may have: enough for nested sandboxes of browsers and agents. The
@@ -205,7 +194,7 @@ def mount_overlay(target: Path, layers: Sequence[Path], upper: Path, work: Path)
     try:
         mount(OVERLAY, target, OVERLAY, options=f"lowerdir={':'.join(lower)},upperdir={up},workdir={working},userxattr")
     finally:
-        _close(folders)
+        close_all(folders)
 
 
 def unmount(target: Path) -> None:
@@ -263,7 +252,7 @@ def enter_namespaces(
     reader, writer = os.pipe()
     first = os.fork()
     if first:
-        _close(descriptors)
+        close_all(descriptors)
         os._exit(_as_exit_status(os.waitpid(first, 0)[1]))
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     os.close(writer)
@@ -370,150 +359,9 @@ def give_up_capabilities() -> None:
         number += 1
 
 
-def find_missing(folder: Path, patience_s: float = 1.0) -> dict[str, str]:
-    """The namespaces, and `proc` and `overlay`, that this machine does not allow, each with the reason.
-
-    Raises `Shortage` if the machine has no room for a trial within `patience_s`.
-    """
-    return wait_for_room(lambda: _try_in_child(folder), patience_s)
-
-
-def _try_in_child(folder: Path) -> dict[str, str]:
-    try:
-        found = ask_child(lambda: _try(folder))
-    except OSError as error:
-        raise Shortage(explain_shortage(error.errno)) from None
-    if isinstance(found, dict):
-        return found
-    raise Shortage(found or "the trial was cut short")
-
-
-def describe_sandbox(missing: Mapping[str, str]) -> str:
-    """The result of `find_missing` for people."""
-    reasons = [f"{name} namespaces: {missing[name]}" for name in CLONE if name in missing]
-    if reasons:
-        return f"not sealed: {reasons[0]}"
-    own = f"; /proc is the machine's: {missing['proc']}" if "proc" in missing else ""
-    calls = "" if can_filter() else "; system calls are not filtered on this kind of machine"
-    return f"sealed: {', '.join(CLONE)}{own}{calls}"
-
-
-def can_sandbox(missing: Mapping[str, str]) -> bool:
-    """Whether the machine allows a sandbox."""
-    return not any(name in missing for name in CLONE)
-
-
-def ask_child(find_out: Callable[[], Any]) -> Any:
-    """What `find_out` returns in a child process, so that it changes nothing in this one. None if it raises or dies.
-
-    The returned value must fit into JSON. The child inherits only the standard descriptors. Raises `OSError` if there
-    is no room for another process.
-    """
-    reader, writer = os.pipe()
-    with os.fdopen(reader, "rb") as file:
-        try:
-            child = os.fork()
-            if not child:
-                with suppress(BaseException):
-                    if writer != ANSWER:
-                        os.dup2(writer, ANSWER, inheritable=False)
-                    close_others()
-                    _write(ANSWER, json.dumps(find_out()).encode())
-                os._exit(0)
-        finally:
-            os.close(writer)
-        said = file.read()
-    os.waitpid(child, 0)
-    return json.loads(said) if said else None
-
-
-def close_others() -> None:
-    """In a child of `ask_child`, close all descriptors except the standard ones and the one for the answer."""
-    _close({*list_descriptors()} - {0, 1, 2, ANSWER})
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
-
-
-def _try(folder: Path) -> dict[str, str] | str:
-    """Try everything, in a process that ends afterwards. Each namespace needs the ones before it.
-
-    Returns what is missing, or the reason why the machine has no room at the moment.
-    """
-    ids, names = (os.getuid(), os.getgid()), [*CLONE]
-    turned_off = {name for name in names if _read(LIMITS / LIMITS_OF[name]) == "0"}  # A new namespace has new limits.
-    missing = {OVERLAY: "it needs mount"}
-    for position, name in enumerate(names):
-        try:
-            unshare(CLONE[name])
-            if name == "user":
-                keep_ids(*ids)
-            elif name == "mount":
-                mount("", ROOT, flags=RECURSIVE | PRIVATE)
-                mount_empty(folder)
-                unmount(folder)
-                missing = _explain_failure(OVERLAY, lambda: _try_overlay(folder))
-                make_all_read_only()
-        except OSError as error:
-            if error.errno not in FORBIDDEN and not (error.errno == errno.ENOSPC and name in turned_off):
-                return explain_shortage(error.errno)
-            return {
-                **missing,
-                name: _explain(error),
-                **dict.fromkeys([*names[position + 1 :], "proc"], f"it needs {name}"),
-            }
-    # In a child, because this process is not in the PID namespace. The child is the first process in it, and the last.
-    proc = ask_child(lambda: _explain_failure("proc", lambda: mount("proc", Path("/proc"), "proc")))
-    return {**missing, **({"proc": "the trial was cut short"} if proc is None else proc)}
-
-
-def _explain_failure(name: str, attempt: Callable[[], None]) -> dict[str, str]:
-    """The reason why an attempt fails, by the name of what it tries. Empty if it succeeds."""
-    try:
-        attempt()
-    except OSError as error:
-        return {name: _explain(error)}
-    return {}
-
-
-def _try_overlay(folder: Path) -> None:
-    with TemporaryDirectory(prefix=".trial-", dir=folder) as trial:
-        parts = [Path(trial, name) for name in ("place", "layer", "content", "work")]
-        for part in parts:
-            part.mkdir()
-        place, layer, content, work = parts
-        (layer / "file").touch()
-        mount_overlay(place, [layer], content, work)
-        try:
-            (place / "file").unlink()
-        finally:
-            unmount(place)
-            work.chmod(0o700)
-            with suppress(OSError):
-                (work / "work").chmod(0o700)
-
-
-def _explain(error: OSError) -> str:
-    named = [
-        f"{name.replace('/', '.')} is {value}"
-        for name, value in FORBIDDING.items()
-        if _read(Path("/proc/sys", name)) == value
-    ]
-    return "; ".join([os.strerror(error.errno or 0).lower(), *named])
-
-
-def _read(path: Path) -> str:
-    with suppress(OSError):
-        return path.read_text().strip()
-    return ""
-
-
 def _be_first(command: int) -> None:
     """Be the first process of a PID namespace until the command has ended. Does not return."""
-    _close(list_descriptors())
+    close_all(list_descriptors())
     while True:
         if signal.sigwait({signal.SIGINT, signal.SIGCHLD}) == signal.SIGINT:
             with suppress(ProcessLookupError):
@@ -522,17 +370,6 @@ def _be_first(command: int) -> None:
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 if ended[0] == command:
                     os._exit(_as_exit_status(ended[1]))
-
-
-def list_descriptors() -> list[int]:
-    """The open descriptors of this process, and one that was open only while the list was made."""
-    return [int(path.name) for path in Path("/proc/self/fd").iterdir()]
-
-
-def _close(descriptors: Iterable[int]) -> None:
-    for descriptor in descriptors:
-        with suppress(OSError):
-            os.close(descriptor)
 
 
 def _as_exit_status(status: int) -> int:

@@ -33,14 +33,13 @@ from typing import Any
 from ..files import Failure, JobPaths, describe, read_json
 from ..git import find_own_clone, find_recipe
 from ..gpus import find_others, read_gpus
+from .child import ask_child, close_others
 from .namespaces import (
     NO_EXEC,
     NO_SUID,
     ROOT,
-    ask_child,
     bind,
     close_device,
-    close_others,
     enter_namespaces,
     find_mounts,
     find_other_places,

@@ -8,9 +8,10 @@ from typing import Any
 
 from ..environment.environment import list_ways
 from ..sandbox.exposure import find_exposures
-from ..sandbox.namespaces import CLONE, OVERLAY, can_sandbox, describe_sandbox, find_missing
+from ..sandbox.namespaces import CLONE, OVERLAY
 from ..sandbox.sealing import has_sealed
 from ..sandbox.shortage import Shortage
+from ..sandbox.trial import can_sandbox, describe_sandbox, find_missing
 
 
 def describe_capabilities(request: Mapping[str, Any]) -> dict[str, Any]:

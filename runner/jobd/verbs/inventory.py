@@ -18,9 +18,9 @@ from typing import Any
 
 from ..bounded_run import run_bounded
 from ..gpus import BINDINGS, DEVICE_FILE, DEVICES
-from ..sandbox.namespaces import can_sandbox, find_missing
 from ..sandbox.sealing import has_sealed
 from ..sandbox.shortage import Shortage
+from ..sandbox.trial import can_sandbox, find_missing
 from .gpu_tools import TOOLS, FoundGpu, Tool
 
 TIMEOUT_S = 20.0

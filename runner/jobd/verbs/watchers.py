@@ -23,7 +23,8 @@ from ..environment.trees import MAX_DESCRIPTORS, Tree
 from ..files import JobPaths, open_plain, read_json, read_piece, write_file
 from ..git import find_recipe
 from ..safe_paths import walk
-from ..sandbox.namespaces import ask_child, die_with, own_files
+from ..sandbox.child import ask_child
+from ..sandbox.namespaces import die_with, own_files
 from ..sandbox.open_files import MAX_OPEN, TooManyOpen, find_deleted, find_devices
 from ..sandbox.sandbox import open_sandbox
 from ..stages.command import NotRunnable, StopConditions, follow, start
