@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 from typing import Any
 
@@ -27,7 +27,7 @@ from bot.github.session import open_session
 from bot.listener import HttpListener, raise_file_limit
 from bot.observability.metrics import Metrics
 from bot.observability.notify import Notifier
-from bot.operations.context import build_context
+from bot.operations.context import build_context, now
 from bot.pace import Pace
 from bot.web.auth.auth_config import build_auth_config
 from bot.web.auth.form_fields import MAX_FORM
@@ -77,11 +77,6 @@ CHECKPOINT_S = 5.0
 
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """The signals that stop the service."""
-
-
-def now() -> datetime:
-    """The service's clock, in UTC."""
-    return datetime.now(UTC)
 
 
 class Service:

@@ -9,9 +9,8 @@ import asyncio
 from pathlib import Path
 
 from bot.config.settings import Settings
-from bot.operations.reports import UnknownJob
-from runner.characters import encode_exactly, show_for_terminal
-from runner.db.database import open_existing_database
+from bot.operations.context import read_database, require_job
+from runner.characters import encode_exactly
 from runner.model.job import Job, Report
 from runner.rows import job_rows
 
@@ -25,11 +24,9 @@ async def apply_diff(settings: Settings, job_id: str, folder: Path, *, anyway: b
 
     Raises `UnknownJob`, `NotApplied` and `DatabaseError`.
     """
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
-        job = await job_rows.fetch_job(connection, job_id)
+    async with read_database(settings) as connection:
+        job = await require_job(connection, job_id)
         report = await job_rows.fetch_report(connection, job_id)
-    if job is None:
-        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     if report is None or not report.patch.strip():
         raise NotApplied(f"job {job.id} has no diff")
     return describe_applied(job, report, await apply_to_checkout(folder, job, report, anyway=anyway))

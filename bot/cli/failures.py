@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bot.cli.apply import NotApplied
 from bot.operations.bundle import NotBundled
-from bot.operations.context import UnknownRepository
+from bot.operations.context import UnknownJob, UnknownRepository
 from bot.operations.deliveries import NotReplayed
 from bot.operations.jobs import NotDone
 from bot.operations.machine_edits import NotChanged
 from bot.operations.machines import UnknownMachine
-from bot.operations.reports import NoNotePage, UnknownJob
+from bot.operations.reports import NoNotePage
 from handlers.holds.manual_jobs import HoldRefused
 from handlers.jobs.preconditions import NotStarted
 from handlers.jobs.tasks import Refused

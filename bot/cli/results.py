@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bot.config.settings import Settings
+from bot.operations.context import read_database, require_job
 from bot.operations.jobs import NO_LOG, NotDone, read_log
-from bot.operations.reports import UnknownJob, read_report
+from bot.operations.reports import read_report
 from handlers.text.sanitize import redact
 from runner.changes.concerns import is_withheld
 from runner.characters import encode_exactly, show_for_terminal
-from runner.db.database import open_existing_database
 from runner.model.job import Report
 from runner.model.jobd_answers import Worklog
 from runner.rows import job_rows
@@ -30,12 +30,10 @@ async def write_results(settings: Settings, job_id: str, folder: Path) -> str:
     Diff and repro are written byte for byte, so that they can be applied and run. Raises `UnknownJob`, `NotDone` if a
     file exists already or cannot be written, and `DatabaseError`.
     """
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
-        job = await job_rows.fetch_job(connection, job_id)
+    async with read_database(settings) as connection:
+        job = await require_job(connection, job_id)
         report = await job_rows.fetch_report(connection, job_id)
         worklog = await fetch_worklog(connection, job_id)
-    if job is None:
-        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     files = {**_list_files(settings, report, worklog), "summary.txt": (await read_report(settings, job.id)).encode()}
     for stage in STAGES:
         log = await read_log(settings, job.id, stage)

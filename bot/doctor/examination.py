@@ -6,7 +6,6 @@ import asyncio
 import traceback
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
@@ -21,6 +20,7 @@ from bot.doctor.machine_checks import check_machine
 from bot.github import AppGitHub
 from bot.github.inspection import QUICK, Inspection
 from bot.github.session import open_session
+from bot.operations.context import now
 from handlers.cases.known_repositories import OwnRepositories
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
@@ -59,10 +59,10 @@ def _list_parts(
     yield "service", check_service(session, settings)
     api_url, app_id, key = settings.github.api_url, settings.github.app_id, settings.private_key()
     mine = OwnRepositories(known)
-    inspection = Inspection(session, api_url=api_url, app_id=app_id, private_key=key, now=_now, repositories=mine)
+    inspection = Inspection(session, api_url=api_url, app_id=app_id, private_key=key, now=now, repositories=mine)
     yield "GitHub App", check_app(inspection, settings)
     github = AppGitHub(
-        session, api_url=api_url, app_id=app_id, private_key=key, now=_now, timings=QUICK, repositories=mine
+        session, api_url=api_url, app_id=app_id, private_key=key, now=now, timings=QUICK, repositories=mine
     )
     for name in settings.repos:
         yield f"repository {name}", check_repository(inspection, github, settings, name, known)
@@ -71,10 +71,6 @@ def _list_parts(
     upstreams = settings.upstreams()
     for spec in settings.agent_specs():
         yield f"agent {spec.name}", check_agent(session, spec, upstreams.get(spec.name))
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 async def look_at(about: str, checks: AsyncIterator[Finding]) -> list[Finding]:

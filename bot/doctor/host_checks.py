@@ -18,6 +18,7 @@ from bot.doctor.findings import Cause, DoctorVerdict, Finding, Part
 from bot.gateway.proxy import Upstream
 from bot.gateway.requests import Api
 from bot.github.session import describe_failure
+from bot.operations.context import read_database
 from handlers.cases.known_repositories import fetch_numbers
 from runner.agents import AgentSpec
 from runner.db.database import open_existing_database
@@ -78,7 +79,7 @@ async def _check_database(settings: Settings) -> Finding:
 async def read_known_repositories(settings: Settings) -> dict[str, int]:
     """The numbers of the repositories that the service knows, by name in lower case; none if it has no database."""
     try:
-        async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+        async with read_database(settings) as connection:
             return await fetch_numbers(connection)
     except DatabaseError:
         return {}  # `_check_database` says why.

@@ -14,12 +14,12 @@ from bot.config.needed_programs import Missing, find_missing, list_names
 from bot.config.policy_tables import RepositoryTable
 from bot.config.settings import Settings
 from bot.config.tables import find_web_url
+from bot.operations.context import read_database
 from bot.operations.machines import UnknownMachine, find_machine
 from handlers.text.log_redactor import LogRedactor
 from handlers.text.sanitize import redact
 from handlers.text.stage_log import drop_marks
 from runner.characters import show_for_terminal
-from runner.db.database import open_existing_database
 from runner.db.errors import NoDatabase
 from runner.model.environment import Profile
 from runner.model.inventory import find_missing_gpus
@@ -78,7 +78,7 @@ async def _choose_profiles(settings: Settings, machine: Machine, profiles: Seque
     """The profiles of repositories whose jobs may run on the machine."""
     kinds: dict[str, bool] = {}
     with suppress(NoDatabase):  # Before the first start of the service there is no database.
-        async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+        async with read_database(settings) as connection:
             kinds = {
                 profile.repository: await find_kind(connection, profile.repository, machine) for profile in profiles
             }

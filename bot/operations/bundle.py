@@ -18,12 +18,12 @@ from typing import Any
 from sqlalchemy import make_url
 
 from bot.config.settings import Settings
+from bot.operations.context import read_database
 from bot.operations.jobs import NO_LOG, read_log, show_job
 from bot.operations.machines import list_machines
 from handlers.cases.withheld import fetch_withheld
 from handlers.text.report import has_words
 from handlers.text.sanitize import redact
-from runner.db.database import open_existing_database
 from runner.own_files import open_private
 from runner.rows import job_rows
 from runner.steps.spool import STAGES
@@ -54,7 +54,7 @@ async def make_bundle(settings: Settings, job_id: str, target: Path) -> str:
     Raises `NotBundled` if the file exists or the report is confidential, `UnknownJob` and `DatabaseError`.
     """
     files = {"job.txt": await show_job(settings, job_id)}
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+    async with read_database(settings) as connection:
         report, withheld = await job_rows.fetch_report(connection, job_id), await fetch_withheld(connection, job_id)
     if withheld:
         raise NotBundled("what the job found may be for you alone, and its logs say it: see ptq-bot report")

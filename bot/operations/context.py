@@ -1,4 +1,4 @@
-"""The basis of commands that run beside the service: the person at the terminal, and a context for the handlers.
+"""The basis of commands that run beside the service: the person, the database, and a context for the handlers.
 
 Commands and the service communicate only through the database. The service sees changes there within seconds.
 """
@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from sqlalchemy.ext.asyncio import AsyncConnection
+
 from bot.config.settings import Settings
 from bot.github import AppGitHub
 from bot.github.session import open_session
@@ -22,6 +24,8 @@ from handlers.events import Repository
 from handlers.jobs.tasks import check_rules
 from runner.characters import show_for_terminal
 from runner.db.database import Database, open_existing_database
+from runner.model.job import Job
+from runner.rows import job_rows
 
 
 def find_login() -> str:
@@ -55,6 +59,32 @@ def find_repository(settings: Settings, repository: str) -> str:
     return known[repository.lower()]
 
 
+class UnknownJob(Exception):  # noqa: N818
+    """There is no such job, or no such stage of a job; the message says which."""
+
+
+async def require_job(connection: AsyncConnection, job_id: str) -> Job:
+    """The job with this id. Raises `UnknownJob`."""
+    job = await job_rows.fetch_job(connection, job_id)
+    if job is None:
+        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
+    return job
+
+
+@asynccontextmanager
+async def read_database(settings: Settings) -> AsyncIterator[AsyncConnection]:
+    """Read from the service's database in one transaction. Raises `DatabaseError`, also if there is no database."""
+    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def write_database(settings: Settings) -> AsyncIterator[AsyncConnection]:
+    """Like `read_database`, but write."""
+    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+        yield connection
+
+
 @asynccontextmanager
 async def open_context(settings: Settings) -> AsyncIterator[Context]:
     """A context for the handlers in a command. Raises `DatabaseError` if there is no database."""
@@ -67,10 +97,10 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
             api_url=settings.github.api_url,
             app_id=settings.github.app_id,
             private_key=settings.private_key(),
-            now=_now,
+            now=now,
             repositories=SharedRepositories(database, settings.repository_names),
         )
-        yield build_context(settings, github, database, _now, _leave)
+        yield build_context(settings, github, database, now, _leave)
 
 
 def build_context(
@@ -99,7 +129,8 @@ def build_context(
     )
 
 
-def _now() -> datetime:
+def now() -> datetime:
+    """The clock of the service, of commands and of the doctor, in UTC."""
     return datetime.now(UTC)
 
 

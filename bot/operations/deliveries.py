@@ -10,13 +10,12 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.context import find_operator
+from bot.operations.context import find_operator, read_database, write_database
 from bot.operations.reports import render_json, render_table
 from handlers.commands.rights import Operation, Person
 from handlers.events import CANCEL_LANE
 from handlers.text.sanitize import redact
 from runner.characters import show_for_terminal
-from runner.db.database import open_existing_database
 from runner.db.schema import deliveries
 
 LISTED = 100
@@ -45,7 +44,7 @@ class ListedDelivery:
 
 async def read_deliveries(settings: Settings, *, failed: bool, as_json: bool = False) -> str:
     """The newest deliveries, or the newest failed ones, as a table or as JSON. Raises `DatabaseError`."""
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+    async with read_database(settings) as connection:
         rows = await fetch_deliveries(connection, failed=failed)
     if as_json:
         return render_json(rows, settings.secret_values())
@@ -76,7 +75,7 @@ def _cells(row: ListedDelivery) -> tuple[str, ...]:
 
 async def replay_delivery(settings: Settings, delivery_id: str, *, force: bool) -> str:
     """Replay a delivery. Returns the text for the operator. Raises `NotReplayed` and `DatabaseError`."""
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+    async with write_database(settings) as connection:
         await replay(connection, find_operator(), delivery_id, force=force)
     return f"Delivery {delivery_id} will be worked again within seconds, where a service is running.\n"
 

@@ -16,8 +16,8 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.context import find_login, find_operator
-from bot.operations.reports import UnknownJob, render_json
+from bot.operations.context import UnknownJob, find_login, find_operator, read_database
+from bot.operations.reports import render_json
 from handlers.addresses import find_page_root
 from handlers.holds import takeover
 from handlers.holds.manual_jobs import HoldRefused, KeyHolder
@@ -167,7 +167,7 @@ async def release(settings: Settings, job_id: str, *, drop: bool = False) -> str
 
 async def list_holds(settings: Settings, *, as_json: bool = False) -> str:
     """All holds with their SSH commands, for a terminal or as JSON. Raises `DatabaseError`."""
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+    async with read_database(settings) as connection:
         holds = await fetch_holds(connection)
         jobs = {hold.job_id: await find_job(connection, hold.job_id) for hold in holds}
     machines = {machine.name: machine for machine in settings.machine_list()}

@@ -17,9 +17,9 @@ from sqlalchemy import ColumnElement, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.context import find_operator
+from bot.operations.context import UnknownJob, find_operator, read_database, require_job, write_database
 from bot.operations.holds import LOOK_EVERY_S
-from bot.operations.reports import UnknownJob, render_json, render_table
+from bot.operations.reports import render_json, render_table
 from handlers.cases import casebook
 from handlers.cases.case import Case
 from handlers.cases.retention import delete_logs
@@ -100,7 +100,7 @@ class JobResult:
 
 async def list_jobs(settings: Settings, wanted: JobFilter, *, as_json: bool = False) -> str:
     """The newest jobs that match, as a table or as JSON. Raises `DatabaseError`."""
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+    async with read_database(settings) as connection:
         found = await job_rows.fetch_recent_jobs(connection, wanted.limit, *wanted.conditions())
         results = await _fetch_results(connection, found)
     secrets, now = settings.secret_values(), datetime.now(UTC)
@@ -199,8 +199,8 @@ async def cancel_jobs(settings: Settings, job_ids: Iterable[str], machine: str |
     Raises `UnknownJob` and `NotDone`, and then cancels none of them.
     """
     said, person, now = [], find_operator(), datetime.now(UTC)
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
-        found = [await _fetch(connection, job_id) for job_id in job_ids]
+    async with write_database(settings) as connection:
+        found = [await require_job(connection, job_id) for job_id in job_ids]
         if machine is not None:
             running = [job for job in await job_rows.fetch_active_jobs(connection) if job.machine == machine]
             if not running:
@@ -215,8 +215,8 @@ async def cancel_jobs(settings: Settings, job_ids: Iterable[str], machine: str |
 
 async def tell_job(settings: Settings, job_id: str, words: str) -> str:
     """Tell the agent of an active job something, like `/ptq tell`. Raises `UnknownJob` and `NotDone`."""
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
-        job = await _fetch(connection, job_id)
+    async with write_database(settings) as connection:
+        job = await require_job(connection, job_id)
         try:
             await tell(connection, find_operator(), job, words, f"terminal {token_hex(8)}", datetime.now(UTC))
         except NotTold as reason:
@@ -231,8 +231,8 @@ class NotDone(Exception):  # noqa: N818
 
 async def rename_job(settings: Settings, job_id: str, name: str) -> str:
     """Rename a worktree or a task. Returns the text for the terminal. Raises `UnknownJob` and `NotDone`."""
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
-        job = await _fetch(connection, job_id)
+    async with write_database(settings) as connection:
+        job = await require_job(connection, job_id)
         await rename(connection, find_operator(), job, name, datetime.now(UTC))
     return f"{job.case_key} is called {name} from now on.\n"
 
@@ -254,8 +254,8 @@ async def rename(connection: AsyncConnection, person: Person, job: Job, name: st
 
 async def clean_job(settings: Settings, job_id: str) -> str:
     """Delete the logs of an ended job, earlier than `[retention]` does. Raises `UnknownJob` and `NotDone`."""
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
-        job = await _fetch(connection, job_id)
+    async with write_database(settings) as connection:
+        job = await require_job(connection, job_id)
         await clean(connection, find_operator(), job, datetime.now(UTC))
     return f"The logs of job {job.id} are deleted.\n"
 
@@ -302,8 +302,8 @@ async def lift_job(settings: Settings, job_id: str) -> str:
 
     Raises `UnknownJob` and `NotDone`.
     """
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
-        job = await _fetch(connection, job_id)
+    async with write_database(settings) as connection:
+        job = await require_job(connection, job_id)
         await lift(connection, find_operator(), job, datetime.now(UTC))
     return f"Jobs of {job.case_key} that start from now on post their reports. What is confidential stays so.\n"
 
@@ -333,8 +333,8 @@ async def _fetch_confidential(connection: AsyncConnection, job: Job) -> list[Cas
 
 async def show_job(settings: Settings, job_id: str, *, as_json: bool = False) -> str:
     """Everything about a job except its results, which `ptq-bot report` shows. Raises `UnknownJob`."""
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
-        job = await _fetch(connection, job_id)
+    async with read_database(settings) as connection:
+        job = await require_job(connection, job_id)
         events, meter = await job_rows.fetch_events(connection, job.id), await job_rows.fetch_meter(connection, job.id)
         hold, results = await fetch_hold(connection, job.id), await _fetch_results(connection, [job])
         told = await fetch_tellings(connection, job.id)
@@ -378,13 +378,6 @@ def _describe_more(
         "page": page,
         "events": history,
     }
-
-
-async def _fetch(connection: AsyncConnection, job_id: str) -> Job:
-    job = await job_rows.fetch_job(connection, job_id)
-    if job is None:
-        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
-    return job
 
 
 def render_job(
@@ -440,8 +433,8 @@ async def read_log(settings: Settings, job_id: str, stage: str, *, raw: bool = F
     Raises `UnknownJob`, also for an unknown stage, and `DatabaseError`.
     """
     _require_stage(stage)
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
-        job = await _fetch(connection, job_id)
+    async with read_database(settings) as connection:
+        job = await require_job(connection, job_id)
         kept = await job_rows.fetch_log(connection, job.id, stage)
     log = kept if kept is not None else _open_spool(settings).read(job.id, stage)
     if not log:
@@ -490,7 +483,7 @@ async def follow_log(
 
 
 async def _look(connection: AsyncConnection, job_id: str, stage: str) -> tuple[Job, bytes | None]:
-    job = await _fetch(connection, job_id)
+    job = await require_job(connection, job_id)
     return job, None if job.active else await job_rows.fetch_log(connection, job.id, stage)
 
 

@@ -9,9 +9,9 @@ from secrets import token_hex
 from typing import Any
 
 from bot.config.settings import Settings
-from bot.operations.context import ask_about, find_operator, open_context
+from bot.operations.context import ask_about, find_operator, open_context, read_database, require_job
 from bot.operations.holds import LOOK_EVERY_S
-from bot.operations.reports import UnknownJob, read_report, render_json, render_table
+from bot.operations.reports import read_report, render_json, render_table
 from handlers.commands.options import Options, describe_offer
 from handlers.commands.rights import Person
 from handlers.context import Context
@@ -88,10 +88,8 @@ async def go_on(settings: Settings, job_id: str, order: IssueOrder) -> Job:
 
     Raises `UnknownJob`, and what `start_task` raises.
     """
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
-        job = await job_rows.fetch_job(connection, job_id)
-    if job is None:
-        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
+    async with read_database(settings) as connection:
+        job = await require_job(connection, job_id)
     if job.thread is None:
         async with open_context(settings) as context:
             person, asked = await ask_about(context, settings, find_operator(), job.repository)

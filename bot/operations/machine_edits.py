@@ -16,11 +16,11 @@ from pathlib import Path
 
 from bot.config.settings import ConfigError, Settings, load_settings
 from bot.config.tables import MachineTable
+from bot.operations.context import read_database, write_database
 from bot.operations.host_keys import HostKey, NoHostKey, fetch_host_key, is_known, remember
 from bot.operations.machine_text import NotEdited, add_table, remove_table
 from bot.operations.machines import UnknownMachine, find_machine
 from runner.characters import show_for_terminal
-from runner.db.database import open_existing_database
 from runner.db.errors import NoDatabase
 from runner.model.machines import USABLE
 from runner.rows import job_rows
@@ -74,7 +74,7 @@ async def add_machine(config: Path, settings: Settings, new: NewMachine, confirm
         raise NotChanged(f"{show_for_terminal(new.target)}: {error}") from None
     with suppress(NoDatabase):
         # A machine that was removed may have had this name. Forget its drain and its failures.
-        async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+        async with write_database(settings) as connection:
             await resume(connection, new.name)
     look = f"Look whether jobs can run there: ptq-bot machines check --config {config}\n"
     return f"{new.name} is in {config}, with the key {key.fingerprint}.\n{RELOAD}{look}"
@@ -89,7 +89,7 @@ async def remove_machine(config: Path, settings: Settings, name: str) -> str:
     leased: list[str] = []
     state = USABLE
     with suppress(NoDatabase):
-        async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+        async with read_database(settings) as connection:
             state = (await fetch_machine_states(connection)).get(name, USABLE)
             leased = [
                 lease.job_id for lease in await job_rows.fetch_leases(connection) if lease.machine == machine.name

@@ -5,20 +5,19 @@ Only `check` connects to machines. The other commands use the database, and the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.context import find_operator
+from bot.operations.context import find_operator, read_database, write_database
 from bot.operations.reports import render_json
 from handlers.commands.rights import Operation, Person
 from handlers.text.sanitize import one_line, redact
 from runner.characters import show_for_terminal
-from runner.db.database import open_existing_database
 from runner.model.inventory import Sighting, describe_disk, describe_gpus, describe_shares
 from runner.model.jobd_answers import JobdError
 from runner.model.machines import USABLE, Lease, Machine, MachineState
@@ -35,13 +34,13 @@ class UnknownMachine(Exception):  # noqa: N818
 
 async def list_machines(settings: Settings, *, as_json: bool = False) -> str:
     """State and inventory of every configured machine, as text or as JSON. Raises `DatabaseError`."""
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+    async with read_database(settings) as connection:
         states = await fetch_machine_states(connection)
         leases = await job_rows.fetch_leases(connection)
         sightings = await fetch_sightings(connection)
     if as_json:
-        text = render_machines_json(settings.machine_list(), states, leases, sightings)
-        return redact(text, settings.secret_values(), shapes=())
+        described = describe_machines(settings.machine_list(), states, leases, sightings)
+        return render_json(described, settings.secret_values())
     text = render_machines(settings.machine_list(), states, leases, sightings)
     return show_for_terminal(redact(text, settings.secret_values()))
 
@@ -86,7 +85,7 @@ def _render_checked(checked: CheckedMachine) -> list[str]:
 async def drain_machine(settings: Settings, name: str) -> str:
     """Stop scheduling jobs on a machine; running jobs finish. Raises `UnknownMachine` and `DatabaseError`."""
     find_machine(settings, name)
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+    async with write_database(settings) as connection:
         await drain(connection, find_operator(), name, datetime.now(UTC))
     return f"{name} is drained: it gets no new jobs, and those that are there go on to their end.\n"
 
@@ -94,7 +93,7 @@ async def drain_machine(settings: Settings, name: str) -> str:
 async def resume_machine(settings: Settings, name: str) -> str:
     """Put a machine back in service, and clear its failures. Raises `UnknownMachine` and `DatabaseError`."""
     find_machine(settings, name)
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+    async with write_database(settings) as connection:
         await resume(connection, find_operator(), name)
     return f"{name} gets jobs again, if it answers.\n"
 
@@ -142,30 +141,24 @@ def render_machines(
     return "".join(lines)
 
 
-def render_machines_json(
+def describe_machines(
     machines: Sequence[Machine],
     states: Mapping[str, MachineState],
     leases: Sequence[Lease],
     sightings: Mapping[str, Sighting],
-) -> str:
-    """The same as `render_machines`, as a JSON list of objects. Pure."""
-    listed = [
+) -> list[dict[str, Any]]:
+    """The same as `render_machines`, as plain values. Pure."""
+    return [
         {
             "name": machine.name,
             "slots": machine.slots,
             "labels": sorted(machine.labels),
             "leases": [{"slot": lease.slot, "job": lease.job_id} for lease in leases if lease.machine == machine.name],
-            "state": asdict(states.get(machine.name, USABLE)),
-            "sighting": asdict(sightings[machine.name]) if machine.name in sightings else None,
+            "state": states.get(machine.name, USABLE),
+            "sighting": sightings.get(machine.name),
         }
         for machine in machines
     ]
-    return json.dumps(listed, indent=2, default=_spell_time) + "\n"
-
-
-def _spell_time(value: object) -> str:
-    assert isinstance(value, datetime)
-    return value.isoformat()
 
 
 def _describe_sighting(machine: Machine, sighting: Sighting) -> Iterator[str]:

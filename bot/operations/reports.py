@@ -15,6 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from bot.config.settings import Settings
+from bot.operations.context import read_database, require_job
 from handlers.addresses import note_url
 from handlers.cases import casebook
 from handlers.text.sanitize import redact
@@ -22,14 +23,9 @@ from handlers.text.shown_patch import show_patch
 from handlers.words.verified import render_checks
 from runner.characters import show_for_terminal
 from runner.checks.verification import Check
-from runner.db.database import open_existing_database
 from runner.model.job import Job, Report
 from runner.rows import job_rows
 from runner.rows.check_rows import fetch_checks
-
-
-class UnknownJob(Exception):  # noqa: N818
-    """There is no such job, or no such stage of a job; the message says which."""
 
 
 class NoNotePage(Exception):  # noqa: N818
@@ -41,12 +37,10 @@ async def find_note_page(settings: Settings, job_id: str) -> str:
 
     Raises `UnknownJob`, `NoNotePage` and `DatabaseError`.
     """
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
-        job = await job_rows.fetch_job(connection, job_id)
-        report = await casebook.fetch_awaiting_note(connection, job) if job else None
+    async with read_database(settings) as connection:
+        job = await require_job(connection, job_id)
+        report = await casebook.fetch_awaiting_note(connection, job)
         pull = await casebook.fetch_pull(connection, job_id)
-    if job is None:
-        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     if pull and not pull.abandoned:
         where = f"is in pull request #{pull.number} already" if pull.number else "has its note, and is being opened"
         raise NoNotePage(f"the diff of job {job.id} {where}")
@@ -61,11 +55,9 @@ async def find_note_page(settings: Settings, job_id: str) -> str:
 
 async def read_report(settings: Settings, job_id: str, *, as_json: bool = False) -> str:
     """All results of a job, as text for a terminal or as JSON. Raises `UnknownJob` and `DatabaseError`."""
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
-        job = await job_rows.fetch_job(connection, job_id)
+    async with read_database(settings) as connection:
+        job = await require_job(connection, job_id)
         report, checks = await job_rows.fetch_report(connection, job_id), await fetch_checks(connection, job_id)
-    if job is None:
-        raise UnknownJob(f"there is no job {show_for_terminal(job_id)!r}")
     # Only redact the configured secrets. A report may be about text that looks like a secret.
     secrets = settings.secret_values()
     if as_json:
@@ -128,7 +120,7 @@ def _make_plain(value: Any, secrets: Collection[str]) -> Any:
 
 async def read_costs(settings: Settings, since: date | None, until: date | None, *, as_json: bool = False) -> str:
     """The costs as CSV or JSON, of jobs created from `since` to `until` (UTC, inclusive). Raises `DatabaseError`."""
-    async with open_existing_database(settings.server.database_url) as database, database.read() as connection:
+    async with read_database(settings) as connection:
         after = _begin(until + timedelta(days=1)) if until else None
         bill = await job_rows.fetch_bill(connection, _begin(since) if since else None, after)
     configured = {spec.name: spec.model for spec in settings.agent_specs()}

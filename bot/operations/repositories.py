@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.config.settings import Settings
-from bot.operations.context import find_operator, find_repository
+from bot.operations.context import find_operator, find_repository, write_database
 from handlers.cases.known_repositories import forget_number
 from handlers.commands.rights import Operation, Person
 from handlers.jobs import pauses
@@ -22,7 +22,7 @@ from runner.rows.pauses import EVERYWHERE, fetch_pauses
 async def pause(settings: Settings, repository: str | None) -> str:
     """Stop starting new jobs, in all repositories or in one. Raises `UnknownRepository` and `DatabaseError`."""
     where, now = _find(settings, repository), datetime.now(UTC).replace(microsecond=0)
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+    async with write_database(settings) as connection:
         await pauses.pause(connection, find_operator(), where, now)
     return f"no new job begins {_name(where)}. Running jobs continue. Undo: ptq-bot resume{_option(where)}\n"
 
@@ -46,7 +46,7 @@ async def resume(settings: Settings, repository: str | None) -> str:
 
 async def accept_repository(settings: Settings, name: str) -> str:
     """Accept the repository that has this name now. Returns the text for the operator. Raises `DatabaseError`."""
-    async with open_existing_database(settings.server.database_url) as database, database.write() as connection:
+    async with write_database(settings) as connection:
         was_known = await accept(connection, find_operator(), name)
     shown = show_for_terminal(name)
     if not was_known:

@@ -11,7 +11,7 @@ import pytest
 
 from bot.config.settings import load_settings
 from bot.operations.bundle import NotBundled, describe_configuration, make_bundle
-from bot.operations.reports import UnknownJob
+from bot.operations.context import UnknownJob
 from handlers.text.sanitize import redact
 from runner.model.job import Report
 from runner.rows import job_rows

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bot.config.settings import load_settings
+from bot.operations.context import UnknownJob
 from bot.operations.jobs import (
     CLEANED_AT_ONCE,
     JobFilter,
@@ -25,7 +26,6 @@ from bot.operations.jobs import (
     show_job,
     tell_job,
 )
-from bot.operations.reports import UnknownJob
 from runner.model.job import JobKind, JobState
 from runner.rows import job_rows
 from runner.steps.spool import Spool

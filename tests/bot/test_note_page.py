@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from bot.config.settings import Settings, load_settings
-from bot.operations.reports import NoNotePage, UnknownJob, find_note_page
+from bot.operations.context import UnknownJob
+from bot.operations.reports import NoNotePage, find_note_page
 from handlers.cases import casebook
 from handlers.cases.case import Case, CaseState
 from runner.model.job import JobKind, JobState
