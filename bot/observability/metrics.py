@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import quantiles
+from typing import TypeVar
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -31,7 +32,9 @@ from runner.rows.claims import fetch_claimed
 from runner.rows.machine_states import fetch_machine_states, fetch_sightings
 from runner.rows.pauses import fetch_pauses
 from runner.rows.stats import Readings, take_readings
-from runner.transport.ssh_metrics import SSH_METRICS, Took
+from runner.transport.ssh_metrics import SSH_METRICS, SshMetrics
+
+Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 QUANTILES = (0.5, 0.9)
 
@@ -39,7 +42,7 @@ MAX_MODELS, OTHER = 100, "other"
 """The most pairs of agent and model with series of their own, and the name of the others."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
     """The data for all metrics, at one moment."""
 
@@ -54,11 +57,8 @@ class MetricsSnapshot:
     held_labels: int
     events: Mapping[tuple[str, str], int]
     left: Sequence[tuple[str, Left]]
-    trips: Mapping[str, int]
-    failures: Mapping[tuple[str, str], int]
-    rests: Mapping[str, int]
+    ssh: SshMetrics
     github_errors: Mapping[str, int]
-    steps: Mapping[str, Took]
     claims: Mapping[str, int]
 
     @property
@@ -96,19 +96,27 @@ class Metrics:
 
     async def show(self, request: web.Request) -> web.Response:
         """The current metrics in Prometheus's text format."""
+        backlog = await count_backlog(self._context.db)
         async with self._context.db.read() as connection:
             now = self._context.now()
-            readings = await take_readings(connection, now)
-            leases = tuple(await job_rows.fetch_leases(connection))
-            states, sightings = await fetch_machine_states(connection), await fetch_sightings(connection)
-            pauses = len(await fetch_pauses(connection))
-            claims = Counter("job" if name.startswith("job:") else "loop" for name in await fetch_claimed(connection))
-        backlog = await count_backlog(self._context.db)
-        held, events = self._count_held(), COUNTED.read()
-        seen = (leases, states, sightings, pauses, held, events)
-        traffic = (self._list_left(), SSH_METRICS.read_trips(), SSH_METRICS.read_failures(), SSH_METRICS.read_rests())
-        rest = (GITHUB_ERRORS.read(), SSH_METRICS.read_steps(), claims)
-        snapshot = MetricsSnapshot(now, readings, backlog, dict(self._slots), *seen, *traffic, *rest)
+            snapshot = MetricsSnapshot(
+                now=now,
+                readings=await take_readings(connection, now),
+                slots=self._slots,
+                leases=tuple(await job_rows.fetch_leases(connection)),
+                states=await fetch_machine_states(connection),
+                sightings=await fetch_sightings(connection),
+                pauses=len(await fetch_pauses(connection)),
+                claims=Counter(
+                    "job" if name.startswith("job:") else "loop" for name in await fetch_claimed(connection)
+                ),
+                backlog=backlog,
+                held_labels=self._count_held(),
+                events=COUNTED.read(),
+                left=self._list_left(),
+                ssh=SSH_METRICS,
+                github_errors=GITHUB_ERRORS.read(),
+            )
         return web.Response(body=render(snapshot), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
 
@@ -139,12 +147,8 @@ def collect(snapshot: MetricsSnapshot) -> list[Metric]:
 def _list_work(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     readings = snapshot.readings
     yield _gauge("ptq_jobs", "Jobs that are under way, by state.", ["state"], _by_one(readings.active))
-    ended = CounterMetricFamily(
-        "ptq_jobs_ended", "Jobs that have ended, by state, preset and agent.", labels=["state", "preset", "agent"]
-    )
-    for labels, count in readings.ended.items():
-        ended.add_metric(labels, count)
-    yield ended
+    labels = ["state", "preset", "agent"]
+    yield _counter("ptq_jobs_ended", "Jobs that have ended, by state, preset and agent.", labels, readings.ended)
     yield _plain("ptq_queue_oldest_seconds", "How long the job that waits longest has waited.", snapshot.age_queued)
     phases = GaugeMetricFamily(
         "ptq_job_phase_seconds",
@@ -233,50 +237,41 @@ def _list_waiting(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     yield _plain("ptq_pauses", "What keeps new jobs from beginning.", snapshot.pauses)
     yield _plain("ptq_held_labels", "Missed labels that wait for the operator.", snapshot.held_labels)
     yield _plain("ptq_notifications", "What the operator has not been told yet.", readings.notifications)
-    events = CounterMetricFamily("ptq_log_events", "Events in this replica's log.", labels=["event", "level"])
-    for labels, count in snapshot.events.items():
-        events.add_metric(labels, count)
-    yield events
+    yield _counter("ptq_log_events", "Events in this replica's log.", ["event", "level"], snapshot.events)
 
 
 def _list_traffic(snapshot: MetricsSnapshot) -> Iterator[Metric]:
     """The metrics about GitHub and machines, from this replica's own data since it started."""
     labels = ["account", "bucket"]
     left = {(account, left.bucket): left for account, left in snapshot.left}
-    calls: dict[tuple[str, ...], float] = {key: one.calls for key, one in left.items()}
+    calls = {key: one.calls for key, one in left.items()}
     yield _gauge("ptq_github_calls_left", "Calls that GitHub's rate limit leaves for this hour.", labels, calls)
-    limits: dict[tuple[str, ...], float] = {key: one.limit for key, one in left.items()}
+    limits = {key: one.limit for key, one in left.items()}
     yield _gauge("ptq_github_calls_limit", "Calls that GitHub's rate limit allows in an hour.", labels, limits)
-    errors = CounterMetricFamily("ptq_github_errors", "Calls of GitHub's API that came to nothing.", labels=["kind"])
-    for kind, count in snapshot.github_errors.items():
-        errors.add_metric([kind], count)
-    yield errors
-    trips = CounterMetricFamily(
-        "ptq_ssh_round_trips", "Commands and questions that were sent to a machine.", labels=["machine"]
-    )
-    for machine, count in snapshot.trips.items():
-        trips.add_metric([machine], count)
-    yield trips
-    failures = CounterMetricFamily(
-        "ptq_ssh_errors", "Commands that a machine did not answer, by how they failed.", labels=["machine", "kind"]
-    )
-    for key, count in snapshot.failures.items():
-        failures.add_metric(key, count)
-    yield failures
-    rests = CounterMetricFamily(
-        "ptq_ssh_rests", "Rests in reading from a machine that keeps the service too busy.", labels=["machine"]
-    )
-    for machine, count in snapshot.rests.items():
-        rests.add_metric([machine], count)
-    yield rests
+    errors = _by_one(snapshot.github_errors)
+    yield _counter("ptq_github_errors", "Calls of GitHub's API that came to nothing.", ["kind"], errors)
+    ssh = snapshot.ssh
+    words = "Commands and questions that were sent to a machine."
+    yield _counter("ptq_ssh_round_trips", words, ["machine"], _by_one(ssh.trips))
+    words = "Commands that a machine did not answer, by how they failed."
+    yield _counter("ptq_ssh_errors", words, ["machine", "kind"], ssh.failures)
+    words = "Rests in reading from a machine that keeps the service too busy."
+    yield _counter("ptq_ssh_rests", words, ["machine"], _by_one(ssh.rests))
     steps = SummaryMetricFamily("ptq_environment_seconds", "What making environments took, by step.", labels=["step"])
-    for step, took in snapshot.steps.items():
+    for step, took in ssh.steps.items():
         steps.add_metric([step], took.times, took.seconds)
     yield steps
 
 
-def _gauge(name: str, words: str, labels: list[str], values: Mapping[tuple[str, ...], float]) -> Metric:
-    family = GaugeMetricFamily(name, words, labels=labels)
+def _gauge(name: str, words: str, labels: list[str], values: Mapping[Labels, float]) -> Metric:
+    return _fill(GaugeMetricFamily(name, words, labels=labels), values)
+
+
+def _counter(name: str, words: str, labels: list[str], values: Mapping[Labels, float]) -> Metric:
+    return _fill(CounterMetricFamily(name, words, labels=labels), values)
+
+
+def _fill(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Labels, float]) -> Metric:
     for keys, value in values.items():
         family.add_metric(keys, value)
     return family

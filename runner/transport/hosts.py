@@ -120,7 +120,7 @@ class SshHost:
         command = shlex.join(argv)
         if "\0" in command:
             raise ValueError("a command line cannot hold a NUL character")
-        SSH_METRICS.count_trip(self._machine.name)
+        SSH_METRICS.trips[self._machine.name] += 1
         try:
             async with asyncio.timeout(timeout_s), self._sessions:
                 return await self._exchange(command, stdin, max_output_bytes)
@@ -289,7 +289,7 @@ class _CountedStream(SshStream):
 
     async def write(self, data: bytes) -> None:
         """See `Stream`."""
-        SSH_METRICS.count_trip(self._machine)
+        SSH_METRICS.trips[self._machine] += 1
         await super().write(data)
 
 

@@ -159,7 +159,7 @@ class PacedReading(asyncio.Protocol):
 
     def _rest(self) -> None:
         self._rests += 1
-        SSH_METRICS.count_rest(self._machine)
+        SSH_METRICS.rests[self._machine] += 1
         if self._rests == MANY_RESTS:
             log.warning("ssh.machine_sends_too_much", machine=self._machine)
         self._pause()

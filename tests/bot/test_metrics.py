@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,13 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from bot.github.errors import KINDS, ErrorCounter
 from bot.observability.log_counter import COUNTED, DOCUMENTED, LogCounter
-from bot.observability.metrics import MAX_MODELS, OTHER, MetricsSnapshot, choose_models, find_quantiles, render
-from handlers.effects.outbox import Backlog
+from bot.observability.metrics import MAX_MODELS, OTHER, choose_models, find_quantiles, render
 from runner.model.job import NEXT
 from runner.model.usage import Usage
 from runner.rows.stats import Readings, measure_phases
 from runner.transport.ssh_metrics import SshMetrics
 from tests.support.jobs import NOON
+from tests.support.metrics_manual import EMPTY
 from tests.support.world import World, open_world
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -90,13 +91,12 @@ async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> 
             assert got.status == 404, "what is public has none"
 
 
-NOTHING_YET = MetricsSnapshot(
-    NOON,
-    Readings(dict.fromkeys(map(str, NEXT), 0), {}, None, {}, None, {}, 0, 0, {}, {}),
-    Backlog(0, 0, {}),
-    *({"gpu-1": 1}, (), {}, {}, 0, 0),
-    *(LogCounter(DOCUMENTED).read(), (), {}, {}, {}),
-    *(ErrorCounter().read(), {}, {}),
+NOTHING_YET = replace(
+    EMPTY,
+    readings=Readings(dict.fromkeys(map(str, NEXT), 0), {}, None, {}, None, {}, 0, 0, {}, {}),
+    slots={"gpu-1": 1},
+    events=LogCounter(DOCUMENTED).read(),
+    github_errors=ErrorCounter().read(),
 )
 """What is known of a service in its first second."""
 SELECTOR = re.compile(r'(ptq_\w+)(?:\{(\w+)="([^"]+)"\})?')
@@ -166,7 +166,7 @@ def test_what_a_machine_says_of_the_time_that_steps_took_is_taken_with_care() ->
     nonsense: list[object] = [None, [], "fetch", *({"fetch": value} for value in (-1.0, "1", math.nan, 1e300, 1))]
     for told in nonsense:
         traffic.count_steps(told)
-    assert traffic.read_steps() == {"fetch": (2, 2.0), "base": (1, 2.0)}
+    assert traffic.steps == {"fetch": (2, 2.0), "base": (1, 2.0)}
 
 
 def test_our_own_events_are_counted_and_the_sentences_of_libraries_are_not() -> None:

@@ -7,11 +7,27 @@ from prometheus_client.core import Metric
 from bot.observability.metrics import MetricsSnapshot, collect
 from handlers.effects.outbox import Backlog
 from runner.rows.stats import Readings
+from runner.transport.ssh_metrics import SshMetrics
 from tests.support.jobs import NOON
 
 UNITS = {"_seconds": "seconds", "_bytes": "bytes", "_usd": "USD", "_tokens": "tokens"}
 NOTHING = Readings({}, {}, None, {}, None, {}, 0, 0, {}, {})
-EMPTY = MetricsSnapshot(NOON, NOTHING, Backlog(0, 0, {}), {}, (), {}, {}, 0, 0, {}, [], {}, {}, {}, {}, {}, {})
+EMPTY = MetricsSnapshot(
+    now=NOON,
+    readings=NOTHING,
+    backlog=Backlog(0, 0, {}),
+    slots={},
+    leases=(),
+    states={},
+    sightings={},
+    pauses=0,
+    held_labels=0,
+    events={},
+    left=(),
+    ssh=SshMetrics(),
+    github_errors={},
+    claims={},
+)
 
 
 def render_manual() -> str:
