@@ -285,7 +285,7 @@ class Service:
         url = settings.gateway.url or ""
         git = GitProxy(session, find_web_url(settings.github.api_url), github, self._roster.profiles)
         packages = PackageProxy(self._roster.profiles)
-        return ModelGateway(session, database, settings.upstreams(), self._prices, now, url, git, packages)
+        return ModelGateway(session, database, settings.upstreams(), self._prices, now, git, packages, url)
 
     def _build_pages(
         self, session: aiohttp.ClientSession, github: AppGitHub, spool: Spool, recovery: Recovery, claims: Claims

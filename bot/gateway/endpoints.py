@@ -104,9 +104,9 @@ class ModelGateway:
         upstreams: Mapping[str, Upstream],
         prices: Mapping[str, Price],
         now: Callable[[], datetime],
+        git: GitProxy,
+        packages: PackageProxy,
         url: str = "",
-        git: GitProxy | None = None,
-        packages: PackageProxy | None = None,
         read: Reads = read_request,
         room: Room | None = None,
     ) -> None:
@@ -157,30 +157,34 @@ class ModelGateway:
             endpoint.is_open = False
             endpoint.break_off()
 
-    async def connect(self, job: Job, client: JobdClient) -> None:
+    async def connect(self, job_id: str, client: JobdClient) -> None:
         """See `runner.steps.gateway.Gateway`."""
-        await self._connect(job.id, client)
+        way, endpoint = self._ways.get(job_id), self._endpoints.get(job_id)
+        if self._url or endpoint is None or (way and way.is_alive):
+            return
+        self._ways[job_id] = await client.listen(job_id, partial(self._accept, endpoint))
+        log.info("gateway.connected", **endpoint.context)
 
     async def open_git_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
         """See `runner.steps.gateway.Gateway`."""
-        repositories = self._git.find_repositories(fetcher) if self._git else ()
-        if not self._git or not repositories:
+        repositories = self._git.find_repositories(fetcher)
+        if not repositories:
             return GatewayRoute()
         if not client.is_for(private=fetcher.private):
             raise JobdError("not_served", NOT_SERVED)
         endpoint = self._find_endpoint(fetcher.id, {"job": fetcher.id, "repository": fetcher.repository})
         endpoint.repositories = repositories
-        await self._connect(fetcher.id, client)
+        await self.connect(fetcher.id, client)
         return self._git.build_route(fetcher, endpoint, self._url)
 
     async def open_package_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
         """See `runner.steps.gateway.Gateway`."""
-        hosts = self._packages.find_hosts(fetcher) if self._packages and not self._url else ()
-        if not self._packages or not hosts:
+        hosts = () if self._url else self._packages.find_hosts(fetcher)
+        if not hosts:
             return GatewayRoute()
         endpoint = self._find_endpoint(fetcher.id, {"job": fetcher.id, "repository": fetcher.repository})
         endpoint.package_hosts = hosts
-        await self._connect(fetcher.id, client)
+        await self.connect(fetcher.id, client)
         return self._packages.build_route(endpoint)
 
     async def close(self, job_id: str) -> None:
@@ -228,13 +232,6 @@ class ModelGateway:
             self._endpoints[job_id] = JobEndpoint(context, self._make_token(job_id))
         return self._endpoints[job_id]
 
-    async def _connect(self, job_id: str, client: JobdClient) -> None:
-        way, endpoint = self._ways.get(job_id), self._endpoints.get(job_id)
-        if self._url or endpoint is None or (way and way.is_alive):
-            return
-        self._ways[job_id] = await client.listen(job_id, partial(self._accept, endpoint))
-        log.info("gateway.connected", **endpoint.context)
-
     async def _answer_by_relay(
         self, endpoint: JobEndpoint, task: asyncio.Task[Any], request: web.BaseRequest
     ) -> web.StreamResponse:
@@ -247,7 +244,7 @@ class ModelGateway:
 
     async def _answer(self, endpoint: JobEndpoint, request: web.BaseRequest) -> web.StreamResponse:
         """Answer a request that has the job's token. The request is from git, or it is to a model."""
-        if self._git and request.path.startswith(ROOT):
+        if request.path.startswith(ROOT):
             return await self._git.answer(endpoint, request)
         return await self._proxy.answer(endpoint, request)
 
@@ -286,7 +283,7 @@ class ModelGateway:
         try:
             async with asyncio.timeout(FIRST_BYTES_S):
                 begun = await peek(stream, len(METHOD))
-            if self._packages and begun.first.startswith(METHOD):
+            if begun.first.startswith(METHOD):
                 await self._packages.answer(endpoint, begun)
             else:
                 await self._serve(endpoint, task, begun)

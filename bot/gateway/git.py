@@ -9,7 +9,7 @@ import asyncio
 import re
 import time
 from base64 import b64encode
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Protocol
 from urllib.parse import urljoin, urlsplit
@@ -40,6 +40,8 @@ from runner.steps.gateway import Fetcher, GatewayRoute
 
 log = structlog.get_logger()
 
+FETCHES = "fetches"
+"""The kind of log lines about fetches, in `JobEndpoint.may_log`."""
 USER_AGENT = "git/ptq-bot"
 PASSED_BACK = ("content-type", "content-encoding", "cache-control")
 MOVED = re.compile(rf"/([\w-]+/[\w.-]+?)(?:\.git)?/(?:{REFS}|{PACK})", re.ASCII)
@@ -47,8 +49,6 @@ NOT_PUBLIC = (401, 403, 404)
 REDIRECTS = (301, 302, 307, 308)
 MAX_MOVED = 1024
 """The number of renamed public repositories whose new name is remembered."""
-MAX_LOGGED = 100
-"""The most log lines about one job's fetches. An agent can make any number of fetches."""
 TRIES = 3
 """Attempts to get `info/refs`. An attempt fails if GitHub has revoked the token, or has renamed the repository."""
 
@@ -130,20 +130,24 @@ class GitProxy:
         try:
             await self._stream(endpoint, request, fetch, passed)
         except Unanswered as refusal:
-            _note(endpoint, log.warning, "gateway.not_fetched", asked=fetch.repository, reason=str(refusal))
+            if endpoint.may_log(FETCHES):
+                log.warning("gateway.not_fetched", **endpoint.context, asked=fetch.repository, reason=str(refusal))
             return refuse_git(refusal.status, str(refusal))
         except ClaimLost:
             return refuse_git(503, "another replica of the service answers now")
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            _note(endpoint, log.warning, "gateway.broken", asked=fetch.repository, reason=describe_failure(error))
+            if endpoint.may_log(FETCHES):
+                reason = describe_failure(error)
+                log.warning("gateway.broken", **endpoint.context, asked=fetch.repository, reason=reason)
             if not passed.response:
                 return refuse_git(502, "GitHub cannot be reached just now")
             if request.transport:
                 request.transport.abort()  # A normal end would make the partial answer look complete.
             return passed.response
-        if fetch.takes_pack:
+        if fetch.takes_pack and endpoint.may_log(FETCHES):
             took_s = round(time.monotonic() - began, 3)
-            _note(endpoint, log.info, "gateway.fetched", asked=fetch.repository, bytes=passed.size, took_s=took_s)
+            asked, size = fetch.repository, passed.size
+            log.info("gateway.fetched", **endpoint.context, asked=asked, bytes=size, took_s=took_s)
         assert passed.response
         return passed.response
 
@@ -251,13 +255,6 @@ def explain(status: int, repository: str) -> Unanswered:
         words = f"GitHub does not let the App read {repository}: is it installed there, with `Contents: read`?"
         return Unanswered(403, words)
     return Unanswered(503 if status >= 500 or status == 429 else 502, f"GitHub answered {status}")
-
-
-def _note(endpoint: JobEndpoint, say: Callable[..., object], event: str, **facts: object) -> None:
-    """Log the result of a fetch, for the first `MAX_LOGGED` fetches of a job."""
-    endpoint.fetches += 1
-    if endpoint.fetches <= MAX_LOGGED:
-        say(event, **endpoint.context, **facts)
 
 
 async def _turn_down(endpoint: JobEndpoint, reason: str) -> web.Response:

@@ -33,8 +33,6 @@ METHOD = b"CONNECT "
 MAX_HEAD = 8_192
 """The most bytes of a request's first line and headers. Programs send a few hundred."""
 HEAD_S, CONNECT_S = 10.0, 10.0
-MAX_LOGGED = 100
-"""The most log lines about one job's connections. An agent can open any number of connections."""
 LOOKUP_THREADS = 32
 """Threads for DNS lookups, for all jobs together. A lookup may take half a minute to fail."""
 TLS_PORT = 443
@@ -183,8 +181,7 @@ class PackageProxy:
                 theirs = await connect_first(addresses, wanted.port)
         except (OSError, TimeoutError, UnicodeError):
             raise NotConnected(502, f"{wanted.host} cannot be reached just now") from None
-        if endpoint.connections < MAX_LOGGED:
-            endpoint.connections += 1
+        if endpoint.may_log("connections"):
             log.info("gateway.joined", **endpoint.context, host=wanted.host)
         return theirs
 

@@ -93,6 +93,9 @@ MAX_REFUSALS, PENALTY_S = 100, 1.0
 their first refusal. After `MAX_REFUSALS` refused requests to models, each further request to a model is parsed only
 after the same delay, one at a time."""
 
+MAX_LOGGED = 100
+"""The most log lines about one job's fetches, and about its connections to package hosts."""
+
 PASSED_ON = ("accept", "anthropic-version", "user-agent")
 """Headers of requests that are passed on. Keys, cookies and headers that name an account are not."""
 
@@ -161,8 +164,8 @@ class JobEndpoint:
 
     They are counted separately, so that clients without the token do not use up the job's log lines.
     """
-    fetches: int = 0
-    connections: int = 0
+    logged: Counter[str] = field(default_factory=Counter)
+    """The number of log lines of each kind that `may_log` has been asked about."""
     lines: LineLimit = field(init=False)
     """Limits the log lines about broken connections and requests."""
     arriving: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
@@ -211,6 +214,11 @@ class JobEndpoint:
         self.refusals[has_token] += 1
         if self.refusals[has_token] <= MAX_REFUSALS:
             log.warning("gateway.refused", **self.context, reason=reason)
+
+    def may_log(self, kind: str) -> bool:
+        """Whether there may be another log line of this kind. An agent can cause any number of them."""
+        self.logged[kind] += 1
+        return self.logged[kind] <= MAX_LOGGED
 
     def note_left_out(self, count: int) -> None:
         """Log how many lines were left out."""

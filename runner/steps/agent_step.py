@@ -79,7 +79,7 @@ async def start_agent(runtime: Runtime, client: JobdClient, job: Job) -> Job:
     if access:
         stored, _ = await _fetch_stored(runtime, job)
         await _open_account(runtime, job, stored)
-        await runtime.gateway.connect(job, client)
+        await runtime.gateway.connect(job.id, client)
     routes = [
         await open_route(Fetcher.of(job), client)
         for open_route in (runtime.gateway.open_git_route, runtime.gateway.open_package_route)
@@ -257,7 +257,7 @@ async def _watch(runtime: Runtime, client: JobdClient, job: Job, waiting: Sequen
     stored, stored_meter = await _fetch_stored(runtime, job)
     if account := await _open_account(runtime, job, stored):
         try:
-            await runtime.gateway.connect(job, client)
+            await runtime.gateway.connect(job.id, client)
         except JobdError as error:  # The agent's requests wait meanwhile.
             log.warning("gateway.not_connected", **job.log_context(), error=error.code, reason=error.message)
         meter = account.correct(meter)

@@ -85,7 +85,7 @@ class Gateway(Protocol):
         A later `open` does not undo this, because its caller may have read the job before the job was cancelled.
         """
 
-    async def connect(self, job: Job, client: JobdClient) -> None:
+    async def connect(self, job_id: str, client: JobdClient) -> None:
         """Open the connection from the job's machine, unless it is open. Raises `HostError` and `JobdError`."""
 
     async def open_git_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:

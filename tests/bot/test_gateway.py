@@ -504,10 +504,10 @@ async def test_a_way_that_is_gone_is_made_anew(tmp_path: Path, job: Job) -> None
     async with open_floor(tmp_path, Say("Well")) as floor:
         await floor.begin(job)
         first = floor.wire.paths[job.id]
-        await floor.gateway.connect(job, cast(JobdClient, floor.wire))
+        await floor.gateway.connect(job.id, cast(JobdClient, floor.wire))
         assert floor.wire.paths[job.id] == first, "while it lives, no other is made"
         floor.wire.ways[job.id].close()
-        await floor.gateway.connect(job, cast(JobdClient, floor.wire))
+        await floor.gateway.connect(job.id, cast(JobdClient, floor.wire))
         assert floor.wire.paths[job.id] != first
         async with floor.ask(job, "/v1/messages") as answer:
             assert answer.status == 200

@@ -19,6 +19,7 @@ from aiohttp import web
 
 from bot.gateway.endpoints import PREFIX, ModelGateway
 from bot.gateway.git import GitProxy, Granting
+from bot.gateway.packages import PackageProxy
 from bot.gateway.proxy import MAX_REFUSALS
 from bot.github import AppGitHub
 from bot.github.credentials import Bearer
@@ -113,7 +114,7 @@ async def open_floor(
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = "http://{}:{}".format(*runner.addresses[0][:2]) + PREFIX
-        gateways.append(ModelGateway(session, db, {}, {}, lambda: NOON, url if by_url else "", git))
+        gateways.append(ModelGateway(session, db, {}, {}, lambda: NOON, git, PackageProxy({}), url if by_url else ""))
         floor = Floor(gateways[0], Wire(folder / "w"), web_url, url, folder)
         try:
             yield floor

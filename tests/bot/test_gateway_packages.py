@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
+import aiohttp
 import pytest
 
 from bot.gateway.endpoints import ModelGateway
@@ -38,7 +39,7 @@ from runner.steps.gateway import Fetcher
 from runner.transport.jobd_client import JobdClient
 from runner.transport.listening import LocalStream
 from tests.support.certificates import COMPANY, make_certificate
-from tests.support.gateway import Pieces, Wire
+from tests.support.gateway import Pieces, Wire, make_no_git
 from tests.support.jobs import NOON, open_database
 
 JOB = Fetcher("a" * 10, "octo/widgets", private=False, clone_url="https://github.com/octo/widgets.git")
@@ -134,7 +135,8 @@ async def open_floor(
     profile = Profile("octo/widgets", network="none", package_hosts=tuple(host.format(port=port) for host in hosts))
     async with server, open_database(folder) as db:
         packages = PackageProxy({"octo/widgets": profile}, look_up)
-        gateway = ModelGateway(cast("object", None), db, {}, {}, lambda: NOON, packages=packages)  # type: ignore[arg-type]
+        session = cast(aiohttp.ClientSession, None)
+        gateway = ModelGateway(session, db, {}, {}, lambda: NOON, make_no_git(session), packages)
         floor = Floor(gateway, Wire(folder), port)
         yield floor
         for job_id in floor.wire.paths:

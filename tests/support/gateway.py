@@ -15,6 +15,8 @@ import aiohttp
 from aiohttp import web
 
 from bot.gateway.endpoints import ModelGateway
+from bot.gateway.git import GitProxy, Granting
+from bot.gateway.packages import PackageProxy
 from bot.gateway.proxy import Reads, Upstream
 from bot.gateway.requests import RequestRule, read_request
 from bot.gateway.room import Room
@@ -93,7 +95,7 @@ class Floor:
             await job_rows.insert_job(connection, job)
         account = await self.gateway.open(job, {Scope.JOB: Caps(**caps)}, StoredUsage())
         assert account
-        await self.gateway.connect(job, cast(JobdClient, self.wire))
+        await self.gateway.connect(job.id, cast(JobdClient, self.wire))
         return account
 
     @asynccontextmanager
@@ -123,6 +125,11 @@ class Floor:
                 await asyncio.sleep(0.01)
 
 
+def make_no_git(session: aiohttp.ClientSession) -> GitProxy:
+    """It fetches nothing, because no repository is configured."""
+    return GitProxy(session, "https://github.invalid", cast(Granting, None), {})
+
+
 @asynccontextmanager
 async def open_floor(
     folder: Path,
@@ -143,7 +150,10 @@ async def open_floor(
     ):
         upstream = Upstream(url or model.url, KEY, {"x-team": "widgets"}, rule or RequestRule())
         prices = {"m": Price(10.0, 1.0, 50.0)}
-        gateway = ModelGateway(session, db, {"mine": upstream}, prices, lambda: NOON, own_url, read=read, room=room)
+        git, packages = make_no_git(session), PackageProxy({})
+        gateway = ModelGateway(
+            session, db, {"mine": upstream}, prices, lambda: NOON, git, packages, own_url, read, room
+        )
         floor = Floor(gateway, model, db, Wire(folder / "w"))
         try:
             yield floor

@@ -24,7 +24,7 @@ class NoGateway:
     def cut_off(self, job_id: str) -> None:
         pass
 
-    async def connect(self, job: Job, client: JobdClient) -> None:
+    async def connect(self, job_id: str, client: JobdClient) -> None:
         raise AssertionError("nobody asks for it")
 
     async def open_git_route(self, fetcher: Fetcher, client: JobdClient) -> GatewayRoute:
