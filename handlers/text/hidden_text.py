@@ -87,11 +87,18 @@ UNSURE = -1
 
 
 class Html(IntEnum):
-    """Whether the lines up to the next blank one are raw HTML."""
+    """Whether a line is raw HTML, and how far this goes on."""
 
     NO = 0
     MAYBE = 1
+    """Perhaps, up to the next blank line."""
     YES = 2
+    """Up to the next blank line."""
+    PRE = 3
+    """Up to the end tag of `<pre>`, also over blank lines."""
+    LOST = 4
+    """Raw HTML, a comment or a fence is open, and it is uncertain where it ends. So it counts as open up to the end of
+    the text."""
 
 
 def reveal(text: str, steps: Collection[str] = STEPS, whole: str = "") -> str:
@@ -104,16 +111,14 @@ def reveal(text: str, steps: Collection[str] = STEPS, whole: str = "") -> str:
     If `text` is the beginning of a longer text, `whole` is the longer text. A definition or a footnote at its end
     changes what the page shows of its beginning.
     """
-    # GitHub's parser drops one byte order mark at the beginning, so the text after it begins at column 0.
-    text, whole = (_LINE_END.sub("\n", one.removeprefix("\ufeff")) for one in (text, whole or text))
-    shown = "\n".join(_Page(text.split("\n"), steps, whole).show())
+    shown = "\n".join(_Page(text, steps, whole or text).show())
     return show_invisible(shown) if "invisible characters" in steps else shown
 
 
 def count_certain_lines(text: str) -> int:
     """The number of lines before the page may hide all of the following text, for example because of `<template>`."""
-    page = _Page(_LINE_END.sub("\n", text.removeprefix("\ufeff")).split("\n"), STEPS, text)
-    return next((number for number, _ in enumerate(page.show()) if page.is_lost), text.count("\n") + 1)
+    page = _Page(text, STEPS, text)
+    return next((number for number, _ in enumerate(page.show()) if page.is_lost), len(page.lines))
 
 
 class _Page:
@@ -123,33 +128,41 @@ class _Page:
     of a fence at column 0 certainly open a fence, except in raw HTML.
     """
 
-    def __init__(self, lines: Sequence[str], steps: Collection[str], whole: str) -> None:
-        self._lines = lines
+    def __init__(self, text: str, steps: Collection[str], whole: str) -> None:
+        # GitHub's parser drops one byte order mark at the beginning, so the text after it begins at column 0.
+        text, whole = (_LINE_END.sub("\n", one.removeprefix("\ufeff")) for one in (text, whole))
+        self.lines = text.split("\n")
         self._steps = steps
         self._defines = "definitions" in steps and _DEFINITION.search(whole) is not None
         self._has_footnotes = "footnotes" in steps and any(found[1] for found in _FOOTNOTE.finditer(whole))
         self._editor = Editor(steps, defines=self._defines, has_footnotes=self._has_footnotes)
-        self._formulas = _find_formulas(lines) if "formulas" in steps else frozenset()
-        self._lost = False
-        """Whether raw HTML, a comment or a fence is open, and it is uncertain where it ends."""
+        self._formulas = _find_formulas(self.lines) if "formulas" in steps else frozenset()
+        self._html = Html.NO
         self._begin()
 
     @property
     def is_lost(self) -> bool:
         """Whether the page may hide the line that was shown last, and all following lines."""
-        return self._lost
+        return self._html is Html.LOST
 
     def _begin(self) -> None:
-        """Begin at the top level, where nothing is open."""
+        """Begin at the top level, in no list and no footnote."""
         self._list: int | None = None
-        self._in_footnote = self._in_pre = False
+        self._in_footnote = False
         self._end_paragraph()
-        self._after_blank = True
 
     def _end_paragraph(self) -> None:
-        self._trust, self._html = Trust.CERTAIN, Html.NO
+        """Begin a paragraph, after a blank line or a block."""
+        if self._html < Html.PRE:
+            self._html = Html.NO
+        self._trust = Trust.CERTAIN
         self._columns: int | None = None
-        self._fresh, self._in_paragraph = True, False
+        """How many columns the table has, if the paragraph is one."""
+        self._after_blank = True
+        self._fresh = True
+        """Whether a paragraph begins on the next line: after a blank line, a block or a heading."""
+        self._in_paragraph = False
+        """Whether the last line certainly is in a paragraph."""
         self._editor.begin_block()
 
     def show(self) -> Iterator[str]:
@@ -165,15 +178,14 @@ class _Page:
         In fences and comments, the original line is empty.
         """
         at = 0
-        while at < len(self._lines):
-            line = self._lines[at]
+        while at < len(self.lines):
+            line = self.lines[at]
             if not line.strip(" \t"):
                 self._end_paragraph()
-                self._after_blank = True
                 yield line, line, False
                 at += 1
                 continue
-            end = at if self._lost or self._in_pre else self._find_block_end(at)
+            end = self._find_block_end(at)
             if end > at:
                 is_code = _FENCE.match(line, _measure(line)) is not None
                 yield from ((shown, "", is_code) for shown in self._show_block(at, end))
@@ -189,18 +201,18 @@ class _Page:
 
         Returns `at` if none begins here, or if it is uncertain where it ends.
         """
-        line = self._lines[at]
+        if self._html >= Html.YES:
+            return at
+        line = self.lines[at]
         indent = _measure(line)
         rest = line[indent:]
         fence, comment = _FENCE.match(rest), rest.startswith("<!--")
         in_list = self._list is not None and 0 < self._list <= indent
         if indent > 3 or in_list or not (fence or comment):
             return at
-        if self._html is Html.YES:
-            return at
         is_too_long = fence is not None and len(fence[1]) > MAX_MARKS
         if is_too_long or self._html is Html.MAYBE or (indent and self._list == UNSURE):
-            self._lost = True
+            self._html = Html.LOST
             return at
         if fence:
             return self._find_fence_end(at, fence[1])
@@ -208,42 +220,43 @@ class _Page:
 
     def _find_fence_end(self, at: int, opener: str) -> int:
         closer = re.compile(rf" {{0,3}}{re.escape(opener)}{re.escape(opener[0])}*[ \t]*")
-        for number in range(at + 1, len(self._lines)):
-            if closer.fullmatch(self._lines[number]):
+        for number in range(at + 1, len(self.lines)):
+            if closer.fullmatch(self.lines[number]):
                 return number + 1
-        return len(self._lines)
+        return len(self.lines)
 
     def _find_comment_end(self, at: int, indent: int) -> int:
         if "comments" not in self._steps:
             return at
-        if self._lines[at].startswith(("<!-->", "<!--->"), indent):
+        if self.lines[at].startswith(("<!-->", "<!--->"), indent):
             # Browsers end the comment here, but older parsers do not.
-            self._lost = True
+            self._html = Html.LOST
             return at
-        for number in range(at, len(self._lines)):
-            line = self._lines[number]
+        for number in range(at, len(self.lines)):
+            line = self.lines[number]
             end = line.find("-->", indent + 2 if number == at else 0)
             early = line.find("--!>", 0, end if end >= 0 else len(line))
             if early >= 0:
-                self._lost = True
+                self._html = Html.LOST
                 return at
             if end >= 0:
                 return number + 1
-        return len(self._lines)
+        return len(self.lines)
 
     def _show_block(self, at: int, end: int) -> Iterator[str]:
-        first = self._lines[at]
+        first = self.lines[at]
         if fence := _FENCE.match(first, _measure(first)):
             yield self._show_info(first, fence)
-            yield from (self._mark_far(line, is_code=True) for line in self._lines[at + 1 : end])
+            yield from (self._mark_far(line, is_code=True) for line in self.lines[at + 1 : end])
             return
-        last = self._lines[end - 1]
+        last = self.lines[end - 1]
         closed = last.find("-->", len(first) - len(first.lstrip(" ")) + 2 if end - 1 == at else 0)
         if closed < 0:
             return
         # On the last line of a comment, the text after the comment is raw HTML.
         shown, trust = self._editor.edit(last[closed + 3 :], certain=False, html=True)
-        self._lost = trust is Trust.LOST
+        if trust is Trust.LOST:
+            self._html = Html.LOST
         shown = DRAWN * (end - 1 in self._formulas) + shown
         yield UNSEEN + shown if trust >= Trust.MARKED else shown
 
@@ -260,7 +273,7 @@ class _Page:
         return f" {DRAWN}" if "drawings" in self._steps and DRAWN_LANGUAGE.match(language) else ""
 
     def _show_line(self, at: int) -> str:
-        line = self._lines[at]
+        line = self.lines[at]
         prefix = (_CONTAINERS.match(line) or [""])[0]
         if prefix.strip(" \t"):
             self._editor.begin_block()
@@ -273,10 +286,10 @@ class _Page:
         self._count_columns(at)
         shown = DRAWN * (at in self._formulas) + self._edit(at, prefix)
         # A line without indentation and marks is not in a block of code, so the page merges its blanks.
-        if prefix or self._lost or self._in_pre or self._html is not Html.NO:
+        if prefix or self._html is not Html.NO:
             shown = self._mark_far(shown, is_code=not prefix.strip(" \t>"))
         self._fresh = self._html is Html.NO and bool(_HEADING.match(line))
-        if self._trust >= Trust.MARKED or self._lost:
+        if self._trust >= Trust.MARKED or self._html is Html.LOST:
             return UNSEEN + shown
         return FOOTNOTE + shown if footnote else shown
 
@@ -290,7 +303,7 @@ class _Page:
         return line if at is None else f"{line[:at]}{FAR}{line[at:]}"
 
     def _edit(self, at: int, prefix: str) -> str:
-        line = self._lines[at]
+        line = self.lines[at]
         drawn = ""
         if fence := _FENCE.match(line, len(prefix)):
             # It may also be a line of a paragraph, and then its backticks open a code span.
@@ -300,9 +313,9 @@ class _Page:
                 return shown.replace("[^", f"{FOOTNOTE}[^", 1) if self._has_footnotes and "[^" in prefix else shown
             self._trust = max(self._trust, Trust.MARKED)
             drawn = self._name_drawing(fence)
-        html = self._lost or self._in_pre or self._html is not Html.NO
-        if self._in_pre and _PRE_ENDS.search(line):
-            self._in_pre = False
+        html = self._html is not Html.NO
+        if self._html is Html.PRE and _PRE_ENDS.search(line):
+            self._html = Html.NO
         cut = self._find_cells_beyond(line)
         in_table = "|" in line and (self._columns is not None or self._is_head(at))
         if in_table:
@@ -313,20 +326,17 @@ class _Page:
             more, worse = self._editor.edit(line[cut:], certain=False, html=html)
             shown, trust = f"{shown}{BEYOND}{more}", max(trust, worse)
         self._trust = max(self._trust, trust)
-        self._lost = self._lost or self._trust is Trust.LOST
+        if self._trust is Trust.LOST:
+            self._html = Html.LOST
         return shown + drawn
 
     def _look_for_html(self, line: str, prefix: str) -> None:
         rest = line[len(prefix) :]
-        if self._lost or self._in_pre or self._html is Html.YES or not _HTML.match(rest) or ADDRESS.match(rest):
+        if self._html >= Html.YES or not _HTML.match(rest) or ADDRESS.match(rest):
             return
         at_top = not prefix or (not prefix.strip(" ") and len(prefix) < 4 and self._list is None)
-        if _PRE.match(rest):
-            ends = _PRE_ENDS.search(rest)
-            self._lost = not ends and not (at_top and self._html is Html.NO)
-            self._in_pre = not ends and not self._lost
-            if not self._in_pre:
-                self._html = Html.MAYBE
+        if _PRE.match(rest) and not _PRE_ENDS.search(rest):
+            self._html = Html.PRE if at_top and self._html is Html.NO else Html.LOST
         elif at_top and (_HTML_BLOCK.match(rest) or (self._fresh and _is_lone_tag(rest))):
             self._html = Html.YES
         else:
@@ -334,7 +344,7 @@ class _Page:
 
     def _look_for_definition(self, line: str, prefix: str) -> None:
         """Mark definitions of links. The page does not show them, and they may have several lines."""
-        if self._in_pre:  # Not even its last line, after a blank one, begins a paragraph.
+        if self._html is Html.PRE:  # Not even its last line, after a blank one, begins a paragraph.
             self._in_paragraph = False
         elif self._fresh and not prefix and _PLAIN.match(line):
             self._in_paragraph = True
@@ -352,7 +362,7 @@ class _Page:
         """Update the indentation that a line needs to be in the current list at the top level."""
         indent = _measure(line)
         rest = line[indent:]
-        if self._html is not Html.NO or self._lost or self._in_pre:
+        if self._html is not Html.NO:
             self._list = UNSURE if self._html is Html.MAYBE else None
             return
         known = self._list
@@ -374,10 +384,10 @@ class _Page:
         return indent + len(name) + (len(blanks) if len(blanks) < 5 else 1)
 
     def _is_head(self, at: int) -> bool:
-        return at + 1 < len(self._lines) and _DELIMITERS.fullmatch(self._lines[at + 1]) is not None
+        return at + 1 < len(self.lines) and _DELIMITERS.fullmatch(self.lines[at + 1]) is not None
 
     def _count_columns(self, at: int) -> None:
-        line = self._lines[at]
+        line = self.lines[at]
         if not self._after_blank and at and _DELIMITERS.fullmatch(line):
             columns = line.strip(" \t\v\f|>").count("|") + 1
             self._columns = min(columns, self._columns or columns)
