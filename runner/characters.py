@@ -68,6 +68,15 @@ def drop_invisible(text: str) -> str:
     return _replace_invisible(text, lambda char: "")
 
 
+_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""The sequences by which programs colour and move what they write to a terminal (ECMA-48, 5.4)."""
+
+
+def drop_colours(text: str) -> str:
+    """The text without terminal control sequences."""
+    return _COLOURS.sub("", text)
+
+
 _NORMALISED = re.compile(r"[^ \t\n]{1,255}")
 """The pieces of a text that are normalised one by one. A file name has at most 255 bytes, so it fits into one piece."""
 

@@ -37,10 +37,11 @@ from handlers.text.sanitize import (
     redact,
     show_code,
 )
-from handlers.text.transcript import drop_colours, redact_log
+from handlers.text.transcript import redact_log
 from handlers.words.pull_template import render_template
 from runner.agents.lines import parse_line
 from runner.changes.concerns import names_concern
+from runner.characters import drop_colours
 from runner.checks.new_names import find_new_names
 from runner.checks.regression_tests import find_tests
 from runner.checks.signature import count_tests, find_signature, name_failure

@@ -16,7 +16,6 @@ from handlers.text.transcript import (
     EntryKind,
     Teller,
     clean_events,
-    drop_colours,
     drop_unfinished,
     find_last_lines,
     redact_each,
@@ -24,7 +23,7 @@ from handlers.text.transcript import (
 )
 from runner.agents import Agent
 from runner.agents.events import GOES_ON, MAX_TEXT
-from runner.characters import show_invisible
+from runner.characters import drop_colours, show_invisible
 
 MAX_SHOWN = 64_000
 """The most characters of one entry. The middle of a longer one is omitted."""

@@ -9,12 +9,15 @@ repeats a line.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
+from typing import AnyStr
 
 from handlers.text.sanitize import closes_key, find_open, may_open, redact
-from handlers.text.transcript import clean_events, drop_colours, redact_each, redact_log
+from handlers.text.transcript import clean_events, redact_each, redact_log
 from runner.agents.lines import parse_line
+from runner.characters import drop_colours
 
 MAX_HELD = 65_536
 """The most characters that are held back because a secret may have begun. No key is longer."""
@@ -51,6 +54,17 @@ class Clean:
     is_event: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A line that is held back, or an event between held lines."""
+
+    place: int
+    """Where the line ends in the held text. For an event, where the line before it ends there."""
+    end: int
+    """The offset in the raw log at which the line or the event ends."""
+    event: Clean | None = None
+
+
 class LogRedactor:
     """Redacts one log."""
 
@@ -67,23 +81,25 @@ class LogRedactor:
         self._by_line = by_line
         self.offset = start
         """Everything before this offset was returned, so a new redactor can start here."""
-        self._end = start
-        """The offset of the current line, or of its next piece."""
         self._line = b""
         self._in_line = False
         """Whether pieces of the current line were cut off already."""
-        self._held = ""
-        """Lines in which a secret may have begun, without colours."""
-        self._ends: list[int] = []
-        """Where in `_held` each held line ends."""
-        self._offsets: list[int] = []
-        """Where in the log each held line ends."""
+        self._text = ""
+        """The text of the held lines, in which a secret may have begun, without colours."""
+        self._held: list[_Held] = []
+        """The held lines, and the events between the lines of a private key, in their order. The first is a line."""
         self._begins = 0
-        """Where in `_held` the possible secret begins."""
-        self._in_key = False
+        """Where in `_text` the possible secret begins."""
+
+    @property
+    def _end(self) -> int:
+        """The offset of the current line, or of its next piece."""
+        return self._held[-1].end if self._held else self.offset
+
+    @property
+    def _in_key(self) -> bool:
         """Whether the possible secret is a private key."""
-        self._events: list[tuple[int, int, Clean]] = []
-        """Events between the lines of a private key. Each has the number of held lines before it, and its offset."""
+        return self._text.startswith("-----BEGIN ", self._begins)
 
     def feed(self, chunk: bytes) -> list[Clean]:
         """Add bytes, and return the redacted parts that no later byte can change."""
@@ -97,22 +113,23 @@ class LogRedactor:
     def finish(self) -> list[Clean]:
         """End the log, and return the rest of it, redacted."""
         line, self._line = self._line, b""
-        found = [*self._take_line(line, b"")] if line else []
-        found += self._release(len(self._ends))
-        return self._clean(found)
+        found: list[Clean] = []
+        if line:
+            self._take_line(line, b"", found)
+        return self._clean([*found, *self._release(len(self._held))])
 
     def _take_lines(self, lines: Sequence[bytes], found: list[Clean]) -> None:
         """Take whole lines. If no secret can span several of them, they are taken at once, and otherwise one by one."""
         if self._are_simple(lines):
-            for group in lines if self._by_line else _group(lines):
-                self.offset = self._end = self._end + len(group) + 1
-                found.append(Clean(self._end, drop_colours(group.decode(errors="replace")) + "\n"))
+            for group in lines if self._by_line else map(b"\n".join, _split_batches(lines)):
+                self.offset += len(group) + 1
+                found.append(Clean(self.offset, drop_colours(group.decode(errors="replace")) + "\n"))
         elif half := len(lines) // 2:
             self._take_lines(lines[:half], found)
             self._take_lines(lines[half:], found)
         else:
             for line in lines:
-                found += self._take_line(line, b"\n")
+                self._take_line(line, b"\n", found)
 
     def _are_simple(self, lines: Sequence[bytes]) -> bool:
         if self._held or self._in_line or max(map(len, lines), default=0) > LONGEST:
@@ -122,26 +139,20 @@ class LogRedactor:
             return False
         return not may_open(drop_colours(whole.decode(errors="replace")), self._secrets)
 
-    def _take_line(self, line: bytes, newline: bytes) -> Iterator[Clean]:
+    def _take_line(self, line: bytes, newline: bytes, found: list[Clean]) -> None:
         text = line.decode(errors="replace") if self._may_be_event(line) else ""
         if text and parse_line(text) is not None:
-            begin = self._end
-            self._end += len(line) + len(newline)
-            event = Clean(self._end, text + newline.decode(), is_event=True)
+            event = Clean(self._end + len(line) + len(newline), text + newline.decode(), is_event=True)
             # Of all secrets, only a private key can continue after an event. Another program may print the key line by
             # line between the events.
-            if self._in_key and not self._are_too_many(self._end - self.offset - self._begins):
-                self._events.append((len(self._ends), begin, event))
-                self._offsets[-1] = self._end
+            if self._in_key and not self._are_too_many(event.end - self.offset - self._begins):
+                self._held.append(_Held(len(self._text), event.end, event))
                 return
-            yield from self._release(len(self._ends))
-            self.offset = self._end
-            yield event
+            found += [*self._release(len(self._held)), event]
+            self.offset = event.end
             return
-        pieces: list[Clean] = []
-        last = self._cut(line, pieces)
-        yield from pieces
-        yield from self._hold(last + newline)
+        last = self._cut(line, found)
+        found += self._hold(last + newline)
         self._in_line = False
 
     def _may_be_event(self, line: bytes) -> bool:
@@ -176,49 +187,50 @@ class LogRedactor:
                 return border
         return border
 
-    def _hold(self, line: bytes) -> Iterator[Clean]:
+    def _hold(self, line: bytes) -> list[Clean]:
         """Take a line or a piece, and release held lines when no secret can continue."""
-        self._end += len(line)
-        text = drop_colours(line.decode(errors="replace"))
-        self._held += text
-        self._ends.append(len(self._held))
-        self._offsets.append(self._end)
+        end, was_in_key, text = self._end + len(line), self._in_key, drop_colours(line.decode(errors="replace"))
+        self._text += text
+        self._held.append(_Held(len(self._text), end))
         # A key continues until it is closed. Searching all held lines for each of its lines would be slow.
-        if not self._in_key or closes_key(text):
-            self._begins = find_open(self._held, self._secrets, self._held.rfind("\n", 0, self._begins) + 1)
-            self._in_key = self._held.startswith("-----BEGIN ", self._begins)
-        before = bisect_right(self._ends, self._begins)
+        if not was_in_key or closes_key(text):
+            self._begins = find_open(self._text, self._secrets, self._text.rfind("\n", 0, self._begins) + 1)
+        before = bisect_right(self._held, self._begins, key=lambda held: held.place)
         # If too much is held, release the lines before the possible secret. If there are none, release all lines. The
         # text before the secret in its own line does not count.
-        if before == len(self._ends) or (before and self._are_too_many(len(self._held))):
-            yield from self._release(before)
-        elif not before and self._are_too_many(len(self._held) - self._begins):
-            yield from self._release(len(self._ends))
+        if before == len(self._held) or (before and self._are_too_many(len(self._text))):
+            return self._release(before)
+        if not before and self._are_too_many(len(self._text) - self._begins):
+            return self._release(len(self._held))
+        return []
 
     def _are_too_many(self, size: int) -> bool:
-        return len(self._ends) + len(self._events) > MAX_HELD_LINES or size > MAX_HELD
+        return len(self._held) > MAX_HELD_LINES or size > MAX_HELD
 
     def _release(self, count: int) -> list[Clean]:
         """Release the first held lines, joined, and the events between them."""
         if not count:
             return []
-        size, self.offset = self._ends[count - 1], self._offsets[count - 1]
-        text, self._held = self._held[:size], self._held[size:]
-        self._ends, self._offsets = [end - size for end in self._ends[count:]], self._offsets[count:]
+        released, size = self._held[:count], self._held[count - 1].place
+        text, self._text = self._text[:size], self._text[size:]
+        self._held = [_Held(held.place - size, held.end, held.event) for held in self._held[count:]]
         self._begins = max(self._begins - size, 0)
-        self._in_key = self._in_key and bool(self._ends)
-        events = [event for event in self._events if event[0] <= count]
-        self._events = [(before - count, begin, event) for before, begin, event in self._events if before > count]
+        self.offset = released[-1].end
         # The lines around the events are returned before the events, so they get an end before the events. A reader of
         # a live log may start again at any end.
-        end = events[0][1] if events else self.offset
-        return [Clean(end, text), *(event for _, _, event in events)]
+        before = next((at for at, held in enumerate(released) if held.event), count)
+        events = [held.event for held in released if held.event]
+        return [Clean(released[before - 1].end, text), *events]
 
     def _clean(self, found: Sequence[Clean]) -> list[Clean]:
         """Redact parts. Many short parts are searched at once, because that is faster."""
-        plain = _by_batch([one.text for one in found if not one.is_event], self._clean_plain)
-        events = _by_batch([one.text for one in found if one.is_event], self._clean_events)
-        return [_respell(one, next(events if one.is_event else plain)) for one in found]
+        plain = _split_batches([one.text for one in found if not one.is_event])
+        events = _split_batches([one.text for one in found if one.is_event])
+        cleaned = {
+            False: chain.from_iterable(map(self._clean_plain, plain)),
+            True: chain.from_iterable(map(self._clean_events, events)),
+        }
+        return [_respell(one, next(cleaned[one.is_event])) for one in found]
 
     def _clean_plain(self, texts: Sequence[str]) -> list[str]:
         return redact_each(texts, self._clean_text)
@@ -241,25 +253,14 @@ def _respell(one: Clean, text: str) -> Clean:
     return replace(one, text=text, is_event=one.is_event and parse_line(text) is not None)
 
 
-def _by_batch(texts: Sequence[str], clean: Callable[[Sequence[str]], list[str]]) -> Iterator[str]:
-    """Clean the texts in batches."""
-    batch, size = list[str](), 0
+def _split_batches(texts: Sequence[AnyStr]) -> Iterator[list[AnyStr]]:
+    """The texts in batches, each with up to `PIECE` characters or one text."""
+    batch, size = list[AnyStr](), 0
     for text in texts:
         if batch and size + len(text) > PIECE:
-            yield from clean(batch)
+            yield batch
             batch, size = [], 0
         batch.append(text)
-        size += len(text)
-    yield from clean(batch) if batch else ()
-
-
-def _group(lines: Sequence[bytes]) -> Iterator[bytes]:
-    """The lines in batches."""
-    group, size = list[bytes](), 0
-    for line in lines:
-        if group and size + len(line) > PIECE:
-            yield b"\n".join(group)
-            group, size = [], 0
-        group.append(line)
-        size += len(line) + 1
-    yield from [b"\n".join(group)] if group else []
+        size += len(text) + 1
+    if batch:
+        yield batch

@@ -35,9 +35,6 @@ _BETWEEN_QUOTES = re.compile(r'(?:[^"\\\n]|\\.)++')
 The quotes are not part of the pattern, because in a log that was cut it is unknown which quotes open a string.
 """
 
-_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
-"""The sequences by which programs colour and move what they write to a terminal (ECMA-48, 5.4)."""
-
 _ENDINGS = {
     Ending.FINISHED: "The agent has finished",
     Ending.GAVE_UP: "The agent gave up",
@@ -86,11 +83,6 @@ def find_last_lines(entries: Sequence[Entry]) -> str:
         if len(lines) >= LAST_LINES:
             break
     return "\n".join(line[:MAX_LAST_LINE] for line in lines[-LAST_LINES:]).strip("\n")
-
-
-def drop_colours(text: str) -> str:
-    """The text without terminal control sequences."""
-    return _COLOURS.sub("", text)
 
 
 def redact_each(texts: Sequence[str], redact: Redact) -> list[str]:
@@ -163,12 +155,7 @@ def _respell(line: str, replacements: Mapping[str, str]) -> str:
 def drop_unfinished(log: str) -> str:
     """The log without an unfinished event at its end."""
     head, _, last = log.rpartition("\n")
-    return head if is_unfinished(last) else log
-
-
-def is_unfinished(line: str) -> bool:
-    """Whether a log's last line is an unfinished event."""
-    return line.startswith("{") and parse_line(line) is None
+    return head if last.startswith("{") and parse_line(last) is None else log
 
 
 @dataclass(slots=True)

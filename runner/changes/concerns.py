@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import islice, pairwise
 
-from runner.characters import drop_invisible, unify
+from runner.characters import drop_colours, drop_invisible, unify
 from runner.model.job import Job, Report
 
 OUTCOMES: Mapping[str, str] = {
@@ -133,7 +133,6 @@ _NOTHING = frozenset({"none", "no", "nothing", "n", "a", "none found", "none kno
 """Text after a heading for security concerns in a report without any."""
 
 _LETTER = re.compile(r"[^\W\d_]")
-_COLOUR = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f]")
 
 _LINE_ENDS = dict.fromkeys((0x0B, 0x0C, 0x85, 0x2028, 0x2029), "\n")
@@ -194,7 +193,7 @@ def _normalise(text: str) -> str:
     """The text as it looks, in lower case. Entities are decoded, and look-alikes of spaces and hyphens are replaced."""
     text = html.unescape(text) if "&" in text else text
     if _CONTROL.search(text):
-        text = _CONTROL.sub("", _COLOUR.sub("", text))
+        text = _CONTROL.sub("", drop_colours(text))
     if not text.isascii():
         text = drop_invisible(unify(text).translate(_LINE_ENDS))
     return text.casefold()

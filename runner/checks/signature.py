@@ -10,6 +10,8 @@ import re
 import signal
 from dataclasses import dataclass
 
+from runner.characters import drop_colours
+
 MAX_FAILURE = 300
 """The length limit in characters."""
 
@@ -22,7 +24,6 @@ _EXCEPTION = re.compile(
 _SUMMARY = re.compile(r"^(?:FAILED|ERROR) \S.* - (.+)$")
 """pytest's summary: only these lines describe how a plain `assert` failed."""
 
-_COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 _RANDOM = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-fA-F]{8,}(?:-[0-9a-fA-F]{4,})*\b")
 """Addresses, digests and UUIDs."""
 _NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
@@ -35,7 +36,7 @@ def name_failure(words: str, status: int, *, timed_out: bool) -> str:
         return "did not end in time"
     if status > 128 and (name := _name_signal(status - 128)):
         return name
-    lines = [line.strip() for line in _COLOURS.sub("", words).splitlines() if line.strip()]
+    lines = [line.strip() for line in drop_colours(words).splitlines() if line.strip()]
     raised = [re.sub(r"^E[ \t]+", "", line) for line in lines if _EXCEPTION.match(line)]
     summed_up = [found[1] for line in lines if (found := _SUMMARY.match(line))]
     line = next(iter([*raised[-1:], *summed_up[-1:], *lines[-1:]]), f"exit status {status}")
@@ -58,7 +59,7 @@ class Counts:
 
 def count_tests(words: str) -> Counts:
     """The counts in the last lines of pytest or unittest; zeros if there are none."""
-    text = _COLOURS.sub("", words)
+    text = drop_colours(words)
     if found := re.findall(r"^Ran (\d{1,9}) tests? in .*$", text, re.MULTILINE):
         bad = sum(map(int, re.findall(r"\b(?:failures|errors|skipped|expected failures)=(\d{1,9})\b", text)))
         skipped = sum(map(int, re.findall(r"\bskipped=(\d{1,9})\b", text)))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from handlers.text.live_transcript import MAX_SHOWN, LiveTranscript, Told, read_transcript
 from handlers.text.log_redactor import MAX_HELD
 from handlers.text.sanitize import find_open, redact
-from handlers.text.transcript import Entry, EntryKind, drop_colours, redact_log
+from handlers.text.transcript import Entry, EntryKind, redact_log
 from runner.agents import Agent, AgentSpec, build_agent
-from runner.characters import show_invisible
+from runner.characters import drop_colours, show_invisible
 
 TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 CLAUDE = build_agent(AgentSpec("mine", "claude"))
