@@ -28,10 +28,9 @@ from runner.characters import (
     unify,
 )
 from runner.model.environment import Limits, Profile
-from runner.model.job import FileChange, Job, Report, digest_of
+from runner.model.job import LINK, SUBMODULE, FileChange, Job, Report, digest_of
 from runner.model.jobd_answers import SAYS
 
-LINK, SUBMODULE = "120000", "160000"
 MODES = ("100644", "100755", LINK, SUBMODULE)
 
 MAX_PATH = 4096

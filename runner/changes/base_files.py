@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 from runner.changes.patch_text import PatchMismatch
 from runner.characters import show_path
-from runner.model.job import FileChange
+from runner.model.job import LINK, SUBMODULE, FileChange
 
 FOLDER = "040000"
 """The mode of a folder in a git tree."""
 
-_TYPES = {"120000": "a link", "160000": "a submodule", FOLDER: "a folder"}
+_TYPES = {LINK: "a link", SUBMODULE: "a submodule", FOLDER: "a folder"}
 
 
 @dataclass(frozen=True, slots=True)

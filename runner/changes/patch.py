@@ -31,9 +31,7 @@ from runner.changes.patch_text import (
     split,
 )
 from runner.characters import decode_exactly, drop_cut_character, show_path
-from runner.model.job import FileChange
-
-LINK, SUBMODULE = "120000", "160000"
+from runner.model.job import LINK, SUBMODULE, FileChange
 
 
 class PatchLine(NamedTuple):

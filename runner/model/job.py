@@ -345,13 +345,17 @@ def derive_job_id(trigger: str, secret: bytes) -> str:
     return hmac.new(secret, trigger.encode(), "sha256").hexdigest()[:10]
 
 
+LINK, SUBMODULE = "120000", "160000"
+"""Git's modes of links and submodules. Files have `100644` or `100755`."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileChange:
     """One changed path of a diff."""
 
     path: str
     mode: str | None
-    """Git's mode (`100644`, `100755`, `120000`, `160000`), or None if the path is deleted."""
+    """Git's mode, or None if the path is deleted."""
     content: bytes | None
     """The new content, or the target of a link. None if the path is deleted."""
     old_mode: str | None = None
