@@ -51,11 +51,10 @@ def has_words(report: Report | None) -> bool:
 
 def parse_report(text: str) -> ParsedReport:
     """Parse the first `MAX_PARSED` characters of a report. Missing parts are None or empty."""
-    lines = split_lines(text[:MAX_PARSED])
-    place, outcome = find_outcome(lines)
-    lines[: place + 1] = [""] * (place + 1)
+    outcome, lines = _take_outcome(text)
     sections: dict[str, str] = {}
-    for name, body in _split_sections(lines):
+    for name, _, start, end in _find_sections(lines):
+        body = "\n".join(lines[start:end]).strip()
         sections[name] = "\n\n".join(part for part in (sections.get(name), body) if part)
     return ParsedReport(
         outcome=outcome,
@@ -69,9 +68,7 @@ def parse_report(text: str) -> ParsedReport:
 
 def leave_out(text: str, names: Collection[str]) -> str:
     """The report without its outcome and without the named sections. Text after `MAX_PARSED` characters is kept."""
-    lines = split_lines(text[:MAX_PARSED])
-    place, _ = find_outcome(lines)
-    lines[: place + 1] = [""] * (place + 1)
+    _, lines = _take_outcome(text)
     found = [*_find_sections(lines)]
     # In a report without a summary section, the text before the first section counts as the summary.
     dropped = {*names} | (
@@ -81,10 +78,12 @@ def leave_out(text: str, names: Collection[str]) -> str:
     return "\n".join(kept).strip("\n") + text[MAX_PARSED:]
 
 
-def _split_sections(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """The name and text of each section, as `_find_sections` finds them."""
-    for name, _, start, end in _find_sections(lines):
-        yield name, "\n".join(lines[start:end]).strip()
+def _take_outcome(text: str) -> tuple[str | None, list[str]]:
+    """The outcome, and the parsed lines. The lines up to the outcome are blank."""
+    lines = split_lines(text[:MAX_PARSED])
+    place, outcome = find_outcome(lines)
+    lines[: place + 1] = [""] * (place + 1)
+    return outcome, lines
 
 
 def _find_sections(lines: list[str]) -> Iterator[tuple[str, int, int, int]]:
