@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from enum import IntEnum
 from html import unescape
+from typing import NamedTuple
 
 from handlers.text.distance import PREFIX, Distance
 from handlers.text.hidden_parts import (
@@ -118,7 +119,19 @@ def reveal(text: str, steps: Collection[str] = STEPS, whole: str = "") -> str:
 def count_certain_lines(text: str) -> int:
     """The number of lines before the page may hide all of the following text, for example because of `<template>`."""
     page = _Page(text, STEPS, text)
-    return next((number for number, _ in enumerate(page.show()) if page.is_lost), len(page.lines))
+    return next((line.number for line in page.show_lines() if page.is_lost), len(page.lines))
+
+
+class _Line(NamedTuple):
+    """A line as the page shows it."""
+
+    number: int
+    """The number of the original line, from 0."""
+    shown: str
+    original: str = ""
+    """The original line. Empty in fences and comments."""
+    is_code: bool = False
+    """Whether it certainly is code."""
 
 
 class _Page:
@@ -168,31 +181,27 @@ class _Page:
     def show(self) -> Iterator[str]:
         """The remaining lines, with marks."""
         distance = Distance()
-        for shown, line, is_code in self._show_lines():
-            is_far = distance.is_far(shown, line, is_code=is_code)
-            yield FAR + shown if is_far and "far text" in self._steps else shown
+        for line in self.show_lines():
+            is_far = distance.is_far(line.shown, line.original, is_code=line.is_code)
+            yield FAR + line.shown if is_far and "far text" in self._steps else line.shown
 
-    def _show_lines(self) -> Iterator[tuple[str, str, bool]]:
-        """For each remaining line: the shown line, the original line, and whether it certainly is code.
-
-        In fences and comments, the original line is empty.
-        """
+    def show_lines(self) -> Iterator[_Line]:
+        """The remaining lines, without marks for lines that are far away."""
         at = 0
         while at < len(self.lines):
             line = self.lines[at]
             if not line.strip(" \t"):
                 self._end_paragraph()
-                yield line, line, False
+                yield _Line(at, line, line)
                 at += 1
                 continue
             end = self._find_block_end(at)
             if end > at:
-                is_code = _FENCE.match(line, _measure(line)) is not None
-                yield from ((shown, "", is_code) for shown in self._show_block(at, end))
+                yield from self._show_block(at, end)
                 self._begin()
                 at = end
                 continue
-            yield self._show_line(at), line, False
+            yield _Line(at, self._show_line(at), line)
             self._after_blank = False
             at += 1
 
@@ -243,11 +252,12 @@ class _Page:
                 return number + 1
         return len(self.lines)
 
-    def _show_block(self, at: int, end: int) -> Iterator[str]:
+    def _show_block(self, at: int, end: int) -> Iterator[_Line]:
         first = self.lines[at]
         if fence := _FENCE.match(first, _measure(first)):
-            yield self._show_info(first, fence)
-            yield from (self._mark_far(line, is_code=True) for line in self.lines[at + 1 : end])
+            yield _Line(at, self._show_info(first, fence), is_code=True)
+            for number in range(at + 1, end):
+                yield _Line(number, self._mark_far(self.lines[number], is_code=True), is_code=True)
             return
         last = self.lines[end - 1]
         closed = last.find("-->", len(first) - len(first.lstrip(" ")) + 2 if end - 1 == at else 0)
@@ -258,7 +268,7 @@ class _Page:
         if trust is Trust.LOST:
             self._html = Html.LOST
         shown = DRAWN * (end - 1 in self._formulas) + shown
-        yield UNSEEN + shown if trust >= Trust.MARKED else shown
+        yield _Line(end - 1, UNSEEN + shown if trust >= Trust.MARKED else shown)
 
     def _show_info(self, line: str, fence: re.Match[str]) -> str:
         """A line that opens a fence, with only the language of its info string."""

@@ -70,6 +70,13 @@ def test_other_blocks_are_no_repro(text: str) -> None:
     assert codes(text, "widgets") == []
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_a_script_after_a_comment_counts_and_one_that_may_be_hidden_does_not(newline: str) -> None:
+    comment = "<!--\n" + "Describe the bug.\n" * 20 + "-->"
+    text = f"{comment}\n\n{fenced(CODE)}\n\n<template>\n\n{fenced('import widgets')}"
+    assert codes(text.replace("\n", newline), "widgets") == [CODE]
+
+
 def test_code_that_python_would_warn_about_is_code() -> None:
     assert codes(fenced("import widgets\n'\\d' is 1"), "widgets") == ["import widgets\n'\\d' is 1"]
 
