@@ -24,13 +24,6 @@ LANGUAGES = (
 """A pattern for the names of languages that people write after the marks of a fence."""
 
 
-class AnyLink(MarkdownIt):
-    """A parser that accepts any address of a link, as GitHub's parser does. GitHub refuses some addresses later."""
-
-    def validateLink(self, url: str) -> bool:  # noqa: D102, N802
-        return True
-
-
 def parse_blocks(text: str) -> list[Token]:
     """The blocks of a CommonMark text, in order. The text inside of blocks is not parsed.
 
