@@ -238,7 +238,7 @@ class Service:
             session,
             api_url=settings.github.api_url,
             app_id=settings.github.app_id,
-            private_key=settings.private_key(),
+            private_key=settings.github.read_private_key(),
             timings=self._pace.github,
             now=now,
             budget=SharedBudget(database, self._pace.github.budget(), now),

@@ -17,7 +17,6 @@ from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, get_args
-from urllib.parse import quote
 
 from pydantic import Field, PrivateAttr, ValidationError
 from pydantic_core import ErrorDetails
@@ -216,10 +215,6 @@ class Settings(Table):
         """The certificates and the proxy for our requests."""
         return OutboundSettings(self.github.ca_file, self.proxy.as_proxy(self.server.host))
 
-    def private_key(self) -> str:
-        """The App's key, as PEM."""
-        return self.github.read_private_key()
-
     def webhook_secrets(self) -> tuple[str, ...]:
         """The secrets that can sign a delivery."""
         return tuple(secret.get_secret_value() for secret in self.github.webhook_secrets)
@@ -241,8 +236,8 @@ class Settings(Table):
         client = [secret] if (secret := self.dashboard.read_client_secret()) else []
         database = self.server.database_passwords()
         proxy = [given, given.partition(":")[2]] if (given := self.proxy.read_credentials()) else []
-        own = (*self.webhook_secrets(), *notify, *client, *database, *filter(None, proxy), self.private_key())
-        return frozenset(form for secret in (*env, *keys, *own) for form in spell_in_addresses(secret))
+        app = (*self.webhook_secrets(), self.github.read_private_key())
+        return frozenset((*env, *keys, *app, *notify, *client, *database, *filter(None, proxy)))
 
 
 SHARED = ("/usr/local", "/usr/local/etc", "/var/lib", "/var/local", "/var/tmp", "/etc/opt")  # noqa: S108
@@ -252,13 +247,6 @@ SHARED = ("/usr/local", "/usr/local/etc", "/var/lib", "/var/local", "/var/tmp", 
 def is_shared(folder: Path) -> bool:
     """Whether it is a system folder, which jobs need. Pure."""
     return len(folder.parts) <= 2 or str(folder) in SHARED
-
-
-def spell_in_addresses(secret: str) -> tuple[str, ...]:
-    """A secret, also percent-encoded as in addresses, with hexadecimal digits in either case. Pure."""
-    encoded = [quote(secret, safe=safe) for safe in ("", "/", "!$&'()*+,;=~/:")] if "\n" not in secret else []
-    lower = [re.sub("%..", lambda found: found[0].lower(), form) for form in encoded]
-    return tuple(dict.fromkeys((secret, *encoded, *lower)))
 
 
 def load_settings(path: Path, environ: Mapping[str, str] | None = None) -> Settings:

@@ -57,7 +57,7 @@ def _list_parts(
 ) -> Iterator[tuple[str, AsyncIterator[Finding]]]:
     """Each part with its checks."""
     yield "service", check_service(session, settings)
-    api_url, app_id, key = settings.github.api_url, settings.github.app_id, settings.private_key()
+    api_url, app_id, key = settings.github.api_url, settings.github.app_id, settings.github.read_private_key()
     mine = OwnRepositories(known)
     inspection = Inspection(session, api_url=api_url, app_id=app_id, private_key=key, now=now, repositories=mine)
     yield "GitHub App", check_app(inspection, settings)

@@ -96,7 +96,7 @@ async def open_context(settings: Settings) -> AsyncIterator[Context]:
             session,
             api_url=settings.github.api_url,
             app_id=settings.github.app_id,
-            private_key=settings.private_key(),
+            private_key=settings.github.read_private_key(),
             now=now,
             repositories=SharedRepositories(database, settings.repository_names),
         )

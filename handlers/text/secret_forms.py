@@ -42,8 +42,8 @@ def spell_out(secrets: Collection[str]) -> frozenset[str]:
 
 
 def _encode(secret: str) -> Iterator[str]:
-    """The forms of a secret in URLs, HTML, shells, JSON, hexadecimal and base64. At most 29, and many may be equal."""
-    for spelled in (*(quote(secret, safe, errors="replace") for safe in ("", "/", "!'()*")), _quote_plus(secret)):
+    """The forms of a secret in URLs, HTML, shells, JSON, hexadecimal and base64. At most 31, and many may be equal."""
+    for spelled in (*(quote(secret, safe, errors="replace") for safe in _SAFE_IN_URLS), _quote_plus(secret)):
         yield from (spelled, _PERCENT.sub(lambda found: found[0].lower(), spelled))
     escaped = html.escape(secret, quote=False)
     for double, single in (('"', "'"), ("&quot;", "'"), ("&quot;", "&#x27;"), ("&#34;", "&#39;"), ("&quot;", "&#39;")):
@@ -57,6 +57,9 @@ def _encode(secret: str) -> Iterator[str]:
         for form in _find_base64(raw):
             yield from (form, form.translate(_URL_SAFE))
 
+
+_SAFE_IN_URLS = ("", "/", "!'()*", "!$&'()*+,;=~/:")
+"""The signs that programs do not encode in addresses. They differ from program to program."""
 
 _PERCENT = re.compile("%..")
 _JSON_SIGNS = (re.compile("[<>&]"), re.compile("[<>&'+`]"), re.compile(r"[!#-/:-@\[\]-`{-~]"))
@@ -90,7 +93,7 @@ def find_forms(secrets: frozenset[str]) -> tuple[str, ...]:
     forms = {form for secret in spell_out(secrets) for form in (secret, secret.replace("\r\n", "\n"))}
     pieces = {piece.strip() for form in forms if "\n" in form.strip() for piece in form.split("\n")}
     pieces = {piece for piece in pieces if len(piece) >= MIN_PIECE and not piece.startswith("-----")}
-    encoded = {form for secret in secrets if len(secret.strip()) >= MIN_SECRET for form in _encode(secret.strip())}
+    encoded = {form for secret in secrets for form in _encode(secret.strip())}
     return tuple(sorted((form for form in forms | pieces | encoded if len(form) >= MIN_SECRET), key=len, reverse=True))
 
 

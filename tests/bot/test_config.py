@@ -148,7 +148,7 @@ def test_a_brief_that_cannot_be_told_is_refused(tmp_path: Path, text: str | None
 @pytest.mark.parametrize("key", [PEM, PKCS1, PEM.replace("\n", "\\n"), base64.b64encode(PEM.encode()).decode()])
 def test_a_private_key_is_taken_in_every_form_that_people_paste(tmp_path: Path, key: str) -> None:
     settings = load(tmp_path, swap('private_key_file = "app.pem"', f"private_key = '''{key}'''"))
-    assert settings.private_key().startswith("-----BEGIN")
+    assert settings.github.read_private_key().startswith("-----BEGIN")
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,7 @@ PLAIN = "Zx81Kq0PpLm4TtYw7-_"
 SPELLINGS: dict[str, Callable[[str], str]] = {
     "an address": partial(quote, safe=""),
     "a path": quote,
+    "a query": partial(quote, safe="!$&'()*+,;=~/:"),
     "a form": quote_plus,
     "an address in small letters": lambda secret: re.sub("%..", lambda found: found[0].lower(), quote(secret, safe="")),
     "HTML": html.escape,
