@@ -31,43 +31,35 @@ def name_key(location: tuple[int | str, ...]) -> str:
 
 def find_contradictions(values: Mapping[str, Any], profiles: Profiles) -> Iterator[str]:
     """Find problems between tables. Pure."""
-    given = values.get("machines")
-    machines = [table for table in given if isinstance(table, dict)] if isinstance(given, list) else []
+    machines = [table for table in _list(values.get("machines")) if isinstance(table, dict)]
     names = [str(table.get("name")) for table in machines]
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"machines: two machines are named {name}"
-    repos, agents = values.get("repos"), values.get("agents")
-    own = values.get("presets")
-    presets = [*PRESETS, *(own if isinstance(own, dict) else ())]
-    for name, table in own.items() if isinstance(own, dict) else ():
-        if isinstance(table, dict):
-            yield from _find_preset_problems(name, table)
+    agents, presets = _table(values.get("agents")), _table(values.get("presets"))
+    for name, table in _tables(presets).items():
+        yield from _find_preset_problems(name, table)
     seen: dict[str, str] = {}
-    for name, table in repos.items() if isinstance(repos, dict) else ():
-        key = name_key(("repos", name))
+    for name, given in _table(values.get("repos")).items():
+        key, table = name_key(("repos", name)), _table(given)
         if not REPOSITORY.fullmatch(name):
             yield f"{key}: a repository is named owner/name"
         if twin := seen.get(name.lower()):
             yield f"{key}: on GitHub this is the same as {twin}"
         seen[name.lower()] = name
-        if isinstance(table, dict):
-            yield from _find_odd_companions(name, table)
-            yield from _find_missing(key, table, machines, agents if isinstance(agents, dict) else {})
-            yield from _find_mute(key, table, agents if isinstance(agents, dict) else {}, profiles)
-            yield from _find_unknown_presets(name, table, presets)
-            yield from _find_taken_labels(name, table)
+        yield from _find_odd_companions(name, table)
+        yield from _find_missing(key, table, machines, agents)
+        yield from _find_mute(key, table, agents, profiles)
+        yield from _find_unknown_presets(name, table, [*PRESETS, *presets])
+        yield from _find_taken_labels(name, table)
     yield from _find_unpriced(values)
     yield from _find_skill_problems(values, profiles)
 
 
 def _find_skill_problems(values: Mapping[str, Any], profiles: Profiles) -> Iterator[str]:
     """Skills that are nowhere, that repositories name but nobody has, or that no job would get."""
-    given, repos = values.get("skills"), values.get("repos")
-    tables = given if isinstance(given, dict) else {}
-    known, named = dict.fromkeys((*tables, *list_shipped_skills())), set[Any]()
-    for name, table in repos.items() if isinstance(repos, dict) else ():
-        if not isinstance(table, dict):
-            continue
+    own = _table(values.get("skills"))
+    known, named = dict.fromkeys((*own, *list_shipped_skills())), set[Any]()
+    for name, table in _tables(values.get("repos")).items():
         profile = profiles.get(str(table.get("profile")), {})
         skills = [skill for skill in _list(table.get("skills", profile.get("skills"))) if isinstance(skill, str)]
         named.update(skills)
@@ -77,9 +69,7 @@ def _find_skill_problems(values: Mapping[str, Any], profiles: Profiles) -> Itera
                     f"{name_key(('repos', name))}.skills: there is no [skills.{skill}]; available: {', '.join(known)}; "
                     f'a folder of the repository has a slash: "{skill}/"'
                 )
-    for name, table in tables.items():
-        if not isinstance(table, dict):
-            continue
+    for name, table in _tables(own).items():
         if name not in list_shipped_skills() and not table.get("folder") and not table.get("in_repository"):
             yield f"{name_key(('skills', name))}: there is no built-in skill of this name: set folder or in_repository"
         if not table.get("labels") and name not in named:
@@ -111,8 +101,7 @@ def _find_preset_problems(name: str, table: Mapping[str, Any]) -> Iterator[str]:
 
 def _find_unknown_presets(name: str, table: Mapping[str, Any], presets: Collection[str]) -> Iterator[str]:
     """Presets of labels that do not exist, or that need instructions."""
-    labels = table.get("labels")
-    for label, preset in labels.items() if isinstance(labels, dict) else ():
+    for label, preset in _table(table.get("labels")).items():
         key = name_key(("repos", name, "labels", label))
         if isinstance(preset, str) and preset not in presets:
             yield f"{key}: unknown preset; available: {', '.join(dict.fromkeys(presets))}"
@@ -122,8 +111,8 @@ def _find_unknown_presets(name: str, table: Mapping[str, Any], presets: Collecti
 
 def _find_taken_labels(name: str, table: Mapping[str, Any]) -> Iterator[str]:
     """Trigger labels that ptq-bot itself adds and removes."""
-    labels, ours = table.get("labels"), {label.casefold() for label in LABELS.values()}
-    named = [(("labels", label), label) for label in (labels if isinstance(labels, dict) else ())]
+    ours = {label.casefold() for label in LABELS.values()}
+    named = [(("labels", label), label) for label in _table(table.get("labels"))]
     for place, label in [*named, (("pause_label",), table.get("pause_label"))]:
         if isinstance(label, str) and label.casefold() in ours:
             yield f"{name_key(('repos', name, *place))}: with case_labels, ptq-bot adds this label: choose another"
@@ -133,8 +122,7 @@ def _find_missing(
     key: str, table: Mapping[str, Any], machines: Iterable[Mapping[str, Any]], agents: Mapping[str, Any]
 ) -> Iterator[str]:
     """Agents and labels that a repository needs but that do not exist."""
-    more = table.get("agents", [])
-    named = [("agent", table.get("agent")), *(("agents", name) for name in (more if isinstance(more, list) else []))]
+    named = [("agent", table.get("agent")), *(("agents", name) for name in _list(table.get("agents")))]
     for place, agent in named:
         if isinstance(agent, str) and agent not in agents:
             yield f"{key}.{place}: there is no [agents.{agent}]; available: {', '.join(agents) or 'none'}"
@@ -144,10 +132,9 @@ def _find_missing(
 def _find_unroutable(key: str, table: Mapping[str, Any], machines: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """Labels of machines that no machine has together."""
     owned = [set(map(str, has)) for machine in machines if isinstance(has := machine.get("labels", []), list)]
-    requires, routes = table.get("requires"), table.get("routes")
-    wanted = {"requires": set(map(str, requires)) if isinstance(requires, list) else set[str]()}
-    if isinstance(routes, dict) and any(wanted["requires"] <= has for has in owned):
-        for label, given in routes.items():
+    wanted = {"requires": set(map(str, _list(table.get("requires"))))}
+    if any(wanted["requires"] <= has for has in owned):
+        for label, given in _table(table.get("routes")).items():
             if isinstance(given, list):
                 wanted[f'routes."{label}"'] = wanted["requires"] | set(map(str, given))
     for place, labels in wanted.items():
@@ -171,16 +158,15 @@ def _find_mute(key: str, table: Mapping[str, Any], agents: Mapping[str, Any], pr
 
 def _find_unpriced(values: Mapping[str, Any]) -> Iterator[str]:
     """Agents with unknown costs, in repositories where the operator has capped costs. The default caps allow them."""
-    agents, own = values.get("agents"), values.get("prices")
-    priced = dict.fromkeys(own if isinstance(own, dict) else (), Price(0, 0, 0))
+    priced = dict.fromkeys(_table(values.get("prices")), Price(0, 0, 0))
     at_work = {
         str(name)
-        for repository in _tables(values.get("repos"))
+        for repository in _tables(values.get("repos")).values()
         if _caps_money(values, repository)
         for name in (repository.get("agent"), *_list(repository.get("agents")))
     }
-    for name, table in agents.items() if isinstance(agents, dict) else ():
-        if name not in at_work or not isinstance(table, dict) or table.get("kind") in SAY_THEIR_COST:
+    for name, table in _tables(values.get("agents")).items():
+        if name not in at_work or table.get("kind") in SAY_THEIR_COST:
             continue
         if table.get("kind") == "command" and table.get("gateway"):
             continue  # The gateway refuses models without a known price.
@@ -212,16 +198,22 @@ def _caps_money(*tables: Mapping[str, Any]) -> bool:
     capped = {
         scope: caps["cost_usd"]
         for table in tables
-        if isinstance(given := table.get("caps"), dict)
-        for scope, caps in given.items()
-        if isinstance(caps, dict) and "cost_usd" in caps
+        for scope, caps in _tables(table.get("caps")).items()
+        if "cost_usd" in caps
     }
     return any(amount != UNLIMITED for amount in capped.values())
+
+
+# A value of another type than expected is reported by `bot.config.settings`. Here it counts as empty.
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _tables(value: Any) -> list[Mapping[str, Any]]:
-    return [table for table in value.values() if isinstance(table, dict)] if isinstance(value, dict) else []
+def _table(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _tables(value: Any) -> Mapping[str, Mapping[str, Any]]:
+    return {name: table for name, table in _table(value).items() if isinstance(table, dict)}

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationInfo, model_validator
 
-from bot.config.tables import Command, Secret, SecretFile, Table, Text, Url
+from bot.config.tables import Command, Secret, SecretFile, Table, Text, Url, read_secret
 from handlers.cases.retention import REDELIVERED_DAYS
 from handlers.rules import PRESETS, Preset, RepositoryRules, Role
 from runner.agents.prices import Price
@@ -312,9 +312,7 @@ class DashboardTable(Table):
 
     def read_client_secret(self) -> str:
         """The App's client secret; empty if there is none."""
-        if self.client_secret_file:
-            return self.client_secret_file.read_text().strip()
-        return self.client_secret.get_secret_value() if self.client_secret else ""
+        return read_secret(self.client_secret_file, self.client_secret)
 
 
 class RecoveryTable(Table):

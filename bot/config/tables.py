@@ -177,6 +177,11 @@ class Table(BaseModel):
         return kind(**{name: getattr(self, name) for name in names}, **others)
 
 
+def read_secret(file: Path | None, value: SecretStr | None) -> str:
+    """A secret that is in a file or directly in the configuration. Empty if it is in neither."""
+    return file.read_text().strip() if file else value.get_secret_value() if value else ""
+
+
 class GitHubTable(Table):
     """`[github]`: the GitHub App, and the address of GitHub."""
 
@@ -195,9 +200,7 @@ class GitHubTable(Table):
 
     def read_private_key(self) -> str:
         """The App's key as PEM."""
-        if self.private_key_file:
-            return parse_private_key(self.private_key_file.read_text())
-        return parse_private_key(self.private_key.get_secret_value() if self.private_key else "")
+        return parse_private_key(read_secret(self.private_key_file, self.private_key))
 
 
 @cache
@@ -236,9 +239,7 @@ class ProxyTable(Table):
 
     def read_credentials(self) -> str:
         """As `user:password`; empty if the proxy needs none."""
-        if self.credentials_file:
-            return self.credentials_file.read_text().strip()
-        return self.credentials.get_secret_value() if self.credentials else ""
+        return read_secret(self.credentials_file, self.credentials)
 
     def as_proxy(self, own_host: str) -> Proxy | None:
         """The plain value. Our own host is always asked directly."""
