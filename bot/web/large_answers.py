@@ -7,11 +7,12 @@ not read could use all memory.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 from aiohttp import web
 
+from bot.web.auth.headers import refuse_busy
 from bot.web.shares import NoRoom, Shares
 
 PIECE = 65_536
@@ -36,16 +37,15 @@ class LargeAnswers:
     def __init__(
         self,
         find_login: Callable[[web.Request], str | None],
-        headers: Mapping[str, str],
         max_under_way: int = MAX_UNDER_WAY,
         *,
         people_sign_in: bool = False,
     ) -> None:
-        """`find_login` returns the sender's login, or None. `headers` are the headers of a refusal.
+        """`find_login` returns the sender's login, or None.
 
         With `people_sign_in`, half of the bytes are reserved for signed-in people.
         """
-        self._find_login, self._headers = find_login, headers
+        self._find_login = find_login
         self._shares = Shares(max_under_way, SHARE_OF_PERSON, people_sign_in=people_sign_in)
 
     @property
@@ -72,9 +72,7 @@ class LargeAnswers:
                 answer.body = _cut(body)
                 await _send_all(request, answer, STALL_S + len(body) / SLOWEST)
         except NoRoom:
-            headers = {**self._headers, "Retry-After": "10"}
-            text = "too many large downloads: try again soon\n"
-            raise web.HTTPServiceUnavailable(text=text, headers=headers) from None
+            raise refuse_busy("too many large downloads") from None
         return answer
 
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 
 from aiohttp import web
 
+from bot.web.auth.headers import HEADERS, refuse_busy
 from bot.web.auth.page_queue import PageQueue
 from bot.web.job_logs import JobLogs
 from bot.web.live_channel import Channel, JobView, Reader
@@ -53,7 +54,6 @@ class LiveLogCallbacks:
     """Fetches the current state of a job."""
     draw: Callable[..., str]
     """Renders the template of this name with these values."""
-    headers: Mapping[str, str]
 
 
 def read_offset(request: web.Request) -> int:
@@ -115,27 +115,23 @@ class LiveLogs:
         """
         begun = await self._queue.make(request, lambda: self._begin(request))
         if self._is_closing:
-            raise self._refuse_stream()
+            raise _refuse_stream()
         try:
             with self._streams.take(begun.login):
                 return await self._stream(request, begun)
         except NoRoom:
-            raise self._refuse_stream() from None
+            raise _refuse_stream() from None
 
     async def _begin(self, request: web.Request) -> _Begun:
         (login, job, reads_log), stage = await self._decided.find(request), request.match_info["stage"]
         if stage not in STAGES:
-            raise web.HTTPNotFound(text="this job has no such log\n", headers=self._decided.headers)
+            raise web.HTTPNotFound(text="this job has no such log\n", headers=HEADERS)
         begun = _Begun(login, job, stage, reads_log, None)
         return begun if begun.key in self._channels else replace(begun, view=await self._decided.look(job.id))
 
-    def _refuse_stream(self) -> web.HTTPException:
-        headers = {**self._decided.headers, "Retry-After": "30"}
-        return web.HTTPServiceUnavailable(text="too many live logs are open: try again soon\n", headers=headers)
-
     async def _stream(self, request: web.Request, begun: _Begun) -> web.StreamResponse:
         # `X-Accel-Buffering` tells nginx not to buffer the answer.
-        headers = {**self._decided.headers, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+        headers = {**HEADERS, "Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         async with self._join(begun) as channel:
             await response.prepare(request)
@@ -165,6 +161,10 @@ class LiveLogs:
             if not channel.readers:
                 del self._channels[key]
                 task.cancel()
+
+
+def _refuse_stream() -> web.HTTPException:
+    return refuse_busy("too many live logs are open", 30)
 
 
 async def _send_all(request: web.Request, response: web.StreamResponse, channel: Channel, reader: Reader) -> None:

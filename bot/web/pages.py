@@ -5,7 +5,6 @@ All content of a job's page is untrusted: it is redacted and escaped, and the pa
 
 from __future__ import annotations
 
-import hmac
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +18,9 @@ from aiohttp import web
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from bot.web.auth.auth_config import AuthConfig
+from bot.web.auth.headers import HEADERS, refuse_busy
 from bot.web.auth.page_queue import run_for_page
-from bot.web.auth.sessions import Visitor
+from bot.web.auth.sessions import Visitor, is_same
 from bot.web.dashboard.actions import Actions
 from bot.web.dashboard.checks import show_checks
 from bot.web.dashboard.deps import DashboardDeps
@@ -30,7 +30,6 @@ from bot.web.dashboard.lists import ListPages
 from bot.web.dashboard.machines import describe_machines
 from bot.web.dashboard.notes import NotePages
 from bot.web.dashboard.operator_actions import OperatorActions
-from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.sign_in import SignIn
 from bot.web.job_logs import SENT_LOG, SHOWN_LOG, CleanLogs, JobLogs, LogTail, ShownWorklog, TooMany
 from bot.web.large_answers import MAX_UNDER_WAY, LargeAnswers
@@ -109,12 +108,11 @@ class Pages:
         renderer = self._deps.renderer
         self._logs = JobLogs(context.db, spool, agents, renderer.secrets)
         self._clean_logs = CleanLogs(self._logs.clean)
-        decided = LiveLogCallbacks(self._find_reader, self._look, renderer.render_html, HEADERS)
+        decided = LiveLogCallbacks(self._find_reader, self._look, renderer.render_html)
         signs_in = self._deps.oauth is not None
-        self._page_queue = self._deps.queue
-        self.live = LiveLogs(decided, self._page_queue, spool, self._logs, max_streams, people_sign_in=signs_in)
+        self.live = LiveLogs(decided, self._deps.queue, spool, self._logs, max_streams, people_sign_in=signs_in)
         """The live logs. They must be closed when the service stops."""
-        self._large = LargeAnswers(self._find_login, HEADERS, max_under_way, people_sign_in=signs_in)
+        self._large = LargeAnswers(self._find_login, max_under_way, people_sign_in=signs_in)
 
     def routes(self) -> list[web.RouteDef]:
         """The routes of all pages."""
@@ -138,7 +136,7 @@ class Pages:
             self.live.route(),
             web.get("/static/{name}", send_static),
         ]
-        return [*map(self._large.guard, [*map(self._page_queue.guard, pages), *others])]
+        return [*map(self._large.guard, [*map(deps.queue.guard, pages), *others])]
 
     async def show_health(self, request: web.Request) -> web.Response:
         """Answer while the process is alive."""
@@ -355,9 +353,7 @@ class Pages:
         try:
             return await self._clean_logs.fetch(log)
         except TooMany:
-            headers = {**HEADERS, "Retry-After": "10"}
-            text = "too many requests for logs: try again soon\n"
-            raise web.HTTPServiceUnavailable(text=text, headers=headers) from None
+            raise refuse_busy("too many requests for logs") from None
 
     async def _find(self, request: web.Request) -> tuple[Visitor, Job]:
         visitor = self._deps.sessions.read(request)
@@ -409,7 +405,7 @@ def read_posted(request: web.Request, visitor: Visitor, job: Job) -> int:
     0 if the reader has posted no note. Only the session that has posted a note knows the value of `posted`.
     """
     given, looks = request.query.get("posted", ""), request.query.get("looks", "")
-    if visitor.login is None or not hmac.compare_digest(given.encode(errors="replace"), visitor.sign(job.id).encode()):
+    if visitor.login is None or not is_same(given, visitor.sign(job.id)):
         return 0
     return min(int(looks), MAX_LOOKS) if re.fullmatch(r"[0-9]{1,4}", looks) else 1
 

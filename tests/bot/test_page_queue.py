@@ -23,7 +23,7 @@ from tests.support.site import make_report
 
 
 async def test_one_reader_leaves_room_for_others_and_a_long_wait_is_answered_503() -> None:
-    turns, go = PageQueue(lambda request: request.headers.get("login"), {}, patience_s=0.2), asyncio.Event()
+    turns, go = PageQueue(lambda request: request.headers.get("login"), patience_s=0.2), asyncio.Event()
 
     def ask(login: str | None) -> asyncio.Task[bool]:
         headers = {"login": login} if login else {}

@@ -6,12 +6,14 @@ A page needs database connections and CPU time, and anybody may request any numb
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
 from aiohttp import web
+
+from bot.web.auth.headers import refuse_busy
 
 AT_ONCE = 6
 """The most pages at the same time: less than half of the database pool's connections."""
@@ -38,17 +40,9 @@ async def run_for_page(function: Callable[Args, Result], *args: Args.args, **nam
 class PageQueue:
     """The pages that are being rendered, and the requests that wait."""
 
-    def __init__(
-        self,
-        find_reader: Callable[[web.Request], str | None],
-        headers: Mapping[str, str],
-        patience_s: float = PATIENCE_S,
-    ) -> None:
-        """`find_reader` returns the name of a request's sender. Each name is one reader, and so is None.
-
-        `headers` are the headers of a refusal.
-        """
-        self._find_reader, self._headers, self._patience_s = find_reader, headers, patience_s
+    def __init__(self, find_reader: Callable[[web.Request], str | None], patience_s: float = PATIENCE_S) -> None:
+        """`find_reader` returns the name of a request's sender. Each name is one reader, and so is None."""
+        self._find_reader, self._patience_s = find_reader, patience_s
         self._all = asyncio.Semaphore(AT_ONCE)
         self._own: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
 
@@ -76,9 +70,7 @@ class PageQueue:
                     own.release()
                     raise
         except TimeoutError:
-            text = "too many requests for pages: try again soon\n"
-            headers = {**self._headers, "Retry-After": "10"}
-            raise web.HTTPServiceUnavailable(text=text, headers=headers) from None
+            raise refuse_busy("too many requests for pages") from None
         try:
             return await make()
         finally:

@@ -53,6 +53,12 @@ class Visitor:
         return hmac.digest(self.csrf.encode(), text.encode(), "sha256").hex()[:32]
 
 
+def is_same(given: str, secret: str) -> bool:
+    """Whether the sender of a request gave this secret. The time of the comparison does not depend on it."""
+    # A browser may send lone surrogates, which UTF-8 cannot encode.
+    return hmac.compare_digest(given.encode(errors="replace"), secret.encode())
+
+
 class Sessions:
     """Reads and writes the cookies of people."""
 
@@ -84,7 +90,7 @@ class Sessions:
             raise FormRefused(str(error)) from error
         if visitor.login is None:
             raise FormRefused("You are no longer signed in.", fields)
-        if not hmac.compare_digest(fields.get(CSRF, "").encode(errors="replace"), visitor.csrf.encode()):
+        if not is_same(fields.get(CSRF, ""), visitor.csrf):
             raise FormRefused("Your session has changed.", fields)
         return visitor, fields
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import structlog
 from aiohttp import web
@@ -27,8 +28,7 @@ from bot.web.dashboard.forms import (
 )
 from bot.web.dashboard.listing import MAX_TYPED
 from handlers.commands.options import Options, list_offers
-from handlers.commands.rights import Operation, Person
-from handlers.events import Repository
+from handlers.commands.rights import Operation
 from handlers.jobs.cancel import cancel
 from handlers.jobs.start import RETRY
 from handlers.jobs.task_attempts import start_further
@@ -36,6 +36,7 @@ from handlers.jobs.tasks import TaskRequest, start_off_thread
 from handlers.jobs.tell import NotTold, tell
 from handlers.rules import REBASE
 from handlers.words.form_errors import strip_marks
+from runner.model.job import Job
 
 log = structlog.get_logger()
 
@@ -64,14 +65,18 @@ class Actions:
 
     def __init__(self, deps: DashboardDeps) -> None:
         self._deps = deps
+        self._show_tell = partial(self._show_form, "tell.html", "Tell the agent")
 
     def routes(self) -> list[web.RouteDef]:
         """The routes of the forms and of the launch page."""
+        follow_up, rebase = (partial(self.go_on, preset) for preset in (RETRY, REBASE))
+        show_follow_up = partial(self._show_form, "follow_up.html", "Follow up")
+        show_rebase = partial(self._show_form, "rebase.html", "Rebase")
         return [
             web.get("/launch", self.show_launch),
             web.post("/launch", handle_form(self._deps, self.launch, self._show_launch, "/launch")),
-            web.post("/jobs/{id}/follow-up", handle_form(self._deps, self.follow_up, self._show_follow_up, JOB)),
-            web.post("/jobs/{id}/rebase", handle_form(self._deps, self.rebase, self._show_rebase, JOB)),
+            web.post("/jobs/{id}/follow-up", handle_form(self._deps, follow_up, show_follow_up, JOB)),
+            web.post("/jobs/{id}/rebase", handle_form(self._deps, rebase, show_rebase, JOB)),
             web.get("/jobs/{id}/tell", self.show_tell),
             web.post("/jobs/{id}/tell", handle_form(self._deps, self.tell, self._show_tell, JOB)),
             web.post("/jobs/{id}/cancel", handle_form(self._deps, self.cancel, page=JOB)),
@@ -126,40 +131,21 @@ class Actions:
         """Start a job on an issue, or a task if no issue is given."""
         name = fields.get("repository", "")
         person, repository = await admit(self._deps, visitor, name, Operation.START, is_typed=True)
-        preset, number = fields.get("preset", ""), fields.get("issue", "").strip().removeprefix("#")
-        if number:
+        context, preset, occasion = self._deps.context, fields.get("preset", ""), derive_request_key(visitor, fields)
+        if number := fields.get("issue", "").strip().removeprefix("#"):
             order = _read_order(fields, preset)
-            return await self._start(visitor, fields, person, repository, _read_number(number), order)
-        task = TaskRequest(
-            words=_read_advice(fields),
-            preset=preset,
-            ref=fields.get("ref", "").strip() or None,
-            options=_read_options(fields),
-            name=fields.get("name", "").strip(),
-            occasion=derive_request_key(visitor, fields),
-        )
-        job = await start_off_thread(self._deps.context, person, repository, task)
-        self._deps.context.notify()
-        log.info("dashboard.launched", **job.log_context(), by=visitor.login)
-        return f"/jobs/{job.id}?{STARTED}"
-
-    async def follow_up(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
-        """Start a further attempt at a job's issue or task, like `/ptq retry` with instructions."""
-        return await self._go_on(request, visitor, fields, RETRY)
-
-    async def rebase(self, request: web.Request, visitor: Visitor, fields: Fields) -> str:
-        """Start a rebase of a job's issue or task, like `/ptq rebase`, optionally onto a branch or commit."""
-        return await self._go_on(request, visitor, fields, REBASE)
-
-    async def _show_follow_up(
-        self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
-    ) -> web.Response:
-        return await self._show_form("follow_up.html", "Follow up", request, visitor, fields, refusal)
-
-    async def _show_rebase(
-        self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal
-    ) -> web.Response:
-        return await self._show_form("rebase.html", "Rebase", request, visitor, fields, refusal)
+            job = await start_on_issue(context, person, repository, _read_number(number), order, occasion)
+        else:
+            task = TaskRequest(
+                words=_read_advice(fields),
+                preset=preset,
+                ref=fields.get("ref", "").strip() or None,
+                options=_read_options(fields),
+                name=fields.get("name", "").strip(),
+                occasion=occasion,
+            )
+            job = await start_off_thread(context, person, repository, task)
+        return self._show_started(visitor, job)
 
     async def show_tell(self, request: web.Request) -> web.Response:
         """The form for a message to the agent, on a page of its own. It is used if the job's own page reloads."""
@@ -167,11 +153,6 @@ class Actions:
         if visitor.login is None:
             raise self._deps.refuse(visitor)
         return await self._show_tell(request, visitor, {}, None)
-
-    async def _show_tell(
-        self, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal | None
-    ) -> web.Response:
-        return await self._show_form("tell.html", "Tell the agent", request, visitor, fields, refusal)
 
     async def _show_form(
         self, form: str, title: str, request: web.Request, visitor: Visitor, fields: Fields, refusal: FormRefusal | None
@@ -214,29 +195,20 @@ class Actions:
         log.info("dashboard.cancelled", **job.log_context(), by=visitor.login)
         return f"/jobs/{job.id}"
 
-    async def _go_on(self, request: web.Request, visitor: Visitor, fields: Fields, preset: str) -> str:
+    async def go_on(self, preset: str, request: web.Request, visitor: Visitor, fields: Fields) -> str:
+        """Start a further attempt at a job's issue or task, like `/ptq retry` or `/ptq rebase`."""
         job = await self._deps.find_job(request, visitor)
         person, repository = await admit(self._deps, visitor, job.repository, Operation.START)
-        order = _read_order(fields, preset)
+        context, order, occasion = self._deps.context, _read_order(fields, preset), derive_request_key(visitor, fields)
         if job.thread is not None:
-            return await self._start(visitor, fields, person, repository, job.thread, order)
-        context, occasion = self._deps.context, derive_request_key(visitor, fields)
-        further = await start_further(context, order.for_task(person, repository, job, occasion))
-        context.notify()
-        log.info("dashboard.launched", **further.log_context(), by=visitor.login)
-        return f"/jobs/{further.id}?{STARTED}"
+            further = await start_on_issue(context, person, repository, job.thread, order, occasion)
+        else:
+            further = await start_further(context, order.for_task(person, repository, job, occasion))
+        return self._show_started(visitor, further)
 
-    async def _start(
-        self,
-        visitor: Visitor,
-        fields: Fields,
-        person: Person,
-        repository: Repository,
-        number: int,
-        order: IssueOrder,
-    ) -> str:
-        trigger = derive_request_key(visitor, fields)
-        job = await start_on_issue(self._deps.context, person, repository, number, order, trigger)
+    def _show_started(self, visitor: Visitor, job: Job) -> str:
+        """The page of a new job."""
+        self._deps.context.notify()
         log.info("dashboard.launched", **job.log_context(), by=visitor.login)
         return f"/jobs/{job.id}?{STARTED}"
 

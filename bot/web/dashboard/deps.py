@@ -9,11 +9,12 @@ from aiohttp import web
 
 from bot.web.auth.auth_config import AuthConfig
 from bot.web.auth.cookies import CookieCipher
+from bot.web.auth.headers import HEADERS
 from bot.web.auth.oauth import GitHubOAuth
 from bot.web.auth.page_queue import PageQueue
 from bot.web.auth.sessions import Sessions, Visitor
 from bot.web.auth.visibility import Visibility
-from bot.web.dashboard.rendering import HEADERS, Renderer
+from bot.web.dashboard.rendering import Renderer
 from handlers.context import Context
 from handlers.jobs.history import settle_base_branch
 from handlers.ports import GitHubError, GitHubUnavailable
@@ -58,7 +59,7 @@ class DashboardDeps:
             calls_of_person=auth.calls_of_person,
         )
         renderer = Renderer(context, auth.web_url, visibility.explain_not_asked)
-        queue = PageQueue(lambda request: sessions.read(request).login, HEADERS)
+        queue = PageQueue(lambda request: sessions.read(request).login)
         return cls(context, renderer, sessions, visibility, auth.oauth, queue)
 
     async def find_job(self, request: web.Request, visitor: Visitor) -> Job:
@@ -82,6 +83,10 @@ class DashboardDeps:
         """The answer for a page that does not exist or that the visitor may not see."""
         page = self.renderer.render_page("missing.html", visitor)
         return web.HTTPNotFound(text=page.text, content_type="text/html", headers=HEADERS)
+
+    def redirect(self, path: str) -> web.Response:
+        """The answer that leads a browser to one of our pages, as after a form was carried out."""
+        return web.Response(status=303, headers={**HEADERS, "Location": f"{self.context.public_url}{path}"})
 
     def require_operator(self, visitor: Visitor) -> None:
         """Raise `HTTPNotFound` unless the visitor is an operator. If nobody can sign in, the page says so."""

@@ -15,7 +15,6 @@ from aiohttp import web
 from bot.web.auth.oauth import OAuthFailed
 from bot.web.auth.sessions import FormRefused, Visitor
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.rendering import HEADERS
 from handlers.commands.permissions import identify
 from handlers.commands.rights import NotPermitted, Operation, Person, Surface
 from handlers.events import Repository
@@ -99,7 +98,7 @@ def handle_form(
                 with suppress(web.HTTPException):  # The visitor may not see the job any more, or the wait was too long.
                     return await deps.queue.make(request, lambda: redraw(request, visitor, fields, refusal))
             return _show_refusal(deps, visitor, fields, refusal, page.format(**request.match_info))
-        return web.Response(status=303, headers={**HEADERS, "Location": f"{deps.context.public_url}{path}"})
+        return deps.redirect(path)
 
     return handle
 

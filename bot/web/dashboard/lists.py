@@ -16,7 +16,6 @@ from bot.web.dashboard import listing
 from bot.web.dashboard.deps import DashboardDeps
 from bot.web.dashboard.listing import PageFilter
 from bot.web.dashboard.machines import describe_machines
-from bot.web.dashboard.rendering import HEADERS
 from bot.web.dashboard.spend import DAYS, fetch_runs, sum_all
 from handlers.commands.rights import Person, Surface
 from runner.characters import make_storable
@@ -122,8 +121,7 @@ class ListPages:
         except NotReplayed as refused:
             return self._deps.renderer.render_message(reader, "Not replayed", f"The {refused}.", 409)
         self._deps.context.notify()
-        where = f"{self._deps.context.public_url}/deliveries"
-        return web.Response(status=303, headers={**HEADERS, "Location": where})
+        return self._deps.redirect("/deliveries")
 
     async def show_spend(self, request: web.Request) -> web.Response:
         """The recent costs, for operators."""

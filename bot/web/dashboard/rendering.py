@@ -14,6 +14,7 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from bot.web.auth.headers import HEADERS
 from bot.web.auth.sessions import Visitor
 from bot.web.dashboard.diffs import read_diff
 from bot.web.dashboard.prose import render_prose
@@ -23,17 +24,6 @@ from handlers.text.shown_patch import ShownPatch, show_patch
 from handlers.words.report_comment import propose_title
 from runner.characters import show_invisible
 from runner.model.job import split_failure
-
-HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
-        "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    # Not `no-referrer`: with it, browsers send forms without an origin.
-    "Referrer-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
 
 MAX_WORD = 200
 """The longest text whose redacted form is cached."""
@@ -84,14 +74,13 @@ class Renderer:
         or an empty text.
         """
         self.secrets = frozenset(context.secrets)
-        self._live_secrets = context.secrets
         # A list has the same few hundred texts each time, and searching them for secrets is slow.
         self._clean_word = lru_cache(MAX_WORDS)(self._clean_text)
         loader = FileSystemLoader(Path(__file__).parent.parent / "templates")
         self._templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=self.clean)
         self._templates.filters["e"] = escape_in_pieces
         self._templates.filters["shown_patch"] = self.show_patch
-        self._templates.filters["pull_title"] = lambda report, job: propose_title(job, report, self._live_secrets)
+        self._templates.filters["pull_title"] = lambda report, job: propose_title(job, report, self.secrets)
         # These are cached, because pages are often reloaded.
         self._templates.filters["diff_files"] = lru_cache(MAX_DIFFS)(read_diff)
         self._templates.filters["markdown"] = lru_cache(MAX_PROSES)(self._render_prose)
@@ -140,7 +129,7 @@ class Renderer:
 
     def show_patch(self, patch: str) -> ShownPatch:
         """A job's patch, as it is shown in the report's comment."""
-        return show_patch(patch, self._live_secrets)
+        return show_patch(patch, self.secrets)
 
     def clean(self, value: object) -> object:
         """Remove secrets from a value of a page. A value that is already escaped was cleaned before."""

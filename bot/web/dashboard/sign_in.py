@@ -8,7 +8,6 @@ browser until the note is sent, for an hour at most.
 
 from __future__ import annotations
 
-import hmac
 import re
 import secrets
 from collections.abc import Mapping
@@ -19,11 +18,11 @@ from aiohttp import web
 from cachetools import TTLCache
 
 from bot.web.auth.clients import find_client
+from bot.web.auth.headers import HEADERS
 from bot.web.auth.oauth import GitHubOAuth, OAuthFailed
 from bot.web.auth.page_queue import PageQueue
-from bot.web.auth.sessions import FormRefused, Visitor
+from bot.web.auth.sessions import FormRefused, Visitor, is_same
 from bot.web.dashboard.deps import DashboardDeps
-from bot.web.dashboard.rendering import HEADERS
 
 log = structlog.get_logger()
 
@@ -54,7 +53,7 @@ class SignIn:
         self._used: TTLCache[str, bool] = TTLCache(MOST_USED, lasts_s, timer=lambda: now().timestamp())
         # Sign-ins have a queue of their own. Each of them waits for GitHub, so strangers could make other pages wait.
         # Somebody who is not signed in yet is known by address only, so each address counts as one reader.
-        self._queue = PageQueue(lambda request: deps.sessions.read(request).login or find_client(request), HEADERS)
+        self._queue = PageQueue(lambda request: deps.sessions.read(request).login or find_client(request))
 
     def routes(self) -> list[web.RouteDef]:
         """The routes of sign-in and sign-out."""
@@ -89,7 +88,7 @@ class SignIn:
             self._deps.sessions.read_cookie(request, STATE_COOKIE, STATE_COOKIE_LASTS),
         )
         state, code = request.query.get("state", ""), request.query.get("code", "")
-        if trip is None or not hmac.compare_digest(state.encode(errors="replace"), trip["state"].encode()):
+        if trip is None or not is_same(state, trip["state"]):
             return self._refuse(visitor, "This sign-in was not started in this browser, or has expired.")
         if state in self._used:
             return self._refuse_again(visitor)
@@ -109,12 +108,12 @@ class SignIn:
             return self._refuse(visitor, str(failed))
         if not trip["job"]:
             await self._oauth.revoke(token)
-            response = self._go(trip["path"])
+            response = self._deps.redirect(trip["path"])
             self._deps.sessions.begin(response, login)
             log.info("dashboard.signed_in", login=login)
         elif login.casefold() == (visitor.login or "").casefold():
             await self._revoke_note_token(request)
-            response = self._go(trip["path"])
+            response = self._deps.redirect(trip["path"])
             self._deps.sessions.write_cookie(
                 response,
                 NOTE_COOKIE,
@@ -134,7 +133,7 @@ class SignIn:
         except FormRefused as forged:
             return self._refuse(self._deps.sessions.read(request), str(forged))
         await self._revoke_note_token(request)
-        response = self._go("/")
+        response = self._deps.redirect("/")
         for purpose in (STATE_COOKIE, NOTE_COOKIE):
             self._deps.sessions.drop_cookie(response, purpose)
         self._deps.sessions.end(response)
@@ -147,9 +146,6 @@ class SignIn:
     @property
     def _redirect_uri(self) -> str:
         return f"{self._deps.context.public_url}{CALLBACK}"
-
-    def _go(self, path: str) -> web.Response:
-        return web.Response(status=303, headers={**HEADERS, "Location": f"{self._deps.context.public_url}{path}"})
 
     def _refuse_again(self, visitor: Visitor) -> web.Response:
         return self._refuse(visitor, "This sign-in was already used. Please sign in again.")
