@@ -6,13 +6,13 @@ a CSRF token.
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
 from bot.web.auth.form_fields import Unreadable, read_fields
+from bot.web.auth.sessions import is_same
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -65,7 +65,7 @@ class SetupAccess:
         if token is None:
             raise SetupRefused(403, f"Access denied. {AGAIN}")
         if not self.is_signed_in(request):
-            if not _is_same(token, self.token):
+            if not is_same(token, self.token):
                 raise SetupRefused(403, "Wrong token. Use the address that the terminal shows.")
             if self._is_used:
                 raise SetupRefused(403, f"Another browser or window has already used this address. {AGAIN}")
@@ -86,15 +86,10 @@ class SetupAccess:
             raise SetupRefused(400, str(error)) from error
         except web.HTTPClientError as error:
             raise SetupRefused(error.status, f"This form cannot be read: {error.reason}.") from error
-        if not _is_same(csrf_token, self.csrf_token):
+        if not is_same(csrf_token, self.csrf_token):
             raise SetupRefused(403, "This form is from another set-up, or from before a restart. Reload its page.")
 
     def is_signed_in(self, request: web.Request) -> bool:
         """Whether this is the browser that was let in."""
         shown = request.cookies.get(self._cookie, "")
-        return _is_same(shown, self._session)
-
-
-def _is_same(shown: str, own: str) -> bool:
-    # A browser may send lone surrogates, which UTF-8 cannot encode.
-    return hmac.compare_digest(shown.encode(errors="replace"), own.encode())
+        return is_same(shown, self._session)

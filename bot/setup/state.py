@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from bot.setup.files import SetupFiles
 from bot.setup.github_app import GitHubSetupError, Installed, find_form_address, list_installed, make_manifest
 from bot.setup.steps import Form
 from bot.setup.trial import Trial
+from bot.web.auth.sessions import is_same
 
 
 def now() -> datetime:
@@ -79,7 +79,7 @@ class SetupState:
 
     def accept_oauth_state(self, state: str) -> bool:
         """Whether an answer of GitHub is for this set-up. Each state is valid once."""
-        is_ours = bool(self._oauth_state) and hmac.compare_digest(state.encode(), self._oauth_state.encode())
+        is_ours = bool(self._oauth_state) and is_same(state, self._oauth_state)
         self._oauth_state = "" if is_ours else self._oauth_state
         return is_ours
 

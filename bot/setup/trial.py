@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,42 +107,44 @@ async def try_machine(machine: MachineAnswer, folder: Path) -> AsyncIterator[Tri
     `folder` is the folder of the configuration. The machine's host key must be the one that was confirmed.
     """
     part, trial = Part(f"machine {machine.name}"), Trial(machine)
-    known_hosts = folder / f".{machine.name}.known_hosts"
-    write_private(known_hosts, machine.known_hosts_line.encode())
-    target = _as_machine(machine, folder, known_hosts)
-    host = open_host(target)
-    try:
-        if machine.kind == "ssh":
-            yield (trial := trial.add(part.ok("host key", "the one that you confirmed")))
-        if not machine.workspace:
-            target = replace(target, workspace=await _find_workspace(host))
-        client = JobdClient(target, host)
-        async for finding in look_around(part, target, client):
-            yield (trial := trial.add(finding))
-        programs = await client.find_programs([], [GIT, UV, *PROGRAMS.values()])
-        found = {name: version for name, version in programs.versions.items() if version is not None}
-        trial = replace(trial, machine=replace(machine, workspace=target.workspace, programs=found))
-        yield (trial := trial.add(*_judge_programs(part, found)))
-        if not has_failed(trial.findings):
-            yield trial.add(await try_job(part, target, host, CREATE_VENV))
-    except (HostError, JobdError) as error:
-        yield trial.add(explain_failure(part, target, error))
-    finally:
-        known_hosts.unlink(missing_ok=True)
-        await host.close()
+    async with _reach(machine, folder) as (target, host):
+        try:
+            if machine.kind == "ssh":
+                yield (trial := trial.add(part.ok("host key", "the one that you confirmed")))
+            if not machine.workspace:
+                target = replace(target, workspace=await _find_workspace(host))
+            client = JobdClient(target, host)
+            async for finding in look_around(part, target, client):
+                yield (trial := trial.add(finding))
+            programs = await client.find_programs([], [GIT, UV, *PROGRAMS.values()])
+            found = {name: version for name, version in programs.versions.items() if version is not None}
+            trial = replace(trial, machine=replace(machine, workspace=target.workspace, programs=found))
+            yield (trial := trial.add(*_judge_programs(part, found)))
+            if not has_failed(trial.findings):
+                yield trial.add(await try_job(part, target, host, CREATE_VENV))
+        except (HostError, JobdError) as error:
+            yield trial.add(explain_failure(part, target, error))
 
 
 async def find_on_machine(machine: MachineAnswer, folder: Path, program: str) -> bool | None:
     """Whether a machine has this program; None if it cannot be asked now."""
+    try:
+        async with _reach(machine, folder) as (target, host):
+            found = await JobdClient(target, host).find_programs([program], [])
+    except (HostError, JobdError):
+        return None
+    return found.versions.get(program) is not None
+
+
+@asynccontextmanager
+async def _reach(machine: MachineAnswer, folder: Path) -> AsyncIterator[tuple[Machine, Host]]:
+    """The machine for the service's own code, and a connection to it. The confirmed host key is in a file meanwhile."""
     known_hosts = folder / f".{machine.name}.known_hosts"
     write_private(known_hosts, machine.known_hosts_line.encode())
     target = _as_machine(machine, folder, known_hosts)
     host = open_host(target)
     try:
-        found = await JobdClient(target, host).find_programs([program], [])
-        return found.versions.get(program) is not None
-    except (HostError, JobdError):
-        return None
+        yield target, host
     finally:
         known_hosts.unlink(missing_ok=True)
         await host.close()
