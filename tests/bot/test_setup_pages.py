@@ -189,6 +189,7 @@ async def test_a_missing_page_links_back_to_set_up_if_signed_in(operator: Operat
 
 async def test_an_unknown_code_is_explained_and_another_try_works(tryout: Tryout, operator: Operator) -> None:
     state = (await operator.find_creation(tryout.github.url))["state"]
+    assert not operator.setup.state.accept_oauth_state("\udcff"), "a byte that is not UTF-8"
     seen = await operator.open(f"/github/created?code=abc&state={state}")
     assert "GitHub does not know this code" in seen.text
     again = parse_qs(urlsplit(operator.setup.state.describe_app_form()["address"]).query)["state"]
