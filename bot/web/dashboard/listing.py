@@ -206,9 +206,8 @@ async def fetch_page(
     return JobPage(tuple(listed), cursor)
 
 
-def _read_meter(values: dict[str, object]) -> Meter | None:
-    """Take the meter out of a row, if there is one."""
-    reading = {name.removeprefix("meter_"): values.pop(name) for name in [*values] if name.startswith("meter_")}
+def _read_meter(row: Mapping[str, Any]) -> Meter | None:
+    reading = {name.removeprefix("meter_"): value for name, value in row.items() if name.startswith("meter_")}
     return job_rows.read_meter(reading) if reading["job_id"] else None
 
 
@@ -230,24 +229,30 @@ def _list(
     `checks` are the checks of an ended job that only checks. With `is_marked`, the list tells an operator that other
     people may not see the job's result.
     """
-    values = dict(row)
-    report, started_at, ended_at = values.pop("report"), values.pop("started_at"), values.pop("ended_at")
-    took = render_duration((ended_at or now) - started_at) if started_at and not is_hidden else ""
-    outcome = read_outcome(report) if report and not is_hidden else None
+    state, repository, thread = str(row["state"]), row["repository"], row["thread"]
+    outcome = read_outcome(row["report"]) if row["report"] and not is_hidden else None
     if checks is not None:
-        outcome = str(find_outcome(JobState(str(values["state"])), checks))
-    values["pull_number"] = None if is_hidden else values["pull_number"]
-    meter = _read_meter(values)
-    values["agent"] = name_worker(JobKind(str(values.pop("kind"))), str(values["agent"]))
-    values["state"] = name_state(str(values["state"]), is_hidden=is_hidden)
-    thread, repository, name = values.pop("thread"), values.pop("repository"), values.pop("name")
+        outcome = str(find_outcome(JobState(state), checks))
+    took = (row["ended_at"] or now) - row["started_at"] if row["started_at"] else None
+    meter = _read_meter(row)
     shows_cost = meter is not None and meter.usage.cost_usd is not None and not is_hidden
-    cost = describe_cost(meter) if meter and shows_cost else ""
-    key = f"{repository}~{name}" if thread is None else f"{repository}#{thread}"
-    title = values.pop("title") or ""
-    outcome = mark_confidential(outcome, is_confidential=is_marked)
     return ListedJob(
-        repository=repository, case_key=key, title=str(title), cost=cost, outcome=outcome, took=took, **values
+        id=row["id"],
+        repository=repository,
+        case_key=f"{repository}~{row['name']}" if thread is None else f"{repository}#{thread}",
+        title=row["title"] or "",
+        attempt=row["attempt"],
+        preset=row["preset"],
+        agent=name_worker(JobKind(row["kind"]), row["agent"]),
+        machine=row["machine"],
+        requested_by=row["requested_by"],
+        state=name_state(state, is_hidden=is_hidden),
+        created_at=row["created_at"],
+        trouble=row["trouble"],
+        outcome=mark_confidential(outcome, is_confidential=is_marked),
+        pull_number=None if is_hidden else row["pull_number"],
+        took=render_duration(took) if took is not None and not is_hidden else "",
+        cost=describe_cost(meter) if meter and shows_cost else "",
     )
 
 
