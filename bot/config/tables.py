@@ -79,13 +79,17 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-def _check_key_file(path: Path) -> Path:
+def _read_text(path: Path, if_binary: str) -> str:
     try:
-        parse_private_key(path.read_text())
+        return path.read_text()
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError("is not PEM") from None
+        raise ValueError(if_binary) from None
+
+
+def _check_key_file(path: Path) -> Path:
+    parse_private_key(_read_text(path, "is not PEM"))
     return path
 
 
@@ -127,12 +131,7 @@ def _check_absolute(path: str) -> str:
 
 
 def _check_secret_file(path: Path) -> Path:
-    try:
-        _check_text(path.read_text())
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise ValueError("is empty") from None
+    _check_text(_read_text(path, "is empty"))
     return path
 
 
