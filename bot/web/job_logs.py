@@ -12,8 +12,11 @@ import asyncio
 import hashlib
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+
+from cachetools import LRUCache
 
 from bot.web.auth.page_queue import run_for_page
 from bot.web.dashboard.prose import MAX_PROSE
@@ -172,38 +175,27 @@ class CleanLogs:
     ) -> None:
         self._clean = clean
         self._max_waiting = max_waiting
-        self._most = most
-        self._kept: dict[tuple[bool, bytes], bytes] = {}
-        """The least recently used first."""
+        self._kept: LRUCache[tuple[bool, bytes], bytes] = LRUCache(most, getsizeof=len)
         self._turn = asyncio.Lock()
         self._waiting = 0
 
     async def fetch(self, log: LogTail) -> bytes:
         """The redacted log in UTF-8. Raises `TooMany`."""
         key = bool(log.start), (await run_for_page(hashlib.sha256, log.data)).digest()
-        if (kept := self._find(key)) is not None:
+        if (kept := self._kept.get(key)) is not None:
             return kept
         if self._waiting > self._max_waiting:
             raise TooMany
         self._waiting += 1
         try:
             async with self._turn:
-                if (kept := self._find(key)) is None:  # No other request has cleaned it meanwhile.
+                if (kept := self._kept.get(key)) is None:  # No other request has cleaned it meanwhile.
                     kept = await run_for_page(self._make, log)
-                    self._keep(key, kept)
+                    with suppress(ValueError):  # It is too large for the cache.
+                        self._kept[key] = kept
         finally:
             self._waiting -= 1
         return kept
 
     def _make(self, log: LogTail) -> bytes:
         return self._clean(log).encode()
-
-    def _find(self, key: tuple[bool, bytes]) -> bytes | None:
-        if (found := self._kept.pop(key, None)) is not None:
-            self._kept[key] = found
-        return found
-
-    def _keep(self, key: tuple[bool, bytes], cleaned: bytes) -> None:
-        self._kept[key] = cleaned
-        while sum(map(len, self._kept.values())) > self._most:
-            del self._kept[next(iter(self._kept))]
