@@ -68,6 +68,11 @@ def drop_invisible(text: str) -> str:
     return _replace_invisible(text, lambda char: "")
 
 
+def normalise_newlines(text: str) -> str:
+    """The text with a line feed at the end of each line. An old Mac's line ends count, too, as in CommonMark."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """The sequences by which programs colour and move what they write to a terminal (ECMA-48, 5.4)."""
 

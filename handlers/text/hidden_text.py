@@ -30,11 +30,10 @@ from handlers.text.hidden_parts import (
     Editor,
     Trust,
 )
-from runner.characters import MAX_LINE, find_far, show_invisible
+from runner.characters import MAX_LINE, find_far, normalise_newlines, show_invisible
 
 __all__ = ["BEYOND", "DRAWN", "FAR", "FOLDED", "FOOTNOTE", "STEPS", "UNSEEN", "count_certain_lines", "reveal"]
 
-_LINE_END = re.compile(r"\r\n?")
 _CONTAINERS = re.compile(PREFIX)
 _LABEL = r"\[(?!\^[^\] \t\n\0]++\]:)(?:[^\[\]\\]|\\.)*+"
 _DEFINITION = re.compile(rf"^{PREFIX}{_LABEL}\]:", re.MULTILINE | re.DOTALL)
@@ -143,7 +142,7 @@ class _Page:
 
     def __init__(self, text: str, steps: Collection[str], whole: str) -> None:
         # GitHub's parser drops one byte order mark at the beginning, so the text after it begins at column 0.
-        text, whole = (_LINE_END.sub("\n", one.removeprefix("\ufeff")) for one in (text, whole))
+        text, whole = (normalise_newlines(one.removeprefix("\ufeff")) for one in (text, whole))
         self.lines = text.split("\n")
         self._steps = steps
         self._defines = "definitions" in steps and _DEFINITION.search(whole) is not None

@@ -12,6 +12,8 @@ from itertools import groupby
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from runner.characters import normalise_newlines
+
 LANGUAGES = (
     r"asm|bash|bat|c|c#|c\+\+|cc|cfg|cmake|cmd|conf|console|cpp|cs|css|csv|cu|cuda|cxx|cython|diff|docker"
     r"|dockerfile|doctest|fish|fortran|gdb|glsl|go|gradle|h|haskell|hip|hpp|html|http|ini|ipython|ipython3"
@@ -72,7 +74,7 @@ def join_wrapped(text: str) -> str:
 
     In Markdown, a line break within a paragraph is a space, but GitHub's comments show it.
     """
-    lines = re.split(r"\r\n?|\n", text)
+    lines = normalise_newlines(text).split("\n")
     for token in reversed(parse_blocks("\n".join(lines))):
         if token.type == "inline" and token.map and "\n" in token.content:
             start, end = token.map

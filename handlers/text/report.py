@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from handlers.text.markdown import parse_blocks
-from runner.changes.concerns import find_outcome, split_lines
+from runner.changes.concerns import find_outcome
+from runner.characters import normalise_newlines
 from runner.model.job import Report
 
 _SECTIONS = (
@@ -80,7 +81,7 @@ def leave_out(text: str, names: Collection[str]) -> str:
 
 def _take_outcome(text: str) -> tuple[str | None, list[str]]:
     """The outcome, and the parsed lines. The lines up to the outcome are blank."""
-    lines = split_lines(text[:MAX_PARSED])
+    lines = normalise_newlines(text[:MAX_PARSED]).split("\n")
     place, outcome = find_outcome(lines)
     lines[: place + 1] = [""] * (place + 1)
     return outcome, lines

@@ -14,7 +14,7 @@ from functools import partial
 
 from handlers.text.markdown import LANGUAGES, LINE_START, Fence, find_half_span, find_spans, parse_blocks, split_fences
 from handlers.text.secret_forms import PIECE, find_forms, find_head, find_matches, find_present, has_head, mask_escaped
-from runner.characters import show_invisible
+from runner.characters import normalise_newlines, show_invisible
 from runner.model.jobd_answers import SAYS
 
 REDACTED = "[redacted]"
@@ -409,7 +409,7 @@ def defuse(text: str, rules: Sequence[Rule] = RULES) -> str:
     The text is not searched for code. It is rewritten: fences begin at the margin, each span is on one line, and every
     other mark of code becomes an entity. So nothing depends on where a parser would have seen code.
     """
-    text = _normalise_newlines(text)
+    text = normalise_newlines(text)
     for rule in rules:
         text = rule.apply(text) if rule.in_code else text
     parts = [
@@ -436,10 +436,6 @@ def _defuse_prose(lines: Sequence[str], rules: Sequence[Rule] = RULES) -> str:
         prose = prose if rule.in_code else rule.apply(prose)
     shown = iter(spans)
     return re.sub(_SPAN, lambda _: next(shown, ""), prose)
-
-
-def _normalise_newlines(text: str) -> str:
-    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 # Plain text
@@ -570,7 +566,7 @@ def disarm(text: str) -> str:
 
 def commands_in_commit(script: str) -> bool:
     """Whether a script contains words that would act as commands in a commit's message."""
-    script = _normalise_newlines(script)
+    script = normalise_newlines(script)
     return any(rule.apply(script) != script for rule in (*COMMIT_RULES, _FIELD_LABELS))
 
 
@@ -594,14 +590,10 @@ def show_code(text: str, secrets: Collection[str], limit: int = 300) -> str:
 
 def fence(text: str, info: str = "") -> str:
     """The text as a code block that nothing inside can end. A run of backticks too long to count is written out."""
-    text = re.sub(rf"`{{{_MAX_TICKS},}}", lambda run: f"⟨U+0060 × {len(run[0])}⟩", _normalise_newlines(text))
+    text = re.sub(rf"`{{{_MAX_TICKS},}}", lambda run: f"⟨U+0060 × {len(run[0])}⟩", normalise_newlines(text))
     ticks = "`" * max(3, 1 + max((len(run) for run in _TICKS.findall(text)), default=0))
     newline = "" if text.endswith("\n") else "\n"
     return f"{ticks}{info}\n{text}{newline}{ticks}"
-
-
-_LINE_END = re.compile(r"\r\n?|\n")
-"""As CommonMark counts lines."""
 
 
 def close_fence(text: str) -> str:
@@ -612,7 +604,7 @@ def close_fence(text: str) -> str:
     first, last = tokens[-1].map or (0, 0)
     mark = tokens[-1].markup
     closing = re.compile(rf" {{0,3}}{mark}{mark[0]}*[ \t]*")
-    if last - first > 1 and closing.fullmatch(_LINE_END.split(text)[last - 1]):
+    if last - first > 1 and closing.fullmatch(normalise_newlines(text).split("\n")[last - 1]):
         return text
     newline = "" if text.endswith("\n") else "\n"
     return f"{text}{newline}{mark}"

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from itertools import islice, pairwise
 
-from runner.characters import drop_colours, drop_invisible, unify
+from runner.characters import drop_colours, drop_invisible, normalise_newlines, unify
 from runner.model.job import Job, Report
 
 OUTCOMES: Mapping[str, str] = {
@@ -154,7 +154,7 @@ def is_concern(text: str) -> bool:
     When in doubt, it is confidential, because publishing cannot be undone: any of the first lines with that outcome is
     enough. Only the first lines are read, so that a long report does not take long.
     """
-    if find_outcome(split_lines(text))[1] == SECURITY_CONCERN:
+    if find_outcome(normalise_newlines(text).split("\n"))[1] == SECURITY_CONCERN:
         return True
     lettered = islice(filter(_LETTER.search, text.splitlines()), _MAX_LINES_READ)
     written = (clauses for line in lettered if (clauses := _split_clauses(line)))
@@ -172,7 +172,7 @@ def find_outcome(lines: list[str]) -> tuple[int, str | None]:
 
 def read_outcome(beginning: str) -> str | None:
     """The outcome in the first `OUTCOME_READ` characters of a report, as lists show it."""
-    return find_outcome(split_lines(beginning))[1]
+    return find_outcome(normalise_newlines(beginning).split("\n"))[1]
 
 
 def _read_outcome(line: str) -> str | None:
@@ -182,11 +182,6 @@ def _read_outcome(line: str) -> str | None:
     phrase = re.split(r" ?[.,;(–—]", words, maxsplit=1)[0].strip()
     phrase = ALIASES.get(phrase, phrase)
     return phrase if phrase in OUTCOMES else None
-
-
-def split_lines(text: str) -> list[str]:
-    """The lines of a text. An old Mac's line ends count, too."""
-    return re.sub(r"\r\n?", "\n", text).split("\n")
 
 
 def _normalise(text: str) -> str:
