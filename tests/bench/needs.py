@@ -87,7 +87,7 @@ def sshd(program: Path | None) -> Need:
 
 def chromium() -> Need:
     """A browser."""
-    advice = "apt-get install chromium, or name one in PTQ_TEST_CHROMIUM (see CONTRIBUTING.md)"
+    advice = "apt-get install chromium-headless-shell, or name one in PTQ_TEST_CHROMIUM (see CONTRIBUTING.md)"
     return Need("a Chromium", find_chromium() is not None, advice)
 
 

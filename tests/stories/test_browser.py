@@ -48,6 +48,8 @@ async def test_a_newcomer_plays_the_whole_story_in_a_browser(tmp_path: Path, bro
         demo.wait_for("configuration ")
         places = dict(re.findall(r"^ +the (\w+) +(\S+)", demo.text(), re.MULTILINE))
         async with open_page(browser, width=PICTURED) as page:
+            # Without windows, Chromium takes no click for a permission.
+            await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
             await page.goto(places["issue"])
             await expect(page.locator("#body")).to_have_count(0)
             put_on = page.get_by_role("button", name=f"Put the label {LABEL} on")
