@@ -11,6 +11,7 @@ import asyncio
 import getpass
 import json
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -216,16 +217,16 @@ def _run_agent(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def _follow(process: subprocess.Popen[bytes], conditions: StopConditions) -> str | None:
     """Wait until it has ended, or was told to end and its grace is over. Returns why it was told to."""
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(TICK_S)
-            return None
-        if reason := conditions.find_reason():
-            with suppress(ProcessLookupError):
+    descriptor = os.pidfd_open(process.pid)  # `Popen.wait` with a timeout looks again and again.
+    try:
+        while not select.select([descriptor], [], [], TICK_S)[0]:
+            if reason := conditions.find_reason():
                 os.killpg(process.pid, signal.SIGINT)
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(conditions.grace_s)
-            return reason
+                select.select([descriptor], [], [], conditions.grace_s)
+                return reason
+        return None
+    finally:
+        os.close(descriptor)
 
 
 def _collect(job: JobPaths, request: Mapping[str, Any]) -> dict[str, Any]:
