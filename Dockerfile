@@ -1,5 +1,5 @@
-# An image of the service. It has the steps of `make setup`, without those for tests: a virtual environment, the
-# builder, then the project itself, all pinned by constraints.txt.
+# An image of the service. It has the steps of `make setup`, without those for tests: the builder, a virtual
+# environment, and the project itself, all pinned by constraints.txt.
 #
 #   docker build --tag ptq-bot .
 #   docker run --publish 8080:8080 --volume ./etc:/etc/ptq:ro --volume ptq:/var/lib/ptq ptq-bot
@@ -13,12 +13,11 @@ COPY github_standin github_standin
 COPY handlers handlers
 COPY runner runner
 COPY prompts prompts
-RUN python3 -m venv /opt/build
-RUN /opt/build/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
-RUN /opt/build/bin/pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
+RUN pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+RUN pip wheel --quiet --disable-pip-version-check --no-build-isolation --no-deps --wheel-dir dist .
 # No pip in the image: the service never installs anything.
 RUN python3 -m venv --without-pip /opt/ptq
-RUN /opt/build/bin/pip --python /opt/ptq/bin/python install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+RUN pip --python /opt/ptq/bin/python install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
 
 # Machines are reached over asyncssh and pull requests are made through the API: neither ssh nor git is needed here.
 # Only `kind = "local"` needs git, and that kind is not for an image.
