@@ -50,6 +50,7 @@ class Conversation:
             raise ConversationLost(self._silence)
         if self._beginning is None or _is_over(self._beginning):
             self._beginning = asyncio.create_task(self._open())
+            self._beginning.add_done_callback(_read_error)
         # Shielded, because others may wait for the same task when this caller is cancelled.
         talk = await asyncio.shield(self._beginning)
         try:
@@ -71,6 +72,12 @@ def _is_over(beginning: asyncio.Task[_Talk]) -> bool:
     if not beginning.done():
         return False
     return beginning.cancelled() or beginning.exception() is not None or beginning.result().is_over
+
+
+def _read_error(beginning: asyncio.Task[_Talk]) -> None:
+    """Read the error of a start whose callers may all be cancelled. Otherwise asyncio logs it as handled by nobody."""
+    if not beginning.cancelled():
+        beginning.exception()
 
 
 class _Talk:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import secrets
 import signal
@@ -239,6 +240,26 @@ async def test_whoever_cannot_be_reached_is_tried_once_for_all_who_ask() -> None
     with pytest.raises(Unreachable):
         await conversation.ask(b"a")
     assert len(tries) == 2, "it may be there by now"
+
+
+async def test_an_error_that_nobody_waits_for_any_more_is_not_logged() -> None:
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
+    go = asyncio.Event()
+
+    async def begin() -> Stream:
+        await go.wait()
+        raise Unreachable("it is not there")
+
+    gone = asyncio.create_task(Conversation(begin).ask(b"a"))
+    await asyncio.sleep(0.01)
+    gone.cancel()
+    await asyncio.wait([gone])
+    go.set()
+    del gone
+    await asyncio.sleep(0.01)
+    gc.collect()
+    assert complaints == []
 
 
 async def test_a_program_that_cannot_be_started_is_given_up(host: Host) -> None:
