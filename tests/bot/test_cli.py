@@ -17,12 +17,12 @@ import typer
 from bot.cli.main import app
 from bot.cli.options import find_config
 from bot.demo.loopback import find_free_port
-from github_standin.model.registration import make_key
 from tests.support import program
+from tests.support.scripted_github import app_key_pem
 
 SECRET = "the secret of the webhook"
 AGENT_VALUE = "the key of the model"
-KEY, _ = make_key()
+KEY = app_key_pem()
 
 CONFIG = """\
 [github]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ed25519
 
 from bot.config.contradictions import list_unknown_costs
 from bot.config.policy_tables import (
@@ -30,14 +30,12 @@ from bot.config.tables import AgentGatewayTable, AgentTable, GitHubTable, Machin
 from handlers.rules import PRESETS
 from runner.model.caps import Caps, Scope
 from runner.model.environment import Companion, Limits
+from tests.support.scripted_github import app_key_pem, make_app_key
 
 EXAMPLE = Path(__file__).parents[2] / "ptq.example.toml"
-KEY = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 NO_PASSWORD = serialization.NoEncryption()
-PEM = KEY.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, NO_PASSWORD).decode()
-PKCS1 = KEY.private_bytes(
-    serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, NO_PASSWORD
-).decode()
+PKCS1 = app_key_pem()
+PEM = make_app_key().private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, NO_PASSWORD).decode()
 
 
 def write(folder: Path, change: Callable[[str], str] = str) -> Path:

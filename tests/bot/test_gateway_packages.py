@@ -276,7 +276,7 @@ async def test_a_job_that_is_over_is_connected_no_more(tmp_path: Path) -> None:
 def make_hello(host: str | None) -> bytes:
     """What a program says first when it speaks TLS to a host."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    context = ssl.create_default_context()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = host is not None
     with suppress(ssl.SSLWantReadError):
         context.wrap_bio(incoming, outgoing, server_hostname=host).do_handshake()

@@ -18,9 +18,9 @@ import structlog
 from aiohttp.http_exceptions import LineTooLong
 
 from bot.observability.log import configure_logging
-from github_standin.model.registration import make_key
+from tests.support.scripted_github import app_key_pem
 
-KEY, _ = make_key()
+KEY = app_key_pem()
 WEBHOOK_SECRET = 'it\'s a "hook" secret, with \\ in it'
 AGENT_VALUE = "agent\nof two lines of\nan agent's environment"
 ACCENTED = "übergrößter Passwort"

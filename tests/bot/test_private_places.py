@@ -14,13 +14,11 @@ import pytest
 from bot.config.settings import is_shared, load_settings
 from bot.operations.host_keys import HostKey, remember
 from runner.db.database import Database
-from runner.jobd.sandbox import trial
 from runner.own_files import close_to_others, make_private_folder
 from runner.steps.spool import Spool
 from tests.bot.test_cli import configure
 from tests.support.jobd import Jobd, Repository, make_repository
-
-SEALED = trial.can_sandbox(trial.find_missing(Path("/var/tmp")))
+from tests.support.sandboxes import SEALED
 
 
 @contextmanager

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import pytest
 
-from runner.jobd.sandbox import namespaces, trial
+from runner.jobd.sandbox import namespaces
 from runner.model.machines import FAULTS
 from tests.conftest import SEEN_BY_JOBS
 from tests.support import refused_calls
 from tests.support.jobd import Jobd, Repository, wait_until
+from tests.support.sandboxes import MISSING
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
-MISSING = trial.find_missing(Path("/var/tmp"))
 ACCOUNT = 54321
 
 PYTHON = shutil.which("python3", path="/usr/bin:/bin:/usr/local/bin")

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from runner.jobd.environment import bases
-from runner.jobd.sandbox import trial
 from runner.jobd.verbs.watchers import has_changed
 from runner.model.environment import import_command
 from tests.support.contents import find_differences, read_entries
 from tests.support.git_daemon import serve
 from tests.support.jobd import Jobd, Repository, find_first, make_repository, processes_with, wait_until
+from tests.support.sandboxes import MISSING
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,6 @@ def jobd(jobd_without_base: Jobd) -> Jobd:
     return jobd_without_base
 
 
-MISSING = trial.find_missing(Path("/var/tmp"))
 needs_overlays = pytest.mark.skipif(bool({*MISSING} - {"proc"}), reason=f"this machine mounts no overlays: {MISSING}")
 
 COUNT = 'echo made >> "$PTQ_WORKTREE/../home/times"'

@@ -17,15 +17,14 @@ import pytest
 from runner.jobd.access.enter import choose_terminal, run_enter
 from runner.jobd.environment.home import notify
 from runner.jobd.files import try_lock
-from runner.jobd.sandbox import trial
 from runner.jobd.sandbox.processes import find_processes
 from tests.support.jobd import LIMITS, START, Jobd, Repository, processes_with, wait_until
 from tests.support.made_base import MadeBase
+from tests.support.sandboxes import SEALED
 from tests.support.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
-SEALED = trial.can_sandbox(trial.find_missing(Path("/var/tmp")))
 needs_cells = pytest.mark.skipif(not SEALED, reason="this machine seals no jobs")
 
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDJ0PUABuj6t3Mn2bKImLBfLzt131jvOJ3Um3hWPUbEK me@home"

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from runner.jobd.environment.fetching import TRIES
-from runner.jobd.sandbox import trial
 from runner.jobd.sandbox.processes import find_processes
 from tests.support.git_http import TOKEN, WEB, GitService, lead
 from tests.support.jobd import Jobd, Repository, make_repository, wait_until
+from tests.support.sandboxes import SEALED
 
 pytestmark = pytest.mark.slow
 
@@ -22,9 +22,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def jobd(jobd_without_base: Jobd) -> Jobd:
     return jobd_without_base
-
-
-MISSING = trial.find_missing(Path("/var/tmp"))
 
 
 @pytest.fixture
@@ -40,7 +37,7 @@ def github(tmp_path: Path, repository: Repository) -> Path:
 
 @pytest.fixture(params=["sealed", "unsealed"])
 def machine(request: pytest.FixtureRequest, jobd: Jobd) -> Iterator[Jobd]:
-    if request.param == "sealed" and not trial.can_sandbox(MISSING):
+    if request.param == "sealed" and not SEALED:
         pytest.skip("this machine seals no jobs")
     jobd.can_seal = request.param == "sealed"
     yield jobd
@@ -176,7 +173,7 @@ def test_a_base_is_refreshed_by_the_relay(jobd: Jobd, repository: Repository, gi
     request = {**other.prepare_request(**lead("octo/widgets"), only_existing=True), "changes": []}
     other.call("base", **request)
     refreshed = other.wait("base")
-    if trial.can_sandbox(MISSING):
+    if SEALED:
         assert (refreshed["state"], refreshed["error"]) == ("done", None), refreshed
         assert refreshed["result"]["base"]["commit"] == repository.git("rev-parse", "HEAD")
         assert again.asked

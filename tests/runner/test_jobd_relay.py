@@ -23,13 +23,11 @@ from tests.support.gateway import Wire, open_floor
 from tests.support.jobd import Jobd, wait_until
 from tests.support.jobs import make_job
 from tests.support.model_endpoint import Say
+from tests.support.sandboxes import MISSING, SEALED
 
 pytestmark = pytest.mark.slow
 
-MISSING = trial.find_missing(Path("/var/tmp"))
-needs_cells = pytest.mark.skipif(
-    not trial.can_sandbox(MISSING), reason=f"this machine seals no jobs: {trial.describe_sandbox(MISSING)}"
-)
+needs_cells = pytest.mark.skipif(not SEALED, reason=f"this machine seals no jobs: {trial.describe_sandbox(MISSING)}")
 
 SPEAK = """
 import http.client, json, os, socket, sys, time
@@ -113,7 +111,7 @@ def run(jobd: Jobd, script: str, **changes: object) -> None:
 
 @pytest.fixture(params=["sealed", "sealed without network", "unsealed"])
 def prepared(request: pytest.FixtureRequest, jobd: Jobd) -> Iterator[Jobd]:
-    if request.param != "unsealed" and not trial.can_sandbox(MISSING):
+    if request.param != "unsealed" and not SEALED:
         pytest.skip("this machine seals no jobs")
     jobd.can_seal = request.param != "unsealed"
     jobd.prepare(network="none" if "without" in request.param else "host")

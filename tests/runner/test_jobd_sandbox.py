@@ -32,11 +32,10 @@ from runner.jobd.sandbox.tools import choose_named, find_tools
 from tests.support import lesser_kernel, refused_calls
 from tests.support.jobd import COLLECT, Jobd, Repository, find_first, processes_with, wait_until
 from tests.support.made_base import MadeBase
+from tests.support.sandboxes import MISSING, SEALED
 
 pytestmark = pytest.mark.slow
 
-MISSING = trial.find_missing(Path("/var/tmp"))
-SEALED = trial.can_sandbox(MISSING)
 
 needs_cells = pytest.mark.skipif(not SEALED, reason=f"this machine seals no jobs: {trial.describe_sandbox(MISSING)}")
 

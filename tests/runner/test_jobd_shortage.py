@@ -20,12 +20,11 @@ import pytest
 from runner.jobd.sandbox import namespaces, trial
 from runner.jobd.sandbox.shortage import Shortage
 from tests.support.jobd import Jobd
+from tests.support.sandboxes import SEALED
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not trial.can_sandbox(trial.find_missing(Path("/var/tmp"))), reason="this machine seals no jobs"
-    ),
+    pytest.mark.skipif(not SEALED, reason="this machine seals no jobs"),
 ]
 
 MACHINE = """

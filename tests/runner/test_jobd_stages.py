@@ -14,15 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.jobd.sandbox import trial
 from runner.jobd.stages import command
 from runner.jobd.stages.command import NotRunnable
 from runner.jobd.stages.log import LineFilter
 from tests.support.jobd import LIMITS, START, Jobd, Repository, make_repository, wait_until
+from tests.support.sandboxes import MISSING
 
 pytestmark = pytest.mark.slow
 
-SEALED = not trial.find_missing(Path("/var/tmp"))
 
 REPORT = """
 printf 'It is fixed.\\n' > "$PTQ_OUTPUT_DIR/report.md"
@@ -104,7 +103,7 @@ def test_an_agent_gets_its_own_environment_and_nothing_of_the_machine_but_the_pa
     log = jobd.agent(script, env={"MODEL": "x y", "LANG": "de"})["log"]
     variables, _, rest = log.decode().partition("\n\n")
     job = {"PTQ_WORKTREE": f"{jobd.place}/worktree", "PTQ_OUTPUT_DIR": f"{jobd.root}/output"}
-    job["PTQ_ENVIRONMENT"] = "overlay" if SEALED else "slot"
+    job["PTQ_ENVIRONMENT"] = "slot" if MISSING else "overlay"
     assert dict(line.split("=", 1) for line in variables.splitlines()) == {
         "PATH": f"{jobd.place}/venv/bin:{os.environ['PATH']}",
         "HOME": f"{jobd.place}/home",

@@ -8,16 +8,16 @@ import pytest
 from aiohttp import web
 
 from bot.listener import HttpListener
-from runner.jobd.sandbox.trial import can_sandbox, find_missing
 from runner.rows import job_rows
 from tests.support.machines import find_or_skip_sshd
+from tests.support.sandboxes import SEALED
 from tests.support.sshd import OpenSshServer
 from tests.support.world import WRITE_REPORT, open_world
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.sshd,
-    pytest.mark.skipif(not can_sandbox(find_missing(Path("/var/tmp"))), reason="this machine seals no jobs"),
+    pytest.mark.skipif(not SEALED, reason="this machine seals no jobs"),
 ]
 
 FETCH = """

@@ -12,7 +12,6 @@ import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,7 +21,6 @@ from bot.demo.playground import LABEL, MAINTAINER, PACE, SECRET, STRANGER, Playg
 from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.pace import Pace
 from github_standin import Pull
-from github_standin.model.registration import make_key
 from handlers.cases import casebook
 from runner.db.schema import deliveries, pulls, replies
 from runner.model.job import Job
@@ -34,6 +32,7 @@ from tests.support.jobs import write_database
 from tests.support.machine_scan import find_on_machine
 from tests.support.openapi import load_openapi
 from tests.support.quick_machine import QuickMachine
+from tests.support.scripted_github import app_key_pem, app_public_pem
 
 Value = TypeVar("Value")
 
@@ -224,12 +223,6 @@ class World:
         return find_on_machine(self.playground.folder / "machine", self.playground.ssh, pattern)
 
 
-@cache
-def make_app_key() -> tuple[str, str]:
-    """One key for the Apps of all worlds: it takes long to make one."""
-    return make_key()
-
-
 @asynccontextmanager
 async def open_world(
     folder: Path,
@@ -274,7 +267,7 @@ async def open_world(
         python=python or sys.executable,
         private=private,
         opens=quick.open_host if quick else open_host,
-        app_key=make_app_key(),
+        app_key=(app_key_pem(), app_public_pem()),
         writable=(str(signs), *map(str, writable)),
     )
     signs.mkdir(exist_ok=True)
