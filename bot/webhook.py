@@ -83,7 +83,7 @@ class Webhook:
     async def handle(self, request: web.Request) -> web.Response:
         """Receive a delivery, and answer with a status.
 
-        202: the delivery is now stored. 200: it was stored before, or no handler works its event. 4xx, with the reason:
+        202: the delivery is now stored. 200: it was stored before, or its event has no handler. 4xx, with the reason:
         the request is not an acceptable delivery. 503: the delivery could not be stored, or too many large bodies
         arrive at once. GitHub shows it as failed, and it can be sent again.
         """
@@ -101,7 +101,7 @@ class Webhook:
             return _answer(200, message="pong")
         if not self._inbox.wants(event, subject):
             log.info("delivery.ignored", delivery=delivery_id, event_name=event)
-            return _answer(200, message="no handler works this event", delivery=delivery_id)
+            return _answer(200, message="no handler for this event", delivery=delivery_id)
         try:
             stored = await self._inbox.receive_once(delivery_id, event, find_lane(subject), body)
         except NotStored as error:
@@ -150,7 +150,7 @@ def _answer(status: int, **words: str) -> web.Response:
 def read_headers(request: web.Request) -> tuple[str, str, str]:
     """The event, the delivery id and the signature of a request. Raises `DeliveryRefused`."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise DeliveryRefused(415, "compressed bodies are not taken: GitHub sends none")
+        raise DeliveryRefused(415, "compressed bodies are not accepted: GitHub sends none")
     if request.content_type != "application/json":
         raise DeliveryRefused(415, "the content type must be application/json: set it in the App's webhook settings")
     if (request.content_length or 0) > MAX_BODY:
@@ -210,7 +210,7 @@ def check_age(subject: Mapping[str, Any], now: datetime) -> None:
         raise DeliveryRefused(
             422,
             f"this event is from {at:%F %R} UTC, and GitHub sends nothing older than {KEPT.days} days: "
-            "ptq-bot replay works a stored delivery again",
+            "ptq-bot replay handles a stored delivery again",
         )
 
 

@@ -18,12 +18,12 @@ Result = TypeVar("Result")
 
 
 async def run_aside(size: int, function: Callable[Args, Result], *args: Args.args, **named: Args.kwargs) -> Result:
-    """What a pure function says of texts of this size together. Others take their turns while it reads long ones."""
+    """Call a pure function on texts of this total size: in a thread if they are long, so that other work goes on."""
     if size < LONG:
         return function(*args, **named)
     return await run_in_thread(function, *args, **named)
 
 
 async def run_in_thread(function: Callable[Args, Result], *args: Args.args, **named: Args.kwargs) -> Result:
-    """Like `run_aside`, for texts of which nobody knows how long they are together."""
+    """Like `run_aside`, for texts of unknown total length."""
     return await asyncio.get_running_loop().run_in_executor(_THREADS, lambda: function(*args, **named))

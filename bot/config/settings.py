@@ -83,7 +83,7 @@ PATHS = {
 """Keys with paths that are relative to the configuration's folder."""
 
 BY_NAME = ("skills", "presets", "repos")
-"""Those among them whose tables have names."""
+"""The keys of `PATHS` whose tables have names, such as `[skills.NAME]`."""
 
 WORDS = {
     "missing": "is missing",
@@ -177,7 +177,7 @@ class Settings(Table):
         return tuple(table.as_rules(name, table.caps.over(caps)) for name, table in self.repos.items())
 
     def repository_names(self) -> frozenset[str]:
-        """All repositories that the file names, in lower case: also forks, and those that machines fetch from."""
+        """All repositories that the file names, in lower case, including forks and those that machines fetch from."""
         others = ((table.push_to or name, *table.private_repositories) for name, table in self.repos.items())
         return frozenset(name.lower() for name in chain(self.repos, *others))
 
@@ -192,7 +192,7 @@ class Settings(Table):
         )
 
     def _describe_companion(self, name: str) -> Companion:
-        """Machines fetch it from GitHub, also if its own table has a `clone_url`: that may lead to a private one."""
+        """Machines fetch it from GitHub, even if its own table has a `clone_url`, which may lead to a private one."""
         tables = {known.lower(): table for known, table in self.repos.items()}
         table = tables.get(name.lower())
         branch = (table.environment_branch or table.base_branch) if table else None
@@ -282,7 +282,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 def _find_profiles(values: Mapping[str, Any]) -> tuple[Profiles, list[str]]:
     """All profiles, the operator's before the shipped ones, and the problems in the operator's, by file and key.
 
-    One with problems is empty, so that they are not reported again for each repository.
+    A profile with problems becomes empty, so that they are not reported again for each repository.
     """
     table, problems = values.get("profiles"), []
     profiles = read_profiles()
@@ -361,7 +361,7 @@ def _find_path(given: object, folder: Path) -> object:
 
 
 def describe_problems(error: ValidationError, model: type[Table] | None = None) -> list[str]:
-    """The problems of one or all tables, each with its key, without values. `model` was validated; by default all."""
+    """All problems, each with its key, without values. `model` is the validated table; by default, the whole file."""
     details = error.errors(include_input=False, include_url=False)
     return [_describe(detail, model or Settings) for detail in details if not _follows(detail, details)]
 

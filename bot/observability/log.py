@@ -118,7 +118,7 @@ _SUBJECT = ("case", "issue", "repository", "job")
 
 
 def _render_line(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
-    """An event as a line for a terminal: time, level, event, subject, and the rest. The first names the address."""
+    """An event as a line for a terminal: time, level, event, subject, and the rest. The first line has the address."""
     values = {name: value for name, value in event.items() if value is not None}
     tracebacks = [str(values.pop(name)) for name in TRACEBACKS if name in values]
     at, level, what = (str(values.pop(name, "")) for name in ("timestamp", "level", "event"))
@@ -127,7 +127,7 @@ def _render_line(_logger: WrappedLogger, _name: str, event: EventDict) -> str:
         return f"ptq-bot is listening on {values.pop('url', '')} ({_join(values)}). Ctrl-C stops it."
     about = subject.get("case") or subject.get("repository")
     words = [*([str(about)] if about else []), *([f"job {subject['job']}"] if "job" in subject else [])]
-    # A field of many words is easier to read than its quotation.
+    # A value of several words is easier to read without quotation marks.
     line = "  ".join(part for part in (_mark(level), _colour("1", what), *words, _join(values)) if part)
     return "\n".join([f"{_colour('2', _show_time(at))}  {line}", *tracebacks])
 

@@ -1,4 +1,4 @@
-"""The documents that set-up pages name: as links, and as plain text. They travel in the wheel."""
+"""The documents that set-up pages name: as links, and as plain text. The wheel contains them."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _read(content: bytes) -> Mapping[str, Any]:
 
 
 def _check(own: _OwnRules, rules: RepositoryRules, presets: Mapping[str, Any]) -> None:
-    """Raise `ValueError` for a label or a preset that the operator does not have, or the file itself does not allow."""
+    """Raise `ValueError` for a label or preset that the operator has not configured, or that the file excludes."""
     known = {label.casefold() for label in rules.labels}
     for label, preset in (own.labels or {}).items():
         if label.casefold() not in known:

@@ -94,8 +94,8 @@ COMMANDS: Mapping[str, CommandSpec] = {
             "Rebase the current diff or pull request onto the newest commit of its base branch, or onto `REF`.",
             Operation.START,
             "`REF` is a branch, or the full SHA of a commit on the base branch. An agent resolves conflicts, in up to "
-            "three attempts; after that, people have to. It changes no branch and no pull request: the result is a new "
-            "diff, which needs its own note (docs/pull-requests.md).",
+            "three attempts; after that, people have to. The rebase changes no branch and no pull request: the result "
+            "is a new diff, which needs its own note (docs/pull-requests.md).",
         ),
         CommandSpec(
             VERIFY,
@@ -168,7 +168,7 @@ COMMANDS: Mapping[str, CommandSpec] = {
             Operation.TAKE_OVER,
             "The job's results are reported as usual. If the job has ended, its environment is rebuilt. You log in "
             "with the SSH keys of your GitHub account; the operator tells you the address (docs/takeover.md). "
-            "Repeating the command restarts the 8 hours, also if somebody else holds the environment.",
+            "Repeating the command restarts the 8 hours, even if somebody else holds the environment.",
         ),
         CommandSpec(
             "release",

@@ -48,7 +48,7 @@ LATE = timedelta(minutes=1)
 """A command that is older than this when it arrives may have been withdrawn."""
 
 SAFE_IF_WITHDRAWN = frozenset({Operation.HELP, Operation.STATUS, Operation.RESULTS, Operation.OPEN_PULL})
-"""Operations for which nobody checks first whether the command was withdrawn.
+"""Operations that run without a check whether the command was withdrawn.
 
 They only answer, or read the comment again themselves (a note).
 """

@@ -129,7 +129,7 @@ async def _prepare(runtime: Runtime, client: JobdClient, job: Job) -> Job:
         async with runtime.db.read() as connection:
             lease = await job_rows.fetch_leased(connection, job.id) or Lease(job.machine or "", 0, job.id)
         # A missing base is built from `trunk`, and other jobs use the base, too. Worktrees and jobs after a rebase may
-        # begin at any commit, and no other job must begin from there.
+        # begin at any commit, and other jobs must not begin from there.
         trunk = profile.trunk
         if job.thread is not None and not job.follows and not profile.environment_branch:
             trunk = job.base_branch

@@ -176,7 +176,7 @@ async def test_what_no_handler_works_is_answered_and_takes_no_place(
     """No signature covers the event's name, so one signed body may come under any number of names."""
     body = json.dumps({**json.loads(PAYLOAD), **changes}).encode()
     status, answer = await endpoint.send(body, X_GitHub_Event=event)
-    assert (status, answer["message"]) == (200, "no handler works this event")
+    assert (status, answer["message"]) == (200, "no handler for this event")
     assert await endpoint.stored() == 0
 
 

@@ -25,7 +25,7 @@ PATIENCE_S = 5.0
 """The most seconds that a request waits for its turn."""
 
 _THREADS = ThreadPoolExecutor(2, thread_name_prefix="page")
-"""Threads for pages only, because the default executor does DNS lookups and steps of jobs."""
+"""Threads for pages only, because DNS lookups and writes to disk wait for asyncio's default ones."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Args = ParamSpec("Args")
@@ -41,7 +41,7 @@ class PageQueue:
     """The pages that are being rendered, and the requests that wait."""
 
     def __init__(self, find_reader: Callable[[web.Request], str | None], patience_s: float = PATIENCE_S) -> None:
-        """`find_reader` returns the name of a request's sender. Each name is one reader, and so is None."""
+        """`find_reader` returns the name of a request's sender. All without a name (None) count as one reader."""
         self._find_reader, self._patience_s = find_reader, patience_s
         self._all = asyncio.Semaphore(AT_ONCE)
         self._own: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
@@ -49,7 +49,7 @@ class PageQueue:
     def guard(self, route: web.RouteDef) -> web.RouteDef:
         """Wrap a route so that its requests wait in the queue.
 
-        A form does not wait, because it would keep its place for as long as its sender takes to send it.
+        A form (POST) does not wait in it, because a slow sender would keep a place for the whole upload.
         """
         handle: Handler = route.handler
 

@@ -48,8 +48,8 @@ def read_process(pid: int) -> Process | None:
 def find_processes(job_id: str) -> list[Process]:
     """All processes of the job, except this one.
 
-    A process belongs to the job that is named in the environment of its outermost ancestor that names one. A job can
-    name another job in its own processes, but not in its stage, which is above them and adopts their orphans. So a
+    Of a process and its ancestors, the outermost one whose environment names a job decides whose process it is. A job
+    can name another job in its own processes, but not in its stage, which is above them and adopts their orphans. So a
     process is still found after it has cleared its environment and left its parent.
     """
     processes = list_processes()
@@ -63,7 +63,7 @@ def find_processes(job_id: str) -> list[Process]:
         process, is_own = waiting.pop()
         if is_own is None:
             is_own = names_job(process.pid, job_id)
-            # jobd itself may run in a job. That job is above all others then, and does not count.
+            # jobd itself may run in a job. That job is then an ancestor of all others, so it is ignored.
             is_own = None if process.pid in above and not is_own else is_own
         if is_own and process.pid != os.getpid():
             found.append(process)
@@ -107,7 +107,7 @@ def names_job(pid: int, job_id: str) -> bool | None:
 def is_of_our_account(pid: int) -> bool:
     """Whether our account started a process.
 
-    The owner of its files in /proc does not tell that: if another account starts `su`, these files belong to root.
+    The owner of its files in /proc does not show that: if another account starts `su`, these files belong to root.
     """
     with suppress(OSError):
         (real,) = re.findall(rb"^Uid:\t(\d+)", read_whole(f"/proc/{pid}/status"), re.MULTILINE)

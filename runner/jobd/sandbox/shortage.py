@@ -1,4 +1,4 @@
-"""Tells a machine that forbids sandboxes from one that has no room for another sandbox at the moment.
+"""Distinguishes a machine that forbids sandboxes from one that has no room for another sandbox at the moment.
 
 A job can use up namespaces, processes or keys. So a shortage never means that a machine cannot seal jobs.
 """
