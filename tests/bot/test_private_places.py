@@ -119,6 +119,7 @@ def install(host: Path) -> tuple[str, ...]:
     return machine.private
 
 
+@pytest.mark.on_disk
 @pytest.mark.slow
 @pytest.mark.skipif(not SEALED, reason="this machine seals no jobs")
 def test_a_sealed_job_sees_nothing_of_the_service_on_its_own_host(tmp_path: Path, host: Path) -> None:

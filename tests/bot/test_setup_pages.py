@@ -304,6 +304,7 @@ exec {sys.executable} "$@"
 """A machine's `python3`. To install pip takes seconds for each virtual environment, and no test needs it here."""
 
 
+@pytest.mark.on_disk
 @pytest.mark.slow
 async def test_this_host_can_be_a_machine(operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "python3").write_text(MAKES_NO_PIP)
@@ -411,6 +412,7 @@ async def test_a_failed_test_is_explained_at_the_entry_that_caused_it_and_made_a
     assert (find_wrong(seen), read_entries(seen)["client_key_file"]) == (["client_key_file"], str(key))
 
 
+@pytest.mark.on_disk
 @pytest.mark.slow
 async def test_a_changed_machine_is_tested_once_while_the_page_says_what_is_done(
     tryout: Tryout, operator: Operator

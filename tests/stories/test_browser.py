@@ -16,7 +16,7 @@ from tests.support import program
 from tests.support.browser import PATIENCE_S, PHONE, PICTURED, measure_overhang, open_page, take_picture
 from tests.support.world import NOTE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk, pytest.mark.timeout(600)]
 
 expect.set_options(timeout=PATIENCE_S * 1000)
 

@@ -29,7 +29,7 @@ from tests.support.proxy import StallingSshServer
 from tests.support.quick_machine import QuickMachine
 from tests.support.world import FIX, PATIENCE_S, WRITE_REPORT, World, open_world
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 
 @pytest.fixture

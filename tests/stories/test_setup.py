@@ -92,6 +92,7 @@ async def finish_set_up(operator: Operator, tryout: Tryout, folder: Path) -> Non
 
 
 @pytest.mark.slow(20)
+@pytest.mark.on_disk
 async def test_an_interrupted_set_up_goes_on_to_a_configuration_that_works(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     async with Tryout(tmp_path / "tryout") as tryout:

@@ -30,6 +30,7 @@ import pytest
 
 from bot.demo.loopback import find_free_port
 from runner.db.database import Database
+from tests.support.memory import MEMORY, has_room
 
 TEMPLATE = "migrated"
 PATIENCE_S = 60.0
@@ -42,9 +43,6 @@ FAST = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
 }
-MEMORY = Path("/dev/shm")
-NEEDS_BYTES = 2**30
-"""More than all databases have at any time. In a container, `MEMORY` is often much smaller."""
 
 
 @dataclass(frozen=True)
@@ -173,8 +171,7 @@ def _scratch_folder() -> Iterator[Path]:
     # Not below pytest's own folder, which lets nobody else through.
     folder = Path(tempfile.mkdtemp(prefix="ptq-postgres-"))
     folder.chmod(0o755)
-    has_room = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > NEEDS_BYTES
-    data = Path(tempfile.mkdtemp(prefix="ptq-postgres-", dir=MEMORY if has_room else folder))
+    data = Path(tempfile.mkdtemp(prefix="ptq-postgres-", dir=MEMORY if has_room() else folder))
     if os.getuid() == 0:
         os.chown(data, *_nobody())
     (folder / "data").symlink_to(data)
