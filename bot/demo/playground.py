@@ -36,8 +36,7 @@ APP_ID = "4711"
 SECRET = "a secret of this playground only"  # noqa: S105 - only used on loopback
 
 PACE = Pace(
-    poll_s=0.2,
-    sweep_s=0.5,
+    poll_s=0.5,
     grace_s=5.0,
     settles_s=0.5,
     github=Timings(write_interval_s=0.0, backoff_s=0.05, writes_per_minute=1_000, writes_per_hour=10_000),
