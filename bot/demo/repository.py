@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 NAME = "octo/widgets"
@@ -63,18 +64,20 @@ class ChunkedTest(unittest.TestCase):
 
 def make_repository(git_dir: Path) -> str:
     """Create a bare repository with one commit on `BRANCH`, and return the commit's SHA."""
-    work = git_dir.with_suffix(".work")
-    for name, text in FILES.items():
-        path = work / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    who = ("-c", "user.name=Octo", "-c", "user.email=octo@example.org", "-c", "commit.gpgsign=false")
-    for arguments in (
-        ("init", "--quiet", f"--initial-branch={BRANCH}"),
-        ("add", "--all"),
-        (*who, "commit", "--quiet", "--message", "Small tools for sequences"),
-        ("clone", "--quiet", "--bare", ".", str(git_dir.resolve())),
-    ):
-        subprocess.run(["git", *arguments], cwd=work, check=True, capture_output=True)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=work, check=True, capture_output=True, text=True)
-    return head.stdout.strip()
+    git_dir.mkdir(parents=True)
+    _git(git_dir, "init", "--quiet", "--bare", f"--initial-branch={BRANCH}")
+    now = int(time.time())
+    commit = f"commit refs/heads/{BRANCH}\ncommitter Octo <octo@example.org> {now} +0000\n"
+    files = "".join(f"M 644 inline {name}\n{_data(text)}" for name, text in FILES.items())
+    _git(git_dir, "fast-import", "--quiet", told=commit + _data("Small tools for sequences\n") + files)
+    return _git(git_dir, "rev-parse", BRANCH)
+
+
+def _data(text: str) -> str:
+    """A text as `git fast-import` reads one."""
+    return f"data {len(text.encode())}\n{text}\n"
+
+
+def _git(git_dir: Path, *arguments: str, told: str = "") -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, cwd=git_dir, check=True, capture_output=True, text=True, input=told).stdout.strip()
