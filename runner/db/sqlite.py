@@ -158,7 +158,11 @@ def _begin(connection: Connection) -> None:
         connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
     # A transaction that begins as a reader and then writes can fail at once with SQLITE_BUSY. One that begins as a
     # writer waits for the lock.
-    connection.exec_driver_sql("BEGIN" if options.get("reads_only") else "BEGIN IMMEDIATE")
+    driver: Any = connection.connection.driver_connection
+    if not options.get("reads_only"):
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    elif not driver.begin_at_once():
+        connection.exec_driver_sql("BEGIN")
 
 
 def probe(file: Path, *, must_exist: bool) -> None:

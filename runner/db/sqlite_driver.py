@@ -71,6 +71,15 @@ class _SqliteConnection(aiosqlite.Connection):
         finally:
             self._done += 1
 
+    def begin_at_once(self) -> bool:
+        """Begin a transaction that takes no lock yet. For SQLAlchemy, this would be as much work as a query.
+
+        Returns False, and does nothing, if the thread is still busy for a task that was cancelled.
+        """
+        if is_free := self._handed_over == self._done:
+            self._conn.execute("BEGIN")
+        return is_free
+
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call something short here, or on the thread if that is still busy for a task that was cancelled."""
         if self._handed_over != self._done:

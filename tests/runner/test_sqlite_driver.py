@@ -39,6 +39,14 @@ async def test_a_short_read_runs_on_the_event_loop(connection: aiosqlite.Connect
     assert await fetch(connection, "SELECT thread()") == [(threading.get_ident(),)]
 
 
+async def test_a_transaction_that_only_reads_begins_on_the_event_loop(connection: aiosqlite.Connection) -> None:
+    assert connection.begin_at_once()  # type: ignore[attr-defined]
+    assert connection.in_transaction
+    assert await fetch(connection, "SELECT thread()") == [(threading.get_ident(),)]
+    await connection.rollback()
+    assert not connection.in_transaction
+
+
 async def test_a_write_runs_on_the_thread_of_its_connection(connection: aiosqlite.Connection) -> None:
     await fetch(connection, "INSERT INTO seen VALUES (thread())")
     assert await fetch(connection, "SELECT thread FROM seen") != [(threading.get_ident(),)]
@@ -96,6 +104,7 @@ async def test_a_cancelled_task_leaves_its_statement_to_the_thread_and_nobody_wa
         waiting = asyncio.create_task(fetch(connection, "BEGIN IMMEDIATE"))
         await asyncio.sleep(0.05)
         waiting.cancel()
+        assert not connection.begin_at_once()  # type: ignore[attr-defined]
         undoing = asyncio.create_task(connection.rollback())
         await asyncio.sleep(0.05)
         assert not undoing.done()
