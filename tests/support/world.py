@@ -22,8 +22,8 @@ from bot.demo.repository import ISSUE_BODY, ISSUE_TITLE, NAME
 from bot.pace import Pace
 from github_standin import Pull
 from handlers.cases import casebook
-from runner.db.schema import deliveries, pulls, replies
-from runner.model.job import Job
+from runner.db.schema import deliveries, jobs, leases, pulls, replies
+from runner.model.job import ACTIVE, Job
 from runner.rows import job_rows
 from runner.transport.hosts import open_host
 from tests.support import program
@@ -55,6 +55,15 @@ output = pathlib.Path(os.environ["PTQ_OUTPUT_DIR"])
 (output / "worklog.md").write_text("looked, found, fixed\\n")
 """
 """The start of many a scripted agent: what every good run writes."""
+
+BUSY = (
+    select(leases.c.job_id).limit(1),
+    select(jobs.c.id).where(jobs.c.state.in_(map(str, ACTIVE))).limit(1),
+    select(deliveries.c.id).where(deliveries.c.state == "pending").limit(1),
+    select(replies.c.id).where(replies.c.comment_id.is_(None), replies.c.abandoned.is_(None)).limit(1),
+    select(pulls.c.job_id).where(pulls.c.number.is_(None), pulls.c.abandoned.is_(None)).limit(1),
+)
+"""What finds a row as long as a world has something to do. Built once, because stories ask again and again."""
 
 ORDERS = "orders.py"
 """The file among the signs with what the agents do now: Python that `as_told` runs."""
@@ -137,29 +146,24 @@ class World:
     async def settle(self) -> None:
         """Wait until no job is active, no slot is taken, no delivery waits, and GitHub has all that we have to say."""
         deadline = time.monotonic() + self.patience_s
-        while any(job.active for job in await self.jobs()) or await self.leases() or await self._count_waiting():
+        while await self._is_busy():
             assert time.monotonic() < deadline, f"never settled: {await self.jobs()}, {await self.leases()} leases"
             await asyncio.sleep(0.05)
 
-    async def _count_waiting(self) -> int:
-        """Deliveries that are not worked, jobs without a report, comments and pull requests that are not there."""
+    async def _is_busy(self) -> bool:
+        """Whether a job, a slot, a delivery, a comment or a pull request waits, or a job has no report yet."""
         async with self.playground.service.context.db.read() as connection:
-            pending = await connection.execute(select(deliveries.c.id).where(deliveries.c.state == "pending"))
-            unsaid = await connection.execute(
-                select(replies.c.id).where(replies.c.comment_id.is_(None), replies.c.abandoned.is_(None))
-            )
-            unopened = await connection.execute(
-                select(pulls.c.job_id).where(pulls.c.number.is_(None), pulls.c.abandoned.is_(None))
-            )
-            unreported = await casebook.fetch_unreported_job_ids(connection)
-            return len([*pending, *unsaid, *unopened, *unreported])
+            for query in BUSY:
+                if (await connection.execute(query)).first():
+                    return True
+            return bool(await casebook.fetch_unreported_job_ids(connection))
 
     async def wait_for_job(self, state: str) -> Job:
         deadline = time.monotonic() + self.patience_s
         while time.monotonic() < deadline:
-            for job in await self.jobs():
-                if job.state == state:
-                    return job
+            async with self.playground.service.context.db.read() as connection:
+                if found := await job_rows.fetch_recent_jobs(connection, 1, jobs.c.state == state):
+                    return found[0]
             await asyncio.sleep(0.02)
         raise AssertionError(f"no job became {state}: {await self.jobs()}")
 
