@@ -17,6 +17,12 @@ MAX_PAUSE_S = 0.5
 MARK = b"PTQ_JOB_ID="
 """The variable that names the job of a process."""
 
+PIECE = 65_536
+"""How many bytes of a file in /proc are read at once. Most such files are smaller."""
+
+KERNEL_THREAD = 0x00200000
+"""`PF_KTHREAD` of Linux's sched.h. A machine with many processors has a thousand such threads."""
+
 MAX_LOOKS = 5
 """How many times a process is read at most while its parent is missing."""
 
@@ -33,16 +39,17 @@ class Process(NamedTuple):
 
 
 def read_process(pid: int) -> Process | None:
-    """The process with this PID, if it is alive and not a zombie (`proc(5)`, /proc/pid/stat).
+    """The process with this PID, if it is alive, not a zombie, and not a thread of the kernel.
 
-    A process whose first thread has ended also looks like a zombie, but has other threads.
+    `proc(5)` explains the fields of /proc/pid/stat. A process whose first thread has ended also looks like a zombie,
+    but has other threads.
     """
     try:
         fields = read_whole(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     except OSError:
         return None
     ended = fields[0] in b"ZX" and int(fields[17]) <= 1
-    return None if ended else Process(pid, int(fields[1]), int(fields[19]))
+    return None if ended or int(fields[6]) & KERNEL_THREAD else Process(pid, int(fields[1]), int(fields[19]))
 
 
 def find_processes(job_id: str) -> list[Process]:
@@ -100,7 +107,10 @@ def names_job(pid: int, job_id: str) -> bool | None:
 
     Processes of other accounts do not count. They can name any job, and jobd can read them if it is root.
     """
-    named = [word for word in read_environment(pid) if word.startswith(MARK)]
+    text = read_environment(pid)
+    if MARK not in text:  # As for most processes. There are many of them, and many variables in each.
+        return None
+    named = [word for word in text.split(b"\0") if word.startswith(MARK)]
     return MARK + job_id.encode() in named if named and is_of_our_account(pid) else None
 
 
@@ -115,11 +125,11 @@ def is_of_our_account(pid: int) -> bool:
     return False
 
 
-def read_environment(pid: int) -> list[bytes]:
+def read_environment(pid: int) -> bytes:
     """The environment that a process was started with. Empty if it has ended or belongs to another user."""
     with suppress(OSError):
-        return read_whole(f"/proc/{pid}/environ").split(b"\0")
-    return []
+        return read_whole(f"/proc/{pid}/environ")
+    return b""
 
 
 def read_whole(path: str) -> bytes:
@@ -127,8 +137,13 @@ def read_whole(path: str) -> bytes:
 
     This must be fast: after every command, jobd reads such a file for each process of the machine.
     """
-    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - see above
-        return file.read()
+    descriptor, parts = os.open(path, os.O_RDONLY), [b""]
+    try:
+        while part := os.read(descriptor, PIECE):
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return b"".join(parts)
 
 
 def kill_processes(job_id: str) -> tuple[int, int]:

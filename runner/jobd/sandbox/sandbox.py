@@ -207,8 +207,8 @@ def find_open_folders() -> Iterator[Path]:
     """The system's world-writable folders, except /dev/shm, because each job gets its own /dev/shm."""
     for path in (path for folder in SHARED if folder.is_dir() for path in folder.iterdir()):
         with suppress(OSError):
-            place, mode = path.resolve(), path.stat().st_mode
-            if stat.S_ISDIR(mode) and mode & stat.S_IWOTH and place != SHARED_MEMORY.resolve():
+            mode = path.stat().st_mode
+            if stat.S_ISDIR(mode) and mode & stat.S_IWOTH and (place := path.resolve()) != SHARED_MEMORY.resolve():
                 yield place
 
 
