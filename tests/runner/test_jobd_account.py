@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -55,7 +56,7 @@ def open_account(template: Repository, place: str) -> Iterator[Jobd]:
         jobd = Jobd(folder, repository, {"HOME": "/nonexistent", "PATH": "/usr/bin:/bin"})
         for path in (jobd.workspace, repository.folder, *repository.folder.rglob("*")):
             os.chown(path, ACCOUNT, ACCOUNT)
-        jobd.account, jobd.python = ACCOUNT, PYTHON or ""
+        jobd.account = ACCOUNT
         yield jobd
         jobd.call("kill")
 
@@ -333,7 +334,8 @@ def enter(account: Jobd, term: str) -> Terminal:
     """A person in the job, with this terminal."""
     account.job.hold.write_text(json.dumps({"until": time.time() + 60.0}))
     os.chown(account.job.hold, ACCOUNT, ACCOUNT)
-    words = [account.python, "-I", str(account.program), "enter", str(account.workspace), account.job_id]
+    python = PYTHON if account.python == sys.executable else account.python
+    words = [str(python), "-I", str(account.program), "enter", str(account.workspace), account.job_id]
     person = Terminal(words, {**account.env, "TERM": term}, before=account.be_its_machine)
     person.wait_for(f"[ptq {account.job_id}]")
     return person
@@ -430,6 +432,7 @@ def used_up() -> Iterator[None]:
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="its system calls have other numbers")
 @pytest.mark.usefixtures("used_up")
 def test_a_job_runs_although_the_account_has_used_up_its_keys(account: Jobd) -> None:
+    account.python = str(PYTHON)  # A program that had begun before would have no session keyring.
     prepared = account.prepare(setup=["echo set up"])
     assert prepared["state"] == "done", prepared["message"]
     assert account.agent("echo at work")["log"] == b"at work\n"

@@ -195,6 +195,8 @@ def be_call(call: Call, stdin: int, stdout: int, status: int) -> None:
         os.environ.clear()
         os.environ.update(call.env)
         be_on_machine(call.account, can_seal=call.can_seal)
+        # Whoever has changed its account may not be read until it says so; a new program would be.
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         sys.argv = [*call.argv]
         main()
         ended = 0
@@ -222,8 +224,6 @@ def start_stage(words: Sequence[str], job: JobPaths, log: int, lock: int) -> Non
     try:
         os.setsid()
         drop_rights_now()
-        # Whoever has changed its account may not be read until it says so; a new program would be.
-        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         for descriptor, number in ((os.open(os.devnull, os.O_RDONLY), 0), (log, 1), (log, 2)):
             os.dup2(descriptor, number)
         os.chdir(job.workspace)
