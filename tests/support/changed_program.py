@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+
 from tests.support.jobd import Jobd
 
 
 def set_constant(jobd: Jobd, module: str, name: str, old: str, new: str) -> None:
-    """Change a constant of a module, such as `stages.stage`, in this machine's copy of the program."""
+    """Change a constant of a module, such as `stages.stage`, in a copy of the program for this machine."""
     jobd.is_warm = False  # What has imported the program already has the old one.
+    if jobd.program.is_symlink():
+        shared = jobd.program.resolve()
+        jobd.program.unlink()
+        shutil.copytree(shared, jobd.program)
     file = jobd.program / "jobd" / f"{module.replace('.', '/')}.py"
     text = file.read_text()
     assert text.count(f"\n{name} = {old}\n") == 1, "the constant has another value now"

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.jobd.environment.environment import find_tree
 from runner.jobd.environment.trees import WAYS
-from runner.jobd.files import JobPaths
-from runner.jobd.stages.states import find_result, poll
+from runner.jobd.files import JobPaths, try_lock
+from runner.jobd.stages.states import find_result, open_lock, poll
 from tests.support.warm_program import Call, be_on_machine, unpack_program, warm_program
 
 PATIENCE_S = 60.0
@@ -120,7 +121,7 @@ class Jobd:
         self.control = self.folder / "control"
         self.workspace.mkdir(exist_ok=True)
         if not self.program.exists():  # Otherwise somebody may just be reading it.
-            shutil.copytree(unpack_program(), self.program)
+            self.program.symlink_to(unpack_program())
 
     def beside(self) -> Jobd:
         """Another job on the same machine."""
@@ -216,9 +217,19 @@ class Jobd:
         request = json.loads(self.body(stage=stage, **POLL))
         deadline = time.monotonic() + patience_s
         while (answer := poll(request))["state"] == "running":
+            self._wait_for_end(stage, deadline)
             assert time.monotonic() < deadline, answer
-            time.sleep(0.01)
         return {**answer, "log": base64.b64decode(answer["log"])}
+
+    def _wait_for_end(self, stage: str, deadline: float) -> None:
+        """Wait until a stage has probably ended. This looks at its lock: a poll takes a hundred times as long."""
+        time.sleep(0.01)
+        final = self.job.of_stage(stage, "json")
+        with suppress(OSError), open_lock(self.job, stage) as lock:
+            while not os.path.lexists(final) and not try_lock(lock.fileno(), fcntl.LOCK_SH):
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(0.01)
 
     def result(self) -> dict[str, Any]:
         """What was collected."""

@@ -83,8 +83,9 @@ def be_on_machine(account: int | None, *, can_seal: bool) -> None:
 
 @cache
 def unpack_program() -> Path:
-    """The program as a folder, compiled, to be copied."""
+    """The program as a folder, compiled. Any account may read it, and nobody may change it."""
     folder = tempfile.TemporaryDirectory(prefix="program-")
+    Path(folder.name).chmod(0o755)
     atexit.register(folder.cleanup)
     program = Path(folder.name, "jobd")
     with zipfile.ZipFile(io.BytesIO(build_program())) as archive:
