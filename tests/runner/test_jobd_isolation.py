@@ -136,9 +136,9 @@ def test_where_files_are_shared_by_hard_links_others_do_see_some_writes(
     if not all(map(shutil.which, write.needs)):
         pytest.skip(f"this machine has not all of {', '.join(write.needs)}")
     base, job = tmp_path / "base", tmp_path / "job"
-    for path in ("venv", "home", f"worktree/samples/{name_folder(name)}"):
-        (base / path).parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["cp", "-a", samples / path, base / path], check=True)
+    base.mkdir()
+    parts = ["venv", "home", f"worktree/samples/{name_folder(name)}"]
+    subprocess.run(["cp", "-a", "--parents", *parts, base], cwd=samples, check=True)
     subprocess.run(["cp", "-al", base, job], check=True)
     base_before, job_before = read_entries(base), read_entries(job)
     write_in(job, name)

@@ -25,6 +25,7 @@ from .child import close_all, list_descriptors
 from .landlock import scope_sockets
 from .shortage import unless_forbidden
 from .syscalls import filter_calls
+from .tools import is_inside
 
 CLONE = {"user": 0x10000000, "mount": 0x00020000, "pid": 0x20000000, "ipc": 0x08000000}
 """The namespaces of a sandbox, each with its flag. A sandbox needs all of them."""
@@ -172,7 +173,7 @@ def find_other_places(path: Path, mounts: Sequence[Mount]) -> Iterator[Path]:
 
     `path` contains no links.
     """
-    own = max((mount for mount in reversed(mounts) if path.is_relative_to(mount.place)), key=lambda mount: mount.place)
+    own = max((mount for mount in reversed(mounts) if is_inside(path, [mount.place])), key=lambda mount: mount.place)
     inside = own.root / path.relative_to(own.place)
     for mount in mounts:
         if mount.device != own.device or mount.place == own.place:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -165,9 +166,7 @@ def test_any_json_is_read(kind: str, value: Any) -> None:
 @pytest.mark.parametrize("kind", list_speaking())
 @given(data=st.data())
 def test_any_change_to_a_real_line_is_read(kind: str, data: st.DataObject) -> None:
-    lines = [line for path in list_transcripts(kind) for line in path.read_text().splitlines()]
-    entries = [json.loads(line) for line in lines if line.startswith("{")]
-    chosen = data.draw(st.lists(st.sampled_from(entries), min_size=1, max_size=4))
+    chosen = data.draw(st.lists(st.sampled_from(list_entries(kind)), min_size=1, max_size=4))
     agent, tally = build(kind), Tally()
     for entry in chosen:
         events = agent.read_line(json.dumps(change(data, copy.deepcopy(entry))))
@@ -175,6 +174,13 @@ def test_any_change_to_a_real_line_is_read(kind: str, data: st.DataObject) -> No
         tally = tally.add(events)
     assert judge(tally, data.draw(st.sampled_from([None, 0, 1, 143])), speaks=True).ending
     assert min(tally.turns, tally.tool_calls, tally.retries, tally.unknown, tally.denials) >= 0
+
+
+@cache
+def list_entries(kind: str) -> list[Any]:
+    """What the agents of these transcripts wrote. It is read once: every example draws from it."""
+    lines = [line for path in list_transcripts(kind) for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines if line.startswith("{")]
 
 
 def change(data: st.DataObject, entry: Any) -> Any:
