@@ -49,6 +49,9 @@ CAPABILITIES_V3 = 0x20080522
 """The layout of capget(2) and capset(2): three sets of 32 bits, twice."""
 
 MAX_MESSAGE = 1_000_000
+FORWARDING = "runner.jobd.proxy.forwarding"
+"""The one module that needs asyncio, which would make each fork a tenth dearer. A relay imports it when it begins."""
+
 ROOM = " " * 2_000
 """A word on the command line of the process, in whose place a stage puts its own."""
 
@@ -161,7 +164,8 @@ def warm_program() -> WarmProgram:
 def serve(calls: socket.socket) -> None:
     """Become a call whenever there is one, until nobody is left who could make any."""
     for module in pkgutil.walk_packages(runner.jobd.__path__, f"{runner.jobd.__name__}."):
-        import_module(module.name)
+        if module.name != FORWARDING:
+            import_module(module.name)
     starting.start_process = start_stage
     gc.freeze()  # A collection in a child would write to all that it shares with this process.
     while True:
@@ -230,7 +234,7 @@ def start_stage(words: Sequence[str], job: JobPaths, log: int, lock: int) -> Non
         os.chdir(job.workspace)
         os.environ["PTQ_JOB_ID"] = job.id
         sys.argv = [sys.argv[0], *words]
-        show([sys.executable, "-I", *sys.argv], [f"PTQ_JOB_ID={job.id}"])
+        show([sys.executable, "-I", "-S", *sys.argv], [f"PTQ_JOB_ID={job.id}"])
         for descriptor in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, lock}:  # noqa: PTH208
             with suppress(OSError):  # The folder's own is closed already.
                 os.close(descriptor)
