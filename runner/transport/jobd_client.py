@@ -415,10 +415,10 @@ class JobdClient:
         return await self._host.run(self._command(verb), stdin=body, timeout_s=timeout_s, max_output_bytes=limit)
 
     def _command(self, verb: str) -> list[str]:
-        return [self._machine.python, "-I", self._path, verb]
+        return [self._machine.python, "-I", "-S", self._path, verb]
 
     async def _install(self) -> None:
-        argv = [self._machine.python, "-I", "-c", INSTALL, self._path, self._digest]
+        argv = [self._machine.python, "-I", "-S", "-c", INSTALL, self._path, self._digest]
         completed = await self._host.run(argv, stdin=self._program, max_output_bytes=MAX_ANSWER_BYTES)
         await run_aside(len(completed.stdout), parse_answer, completed)
 

@@ -37,9 +37,9 @@ def test_a_request_has_the_same_name_for_all_issues() -> None:
 
 
 def test_a_command_for_a_machine_is_named_by_its_verb() -> None:
-    assert name_operation(["python3", "-I", "/x/jobd.pyz", "poll"], b'{"stage": "agent"}') == "ssh: poll agent"
-    assert name_operation(["python3", "-I", "/x/jobd.pyz", "start"], b"{}") == "ssh: start"
-    assert name_operation(["python3", "-I", "-c", "...", "/x/jobd.pyz", "digest"], b"PK") == "ssh: install"
+    assert name_operation(["python3", "-I", "-S", "/x/jobd.pyz", "poll"], b'{"stage": "agent"}') == "ssh: poll agent"
+    assert name_operation(["python3", "-I", "-S", "/x/jobd.pyz", "start"], b"{}") == "ssh: start"
+    assert name_operation(["python3", "-I", "-S", "-c", "...", "/x/jobd.pyz", "digest"], b"PK") == "ssh: install"
 
 
 def test_a_logbook_knows_its_point_and_forgets_endless_repetitions(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_key_gets_one_line_that_forbids_all_but_one_command(jobd: Jobd, home: 
     before = time.time()
     assert admit(jobd, f"  {KEY} me@home, and\tmore \n") == {"ok": True}
     (line,) = read_lines(home)
-    command = f"{sys.executable} -I {jobd.program.resolve()} enter {jobd.workspace} {jobd.job_id}"
+    command = f"{sys.executable} -I -S {jobd.program.resolve()} enter {jobd.workspace} {jobd.job_id}"
     options, expiry = line.split(f" {KEY} ptq-hold:{jobd.job_id}")[0].split(',expiry-time="')
     assert options == f'restrict,pty,command="{command}"'
     assert time.mktime(time.strptime(expiry, '%Y%m%d%H%M%S"')) - before == pytest.approx(3600, abs=5)

@@ -335,7 +335,7 @@ def enter(account: Jobd, term: str) -> Terminal:
     account.job.hold.write_text(json.dumps({"until": time.time() + 60.0}))
     os.chown(account.job.hold, ACCOUNT, ACCOUNT)
     python = PYTHON if account.python == sys.executable else account.python
-    words = [str(python), "-I", str(account.program), "enter", str(account.workspace), account.job_id]
+    words = [str(python), "-I", "-S", str(account.program), "enter", str(account.workspace), account.job_id]
     person = Terminal(words, {**account.env, "TERM": term}, before=account.be_its_machine)
     person.wait_for(f"[ptq {account.job_id}]")
     return person

@@ -94,7 +94,7 @@ def admit(jobd: Jobd, lasts_s: int = 60) -> None:
 
 def come(jobd: Jobd, **env: str) -> Terminal:
     """A person, on the way into the job."""
-    words = [sys.executable, "-I", str(jobd.program), "enter", str(jobd.workspace), jobd.job_id]
+    words = [sys.executable, "-I", "-S", str(jobd.program), "enter", str(jobd.workspace), jobd.job_id]
     return Terminal(words, {**jobd.env, "TERM": "dumb", **env}, before=jobd.be_its_machine)
 
 
@@ -237,7 +237,7 @@ def test_a_key_runs_no_command_and_needs_a_terminal(jobd: Jobd) -> None:
     person = come(jobd, SSH_ORIGINAL_COMMAND="cat a.txt")
     assert person.end() == 1
     assert "it cannot run commands" in person.shown
-    words = [sys.executable, "-I", str(jobd.program), "enter", str(jobd.workspace), jobd.job_id]
+    words = [sys.executable, "-I", "-S", str(jobd.program), "enter", str(jobd.workspace), jobd.job_id]
     done = subprocess.run(words, env=jobd.env, input=b"echo hi\n", capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"use ssh -t" in done.stderr

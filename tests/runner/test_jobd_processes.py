@@ -100,7 +100,7 @@ def describe_process(pid: int) -> dict[str, Any]:
 def test_a_stage_is_a_process_of_its_own_that_belongs_to_its_job(jobd: Jobd, is_warm: bool) -> None:
     jobd.is_warm = is_warm
     about = find_stage_of_a_job(jobd)
-    log, words = jobd.control / "agent.log", ["-I", str(jobd.program), "stage", "agent"]
+    log, words = jobd.control / "agent.log", ["-I", "-S", str(jobd.program), "stage", "agent"]
     assert about["words"] == [sys.executable, *words, str(jobd.control / "agent.request")]
     assert about["job"] == [f"PTQ_JOB_ID={jobd.job_id}"]
     assert (about["cwd"], about["files"]) == (jobd.workspace, [Path(os.devnull), log, log])

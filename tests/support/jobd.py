@@ -166,7 +166,7 @@ class Jobd:
     def popen(self, verb: str, **options: Any) -> subprocess.Popen[bytes]:
         """The program at work, not yet told what to do."""
         return subprocess.Popen(
-            [self.python, "-I", str(self.program), verb],
+            [self.python, "-I", "-S", str(self.program), verb],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=self.env,

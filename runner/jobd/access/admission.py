@@ -130,7 +130,7 @@ def describe_line(job: JobPaths, key: str, until: float) -> str:
     `restrict` disables all forwarding and `~/.ssh/rc`, and includes the restrictions that later versions of sshd add.
     `expiry-time` is local time without `Z`, because OpenSSH before 9.1 supports only that.
     """
-    words = [sys.executable, "-I", os.path.realpath(sys.argv[0]), "enter", str(job.workspace), job.id]
+    words = [sys.executable, "-I", "-S", os.path.realpath(sys.argv[0]), "enter", str(job.workspace), job.id]
     command = shlex.join(words)
     if any(character in command for character in UNQUOTABLE):
         raise Failure("bad_path", "sshd cannot run a path with quotes, backslashes or line breaks")

@@ -75,7 +75,7 @@ def require_shell_request() -> None:
 def restart_clean(job_id: str) -> None:
     """Run this program again with clean variables that name the job, so that the program ends with the job."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TERM") if name in os.environ}
-    words = [sys.executable, "-I", *sys.argv]
+    words = [sys.executable, "-I", "-S", *sys.argv]
     os.execve(words[0], words, {**kept, "PTQ_JOB_ID": job_id})  # noqa: S606 - no shell is wanted
 
 

@@ -66,7 +66,7 @@ def _start(job: JobPaths, stage: str, request: Mapping[str, Any]) -> bool:
 def start_process(words: Sequence[str], job: JobPaths, log: int, lock: int) -> None:
     """Start this program with other words, in a process that outlives this one and holds the descriptor `lock`."""
     subprocess.Popen(
-        [sys.executable, "-I", sys.argv[0], *words],
+        [sys.executable, "-I", "-S", sys.argv[0], *words],
         env={**os.environ, "PTQ_JOB_ID": job.id},
         stdin=subprocess.DEVNULL,
         stdout=log,
