@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import random
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
@@ -21,19 +18,14 @@ from typing import Self
 
 import asyncssh
 
-from bot.app import serve
-from bot.config.settings import load_settings
 from bot.demo.loopback import ADDRESS, find_free_port
 from bot.demo.playground import Playground
 from bot.demo.sshd import EmbeddedSshServer, write_keys, write_known_hosts
-from bot.github import Timings
-from bot.observability.log import configure_logging
-from bot.pace import Pace
 from runner.jobd.sandbox.processes import kill_processes
+from tests.chaos.replica import NO_LIMIT, run_replica
 from tests.chaos.wires import Wire
+from tests.support.program import PROCESSES
 
-CLAIM_S = 6.0
-NO_LIMIT = 10**6
 SLOTS = 2
 
 USUAL_START_S = 5.0
@@ -47,20 +39,6 @@ def choose_slowness(start_s: float) -> float:
     come of it, again and again. So the same things happen there in slow motion.
     """
     return max(1.0, start_s / USUAL_START_S)
-
-
-def make_pace(slowness: float) -> Pace:
-    """The pace of the service, with short claims."""
-    limits = {"writes_per_minute": NO_LIMIT, "writes_per_hour": NO_LIMIT}
-    return Pace(
-        poll_s=0.5,
-        sweep_s=1.0,
-        recover_s=5.0 * slowness,
-        in_flight_s=3.0 * slowness,
-        grace_s=5.0 * slowness,
-        claim_s=CLAIM_S * slowness,
-        github=Timings(timeout_s=2.0 * slowness, write_interval_s=0.0, backoff_s=0.05, **limits),
-    )
 
 
 AGENT = """
@@ -81,20 +59,6 @@ path.write_text(path.read_text().replace(" - size + 1", ""))
 (output / "worklog.md").write_text("looked, found, fixed\\n")
 note("end")
 """
-
-PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload([__name__])
-
-
-def run_replica(config: Path, log: Path, environ: Mapping[str, str], slowness: float) -> None:
-    """Be one replica, until a signal."""
-    with log.open("ab") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    os.environ.update(environ)
-    settings = load_settings(config)
-    configure_logging(settings.secret_values())
-    asyncio.run(serve(settings, partial(load_settings, config), make_pace(slowness)))
 
 
 class Replica:

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import get_args
 
 from github_standin.model.faults import WebhookKind
-from tests.chaos.arena import CLAIM_S, Arena, Machine, Replica
+from tests.chaos.arena import Arena, Machine, Replica
+from tests.chaos.replica import CLAIM_S
 
 ERRORS = (500, 502, 503, "lose_answer", "reset")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.arena import CLAIM_S, USUAL_START_S, choose_slowness, make_pace
+from tests.chaos.arena import USUAL_START_S, choose_slowness
+from tests.chaos.replica import CLAIM_S, make_pace
 from tests.chaos.run import Plan, run_chaos
 from tests.chaos.verdict import Progress, count_overlaps, find_percentile
 from tests.support.postgres import Server

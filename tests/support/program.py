@@ -30,7 +30,8 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     [
         *("bot.app", "bot.doctor.examination", "bot.cli.main", "bot.cli.failures", "bot.operations.sweep"),
-        *("bot.operations.launch", "bot.operations.worktrees", "tests.crash.stoppable", "tests.support.forked_program"),
+        *("bot.operations.launch", "bot.operations.worktrees", "tests.chaos.replica", "tests.crash.stoppable"),
+        "tests.support.forked_program",
     ]
 )
 
