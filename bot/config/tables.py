@@ -202,7 +202,6 @@ class GitHubTable(Table):
         return parse_private_key(read_secret(self.private_key_file, self.private_key))
 
 
-@cache
 def parse_private_key(text: str) -> str:
     r"""A private key as PEM, from PEM, PEM with `\n` for line ends, or base64 of PEM. Raises `ValueError`."""
     pem = text.strip().replace("\\n", "\n")
@@ -211,6 +210,11 @@ def parse_private_key(text: str) -> str:
             pem = base64.b64decode(pem, validate=False).decode().strip()
         except (binascii.Error, UnicodeDecodeError):
             pem = ""
+    return _check_pem(pem)
+
+
+@cache
+def _check_pem(pem: str) -> str:
     try:
         key = load_pem_private_key(pem.encode(), password=None)
     except (ValueError, TypeError):

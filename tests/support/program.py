@@ -27,13 +27,7 @@ PROGRAM = Path(sys.executable).with_name("ptq-bot")
 PATIENCE_S = 120.0
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    [
-        *("bot.app", "bot.doctor.examination", "bot.cli.main", "bot.cli.failures", "bot.operations.sweep"),
-        *("bot.operations.launch", "bot.operations.worktrees", "tests.chaos.replica", "tests.crash.stoppable"),
-        "tests.support.forked_program",
-    ]
-)
+PROCESSES.set_forkserver_preload(["tests.support.warm"])
 
 _LOOKING = threading.Lock()
 """Only one caller may ask whether a forked process has ended: the kernel tells the first one."""
