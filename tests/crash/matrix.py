@@ -15,7 +15,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ TAKES_ALL = os.environ.get("PTQ_CRASH") == "all"
 DATABASES = ("sqlite", "postgresql")
 SHARES = 40 if TAKES_ALL else 3
 """How many parts the points have."""
-TAKEN = [*product(DATABASES, range(SHARES))] if TAKES_ALL else [("sqlite", 0), ("postgresql", 1), ("postgresql", 2)]
-"""The database and the part of the points of each test."""
+TAKEN = [*product(DATABASES, zip(range(SHARES)))] if TAKES_ALL else [("sqlite", (0,)), ("postgresql", (1, 2))]
+"""The database and the parts of the points of each test. Of several parts, each story has a point of each."""
 PAIRS = 40 if TAKES_ALL else 1
 """Tests with two replicas."""
 SEED = 6805
@@ -62,8 +62,17 @@ class Matrix:
     server: Server | None
     seed: int
     points: list[Point]
+    recorded: list[Point]
+    """The order in which they come in a story."""
     folder: Path
     """Where the workers leave notes for each other."""
+
+    def find_stories(self, parts: Sequence[int]) -> list[list[Point]]:
+        """The points of each story of these parts."""
+        places = {point: place for place, point in enumerate(self.recorded)}
+        places |= {replace(point, when="lost"): place for point, place in places.items() if point.when == "before"}
+        together = zip(*(self.points[part::SHARES] for part in parts), strict=False)
+        return [sorted(points, key=lambda point: places[point]) for points in together]
 
     def is_first_to_see(self, point: Point) -> bool:
         """Whether this point, which was not recorded, is now met for the first time by any worker."""
@@ -121,7 +130,8 @@ def matrix(recording: Recording, request: pytest.FixtureRequest, crash_folder: P
     server: Server | None = request.getfixturevalue("postgres") if recording.database == "postgresql" else None
     seed, points = read_seed(crash_folder), recording.points
     folder = crash_folder / f"crash-{recording.database}"
-    return Matrix(recording.database, server, seed, spread([*points, *find_lost_answers(points)], seed), folder)
+    spreading = spread([*points, *find_lost_answers(points)], seed)
+    return Matrix(recording.database, server, seed, spreading, points, folder)
 
 
 async def record(server: Server | None, folder: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.crash.installation import Installation, Pair
-from tests.crash.matrix import LEAST_POINTS, PAIRS, SHARES, TAKEN, TAKES_ALL, Matrix, note_outcome, open_database
+from tests.crash.matrix import LEAST_POINTS, PAIRS, TAKEN, TAKES_ALL, Matrix, note_outcome, open_database
 from tests.crash.points import Point, find_pauses
 from tests.crash.whole_story import live_through
 
@@ -24,28 +24,29 @@ TIMEOUT_S = 7200 if TAKES_ALL else 600
 class Share:
     """One test's part of the points, and what came of them."""
 
-    def __init__(self, matrix: Matrix, points: Sequence[Point], folder: Path, kind: type[Installation]) -> None:
+    def __init__(self, matrix: Matrix, stories: Sequence[list[Point]], folder: Path, kind: type[Installation]) -> None:
+        """Each story has at least one point."""
         self.matrix = matrix
         self.outcome: Counter[str] = Counter()
         self.failures: list[str] = []
-        self._points = points
+        self._stories = stories
         self._folder = folder
         self._kind = kind
         self._known = {point.name for point in matrix.points}
 
     async def take(self) -> None:
-        """Live through every point, or through the first that is reached."""
-        for point in self._points:
-            await self._take_one(point)
+        """Live through every story, or through the first whose points are reached."""
+        for points in self._stories:
+            await self._take_one(points)
             if not TAKES_ALL and (self.failures or self.outcome["reached"]):
                 break
 
-    async def _take_one(self, point: Point) -> None:
-        """Live through one point; and once more, killed again, for each step that was only taken because of it."""
-        after = await self._live_through([point])
+    async def _take_one(self, points: list[Point]) -> None:
+        """Live through one story; and once more, killed again, for each step that was only taken because of it."""
+        after = await self._live_through(points)
         for again in after if TAKES_ALL else ():
             if again.name not in self._known and self.matrix.is_first_to_see(again):
-                await self._live_through([point, again])
+                await self._live_through([*points, again])
 
     async def _live_through(self, points: list[Point]) -> list[Point]:
         """What the service did after the last of these points."""
@@ -62,7 +63,7 @@ class Share:
             return []
         reached = {*installation.fate.reached, *(point for point in points if point.when == "lost")}
         self.outcome["reached" if len(reached) == len(points) else "never reached"] += 1
-        self.outcome["answers lost"] += points[0].when == "lost"
+        self.outcome["answers lost"] += sum(point.when == "lost" for point in points)
         self.outcome["killed again"] += len(reached) == 2
         return installation.replica.points(installation.replica.lives) if installation.replica.lives > 1 else []
 
@@ -73,12 +74,12 @@ class Share:
 
 @pytest.mark.slow(30)
 @pytest.mark.timeout(TIMEOUT_S)
-@pytest.mark.parametrize(("recording", "number"), TAKEN, indirect=["recording"])
+@pytest.mark.parametrize(("recording", "parts"), TAKEN, indirect=["recording"], ids=str)
 async def test_a_kill_at_any_point_loses_nothing_and_repeats_nothing(
-    number: int, matrix: Matrix, tmp_path: Path, record_property: Callable[[str, object], None]
+    parts: Sequence[int], matrix: Matrix, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     assert len(matrix.points) >= LEAST_POINTS
-    share = Share(matrix, matrix.points[number::SHARES], tmp_path, Installation)
+    share = Share(matrix, matrix.find_stories(parts), tmp_path, Installation)
     await share.take()
     note_outcome(record_property, matrix.database, matrix.points, matrix.seed, share.outcome, len(share.failures))
     share.require_no_failure()
@@ -92,7 +93,7 @@ async def test_a_replica_that_stood_still_while_another_took_over_writes_nothing
     number: int, matrix: Matrix, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     points = find_pauses(matrix.points)
-    share = Share(matrix, points[number::PAIRS], tmp_path, Pair)
+    share = Share(matrix, [[point] for point in points[number::PAIRS]], tmp_path, Pair)
     await share.take()
     note_outcome(record_property, "two replicas", points, matrix.seed, share.outcome, len(share.failures))
     share.require_no_failure()
