@@ -24,6 +24,7 @@ from bot.demo.sshd import EmbeddedSshServer, write_keys, write_known_hosts
 from runner.jobd.sandbox.processes import kill_processes
 from tests.chaos.replica import NO_LIMIT, run_replica
 from tests.chaos.wires import Wire
+from tests.support.installed import install_program
 from tests.support.program import PROCESSES
 
 SLOTS = 2
@@ -132,6 +133,7 @@ class Machine:
         self._folder = folder
 
     async def start(self) -> None:
+        install_program(self.workspace)
         await self.server.start()
         await self.wire.start()
         key: asyncssh.SSHKey = write_keys(self._folder / "ssh")

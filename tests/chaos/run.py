@@ -42,7 +42,7 @@ class Plan:
     pause_s: tuple[float, float] = (0.5, 3.0)
     """Between two mishaps, at least and at most."""
     break_s: float = 3600.0
-    """How long things break at most; they do until most jobs have ended."""
+    """How long things break at most, on a machine as fast as usual; they do until most jobs have ended."""
     still_s: float = 240.0
     """The run ends when nothing has come of it for so long, on a machine as fast as usual. While it moves, it takes as
     long as its machine needs."""
@@ -101,14 +101,15 @@ async def run_chaos(folder: Path, database_url: str, plan: Plan) -> Outcome:
         draw = random.Random(plan.seed)
         mishaps = Mishaps(arena, draw, plan.pause_s, lambda: kills.append(time.monotonic()))
         stories: list[Story] = []
-        breaking = asyncio.create_task(mishaps.run())
+        breaking, break_s = asyncio.create_task(mishaps.run()), plan.break_s * arena.slowness
+        broken_from = time.monotonic()
         telling = [asyncio.create_task(_tell(arena, plan, stories, number)) for number in range(plan.jobs)]
 
         def has_broken_enough() -> bool:
             if breaking.done():
                 breaking.result()
             most = sum(story.report_at is not None for story in stories) >= 0.85 * plan.jobs
-            return most or time.monotonic() - began > plan.break_s
+            return most or time.monotonic() - broken_from > break_s
 
         still_s = plan.still_s * arena.slowness
         await _wait_while_it_moves(still_s, lambda: count_done(arena, stories), has_broken_enough)

@@ -32,7 +32,7 @@ async def test_nothing_is_lost_and_nothing_happens_twice_while_everything_breaks
 ) -> None:
     name = await postgres.create()
     try:
-        plan = Plan(SEED, jobs=3, every=2, pause_s=(0.3, 1.5), break_s=12.0)
+        plan = Plan(SEED, jobs=3, every=2, pause_s=(0.3, 1.5), break_s=6.0)
         outcome = await run_chaos(tmp_path, postgres.url(name), plan)
         print(outcome.render())
         assert outcome.is_clean, outcome.render()

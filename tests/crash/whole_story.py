@@ -13,12 +13,16 @@ from github_standin import Exchange
 from tests.crash.installation import PATIENCE_S, Installation
 from tests.crash.points import Point
 from tests.support import program
+from tests.support.installed import install_program
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World
 
 LOOKS = 5
 """How often the service must have asked GitHub for what it missed, without anything being written meanwhile, for the
 story to count as over. By then every loop has looked around, however slow the machine is, and a comment
 that may have been cut off has been looked for."""
+
+INSTALLED = "ssh: install"
+"""A machine that has been in use has the program. It gets it in the story that is recorded, and where that is cut."""
 
 AGENT = "open({starts!r}, 'a').write('started\\n')\n" + WRITE_REPORT + "time.sleep(0.4)\n" + FIX
 
@@ -38,6 +42,8 @@ async def live_through(
     folder.mkdir(parents=True)
     stops = [point for point in points if point.when != "lost"]
     installation = kind(folder, agent=write_agent(folder), database_url=database_url, points=stops)
+    if points and not any(point.name == INSTALLED for point in points):
+        install_program(folder / "machine" / "workspace")
     async with installation:
         for point in points:
             if point.when == "lost":
