@@ -217,6 +217,13 @@ def test_a_process_of_another_account_belongs_to_no_job(account: dict[str, Any])
         stranger.kill()
 
 
+def test_a_thread_of_the_kernel_is_no_process() -> None:
+    name = Path("/proc/2/comm")
+    if not name.exists() or name.read_text() != "kthreadd\n":
+        pytest.skip("we see no threads of the kernel here")
+    assert read_process(2) is None
+
+
 def test_jobd_that_itself_runs_in_a_job_finds_the_processes_of_its_own_jobs() -> None:
     outer, inner = secrets.token_hex(5), secrets.token_hex(5)
     program = f"""

@@ -19,6 +19,7 @@ from typing import Any
 from runner.jobd.environment.environment import find_tree
 from runner.jobd.environment.trees import WAYS
 from runner.jobd.files import JobPaths, try_lock
+from runner.jobd.sandbox.processes import read_whole
 from runner.jobd.stages.states import find_result, open_lock, poll
 from tests.support.warm_program import Call, be_on_machine, unpack_program, warm_program
 
@@ -282,23 +283,22 @@ class Change:
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for something that will be so in a moment."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Wait for something that will be so in a moment. Most conditions ask a process, so the pauses become longer."""
+    deadline, pause_s = time.monotonic() + PATIENCE_S, 0.01
     while not condition():
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        time.sleep(pause_s)
+        pause_s = min(1.5 * pause_s, 0.1)
 
 
 def processes_with(mark: str) -> list[int]:
     """The processes, zombies not counted, on whose command line a word stands."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if mark.encode() in words:
-            found.append(int(path.parent.name))
+    found, word = [], mark.encode()
+    for name in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - called very often
+        with suppress(OSError):
+            line = read_whole(f"/proc/{name}/cmdline")
+            if word in line and word in line.split(b"\0"):
+                found.append(int(name))
     return found
 
 
