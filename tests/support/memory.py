@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -46,13 +47,12 @@ def memory() -> Iterator[Path | None]:
 
 
 @pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path: Path, memory: Path | None) -> Iterator[Path]:
+def tmp_path(request: pytest.FixtureRequest, memory: Path | None) -> Iterator[Path]:
     """A folder in memory, unless the test is marked with `on_disk`."""
     if memory is None or request.node.get_closest_marker("on_disk"):
-        yield tmp_path
+        yield request.getfixturevalue("tmp_path")  # pytest's own, which this one overrides.
         return
-    folder = memory / tmp_path.name
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix=re.sub(r"\W", "_", request.node.name)[:30], dir=memory))
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
