@@ -94,10 +94,13 @@ class DiffStat:
 
 
 class GitStore:
-    """The objects and refs in `git_dir`."""
+    """The objects and refs in `git_dir`. What an object is, which its SHA decides, is asked of git only once."""
 
     def __init__(self, git_dir: Path) -> None:
         self.git_dir = git_dir
+        self._kinds: dict[str, str] = {}
+        self._commits: dict[str, Commit] = {}
+        self._trees: dict[tuple[str, str, bool], list[Entry]] = {}
 
     async def run(self, *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] = _NOTHING) -> bytes:
         """Run one git command and return its output; raises `GitFailed`."""
@@ -121,9 +124,13 @@ class GitStore:
         """`blob`, `tree`, `commit` or `tag`; None when there is no object with this full SHA."""
         if not SHA.fullmatch(sha):
             return None
-        answer = await self.run("cat-file", "--batch-check=%(objecttype)", stdin=f"{sha}\n".encode())
-        kind = answer.decode().strip()
-        return None if kind.endswith("missing") else kind
+        if sha not in self._kinds:
+            answer = await self.run("cat-file", "--batch-check=%(objecttype)", stdin=f"{sha}\n".encode())
+            kind = answer.decode().strip()
+            if kind.endswith("missing"):
+                return None
+            self._kinds[sha] = kind
+        return self._kinds[sha]
 
     async def write_blob(self, content: bytes) -> str:
         """Store a blob and return its SHA."""
@@ -145,9 +152,14 @@ class GitStore:
 
     async def list_tree(self, tree: str, path: str = "", recursive: bool = False) -> list[Entry]:
         """The entries of a tree (or of a commit's tree), or only the one at `path`."""
+        if (known := self._trees.get((tree, path, recursive))) is not None:
+            return [*known]
         options = ["-z", "-l", "--full-tree", *(["-r", "-t"] if recursive else [])]
         output = await self.run("ls-tree", *options, tree, *(["--", path] if path else []))
-        return [_parse_entry(line) for line in output.decode(errors="surrogateescape").split("\0") if line]
+        entries = [_parse_entry(line) for line in output.decode(errors="surrogateescape").split("\0") if line]
+        if SHA.fullmatch(tree):
+            self._trees[tree, path, recursive] = entries
+        return [*entries]
 
     async def write_commit(
         self, tree: str, parents: Sequence[str], author: Signature, committer: Signature, message: str
@@ -165,11 +177,15 @@ class GitStore:
 
     async def read_commit(self, sha: str) -> Commit:
         """The commit with this SHA."""
+        if known := self._commits.get(sha):
+            return known
         shape = "%x00".join(("%H", "%T", "%P", "%an", "%ae", "%at", "%cn", "%ce", "%ct", "%B"))
         output = await self.run("log", "-1", "--no-show-signature", f"--format={shape}", sha)
         full, tree, parents, an, ae, at, cn, ce, ct, message = output.decode(errors="replace").split("\0", 9)
         author, committer = Signature(an, ae, _parse_time(at)), Signature(cn, ce, _parse_time(ct))
-        return Commit(full, tree, tuple(parents.split()), author, committer, message.rstrip("\n"))
+        commit = Commit(full, tree, tuple(parents.split()), author, committer, message.rstrip("\n"))
+        self._commits[full] = commit
+        return commit
 
     async def list_commits(self, base: str, head: str) -> list[Commit]:
         """The commits of a pull request from `head` to `base`, oldest first."""
