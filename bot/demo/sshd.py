@@ -48,14 +48,18 @@ def _write_private(path: Path, key: asyncssh.SSHKey) -> None:
 
 
 class EmbeddedSshServer:
-    """A server on a free loopback port, with its keys in `folder`. Another start uses the same port and keys."""
+    """A server on a free loopback port, with its keys in `folder`. Another start uses the same port and keys.
 
-    def __init__(self, folder: Path) -> None:
+    `path` is the `PATH` of its commands.
+    """
+
+    def __init__(self, folder: Path, path: str = DEFAULT_PATH) -> None:
         self.client_key_file = folder / "client_key"
         self.known_hosts_file = folder / "known_hosts"
         self.user = getpass.getuser()
         self.port = find_free_port()
         self._folder = folder
+        self._path = path
         self._acceptor: asyncssh.SSHAcceptor | None = None
         self._connections: set[asyncssh.SSHServerConnection] = set()
         self._commands: set[_Command] = set()
@@ -67,7 +71,7 @@ class EmbeddedSshServer:
         self._acceptor = await asyncssh.listen(
             ADDRESS,
             self.port,
-            server_factory=lambda: _Server(self._connections, self._commands),
+            server_factory=lambda: _Server(self._connections, self._commands, self._path),
             server_host_keys=[host_key],
             authorized_client_keys=str(self._folder / "authorized_keys"),
             encoding=None,
@@ -107,9 +111,10 @@ class EmbeddedSshServer:
 class _Server(asyncssh.SSHServer):
     """One connection: adds itself to the server's set of connections, and opens sessions."""
 
-    def __init__(self, connections: set[asyncssh.SSHServerConnection], commands: set[_Command]) -> None:
+    def __init__(self, connections: set[asyncssh.SSHServerConnection], commands: set[_Command], path: str) -> None:
         self._connections = connections
         self._commands = commands
+        self._path = path
         self._connection: asyncssh.SSHServerConnection | None = None
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
@@ -121,7 +126,7 @@ class _Server(asyncssh.SSHServer):
             self._connections.discard(self._connection)
 
     def session_requested(self) -> _Command:
-        return _Command(self._commands)
+        return _Command(self._commands, self._path)
 
     def unix_server_requested(self, listen_path: str) -> bool:
         return True
@@ -133,8 +138,9 @@ class _Command(asyncssh.SSHServerSession[bytes]):
     As with sshd, the loss of the connection closes the command's streams, but does not kill the command.
     """
 
-    def __init__(self, commands: set[_Command]) -> None:
+    def __init__(self, commands: set[_Command], path: str) -> None:
         self._commands = commands
+        self._path = path
         self._line = ""
         self._early = bytearray()
         self._at_eof = False
@@ -169,7 +175,7 @@ class _Command(asyncssh.SSHServerSession[bytes]):
             self._process, _ = await asyncio.get_running_loop().subprocess_exec(
                 lambda: _Process(self._channel, ended),
                 *("/bin/sh", "-c", self._line),
-                env=_clean_environment(),
+                env=_clean_environment(self._path),
                 cwd="/",
                 start_new_session=True,
             )
@@ -257,6 +263,6 @@ def _report_exit(channel: asyncssh.SSHServerChannel[bytes], exit_status: int) ->
         channel.exit(exit_status)
 
 
-def _clean_environment() -> dict[str, str]:
+def _clean_environment(path: str) -> dict[str, str]:
     user = getpass.getuser()
-    return {"PATH": DEFAULT_PATH, "HOME": str(Path.home()), "USER": user, "LOGNAME": user, "SHELL": "/bin/sh"}
+    return {"PATH": path, "HOME": str(Path.home()), "USER": user, "LOGNAME": user, "SHELL": "/bin/sh"}

@@ -18,7 +18,7 @@ from rich.console import Console
 from bot.demo.loopback import ADDRESS
 from bot.demo.playground import DIAGNOSE_LABEL, LABEL, MAINTAINER, STRANGER
 from bot.demo.repository import BRANCH, ISSUE_BODY, ISSUE_TITLE, NAME, make_repository
-from bot.demo.sshd import EmbeddedSshServer
+from bot.demo.sshd import DEFAULT_PATH, EmbeddedSshServer
 from github_standin import StandIn
 from runner.jobd.sandbox.processes import kill_processes
 
@@ -27,11 +27,14 @@ AGENT = Path(__file__).with_name("agent.py")
 
 
 class Tryout:
-    """`async with Tryout(folder)` starts the GitHub stand-in, without an App, and a machine with SSH."""
+    """`async with Tryout(folder)` starts the GitHub stand-in, without an App, and a machine with SSH.
 
-    def __init__(self, folder: Path) -> None:
+    `path` is the `PATH` of the machine's commands.
+    """
+
+    def __init__(self, folder: Path, path: str = DEFAULT_PATH) -> None:
         self.workspace = folder / "machine" / "workspace"
-        self.ssh = EmbeddedSshServer(folder / "machine" / "ssh")
+        self.ssh = EmbeddedSshServer(folder / "machine" / "ssh", path)
         self.github = StandIn.without_app()
         self.number = 0
         """The issue's number."""

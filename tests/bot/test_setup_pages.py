@@ -8,7 +8,6 @@ import os
 import re
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from bot.demo.repository import NAME
+from bot.demo.sshd import DEFAULT_PATH
 from bot.demo.tryout import Tryout
 from bot.setup import steps
 from bot.setup.answers import AgentAnswer, Answers, MachineAnswer
@@ -25,13 +25,13 @@ from bot.setup.documents import link_documents
 from bot.setup.steps import InvalidInput
 from tests.support.doctor_models import make_models
 from tests.support.gate import Gate
-from tests.support.installer import Operator, Seen, open_setup
+from tests.support.installer import Operator, Seen, make_no_pip, open_setup
 from tests.support.openapi import load_openapi
 
 
 @pytest.fixture
 async def tryout(tmp_path: Path) -> AsyncIterator[Tryout]:
-    async with Tryout(tmp_path / "tryout") as tryout:
+    async with Tryout(tmp_path / "tryout", f"{make_no_pip(tmp_path / 'programs')}:{DEFAULT_PATH}") as tryout:
         tryout.github.observers.append(load_openapi().check)
         yield tryout
         assert tryout.github.complaints == []
@@ -297,19 +297,10 @@ async def test_a_change_that_is_discarded_leaves_the_machine_as_it_was(tryout: T
     assert ("machine-1 ready" in seen.text, state.answers.looked_at) == (True, None)
 
 
-MAKES_NO_PIP = f"""#!/bin/sh
-[ "$1 $2" != "-m venv" ] || set -- "$@" --without-pip
-exec {sys.executable} "$@"
-"""
-"""A machine's `python3`. To install pip takes seconds for each virtual environment, and no test needs it here."""
-
-
 @pytest.mark.on_disk
 @pytest.mark.slow
 async def test_this_host_can_be_a_machine(operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "python3").write_text(MAKES_NO_PIP)
-    (tmp_path / "python3").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("PATH", f"{make_no_pip(tmp_path / 'programs')}:{os.environ['PATH']}")
     form = {"kind": "local", "name": "here", "workspace": str(tmp_path / "ptq"), "slots": "1"}
     assert "here ready" in (await operator.post("/machines/look", form)).text
     await operator.post("/machines/drop", {"name": "here"})

@@ -14,11 +14,12 @@ from playwright.async_api import Browser, Route, expect
 
 from bot.config.settings import load_settings
 from bot.demo.repository import NAME
+from bot.demo.sshd import DEFAULT_PATH
 from bot.demo.tryout import Tryout
 from bot.setup.answers import Answers
 from tests.support.browser import PATIENCE_S, find_faults, open_page
 from tests.support.gate import Gate
-from tests.support.installer import Operator, open_setup, serve_setup
+from tests.support.installer import Operator, make_no_pip, open_setup, serve_setup
 from tests.support.openapi import load_openapi
 
 pytestmark = pytest.mark.slow
@@ -94,14 +95,15 @@ async def finish_set_up(operator: Operator, tryout: Tryout, folder: Path) -> Non
 @pytest.mark.slow(20)
 @pytest.mark.on_disk
 async def test_an_interrupted_set_up_goes_on_to_a_configuration_that_works(tmp_path: Path) -> None:
-    folder = tmp_path / "here"
-    async with Tryout(tmp_path / "tryout") as tryout:
+    folder, programs = tmp_path / "here", tmp_path / "programs"
+    async with Tryout(tmp_path / "tryout", f"{programs}:{DEFAULT_PATH}") as tryout:
         tryout.github.observers.append(load_openapi().check)
         before = await begin_set_up(tryout, folder)
         async with open_setup(folder) as operator:
             assert operator.setup.state.answers == before
             assert urlsplit((await operator.open("/")).url).path == "/machines"
             await add_machine(operator, tryout, folder)
+            make_no_pip(programs)
             await finish_set_up(operator, tryout, folder)
         assert load_settings(folder / "ptq.toml").dashboard.operators == {"maintainer"}, "the owner of the App"
         assert tryout.github.complaints == []

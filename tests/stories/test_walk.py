@@ -15,9 +15,10 @@ from bot.config.settings import Settings, load_settings
 from bot.demo.loopback import find_free_port
 from bot.demo.playground import MAINTAINER, PACE
 from bot.demo.repository import NAME
+from bot.demo.sshd import DEFAULT_PATH
 from bot.demo.tryout import Tryout
 from tests.support.browser import PATIENCE_S, PHONE, find_faults, measure_overhang, open_page, take_picture
-from tests.support.installer import serve_setup
+from tests.support.installer import make_no_pip, serve_setup
 from tests.support.newcomer import Newcomer, read_told
 from tests.support.openapi import load_openapi
 from tests.support.world import FIX, NOTE, WRITE_REPORT
@@ -50,7 +51,7 @@ async def test_an_operator_sets_it_up_and_a_maintainer_gets_a_pull_request(tmp_p
     expect.set_options(timeout=PATIENCE_S * 1000)
     script = tmp_path / "agent.py"
     script.write_text(WRITE_REPORT + GROWING + FIX)
-    async with Tryout(tmp_path / "tryout") as tryout:
+    async with Tryout(tmp_path / "tryout", f"{make_no_pip(tmp_path / 'programs')}:{DEFAULT_PATH}") as tryout:
         tryout.github.observers.append(load_openapi().check)
         settings = await set_up(tmp_path / "here", tryout, f"{sys.executable} {script}", browser)
         async with (
