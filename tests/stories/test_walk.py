@@ -46,7 +46,7 @@ print('the second line', flush=True)
 """
 
 
-@pytest.mark.slow(60)
+@pytest.mark.slow(30)
 async def test_an_operator_sets_it_up_and_a_maintainer_gets_a_pull_request(tmp_path: Path, browser: Browser) -> None:
     expect.set_options(timeout=PATIENCE_S * 1000)
     script = tmp_path / "agent.py"
