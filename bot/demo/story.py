@@ -38,6 +38,10 @@ without an error. Ending it at the length visits every start that has an item, a
 new test fails without the change."""
 
 
+LOOK_S = 0.25
+"""How often it looks for new events of the job, in seconds."""
+
+
 class DemoFailed(Exception):  # noqa: N818
     """The story did not continue; the message says where it stopped."""
 
@@ -82,7 +86,7 @@ class Story:
             for at, what in events[shown:]:
                 self._say(f"{at:%H:%M:%S}  job {job.id}: {what}")
             shown = len(events)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(LOOK_S)
             job = await self._last_job() or job
         self._show_text(self._pick_commands(await self._fetch_log(job, "prepare")), "environment")
         self._show_text(await self._fetch_log(job, "agent"), "agent log")
