@@ -27,7 +27,7 @@ def empty(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow(20)
 def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty: Path) -> None:
-    with program.start_installed(tmp_path, "demo", "--keep", TMPDIR=str(empty), COLUMNS="50") as demo:
+    with program.start(tmp_path, "demo", "--keep", TMPDIR=str(empty), COLUMNS="50") as demo:
         demo.wait_for("configuration ")
         story, _, told = demo.text().partition("Everything is still running.")
         assert max(map(len, story.splitlines())) <= 50, "it is readable in a narrow terminal"
@@ -38,6 +38,7 @@ def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty:
             (job,) = set(re.findall(r"/jobs/[0-9a-f]{10}", jobs.read().decode()))
         with urlopen(places["the jobs"].removesuffix("/jobs") + job, timeout=60) as page:
             assert "succeeded" in page.read().decode()
+        assert Path(places["the repository"]).is_relative_to(empty)
         assert Path(places["the repository"], "HEAD").is_file()
         assert Path(places["configuration"]).is_file()
         status, seconds = demo.stop(signal.SIGINT)
@@ -48,7 +49,8 @@ def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty:
 
 
 def test_a_demo_that_is_stopped_in_the_middle_leaves_nothing_behind(tmp_path: Path, empty: Path) -> None:
-    with program.start_installed(tmp_path, "demo", TMPDIR=str(empty), PYTHONUNBUFFERED="1") as demo:
+    with program.start(tmp_path, "demo", TMPDIR=str(empty)) as demo:
         demo.wait_for(": running")
+        assert [path.name for path in empty.glob("*/octo")] == ["octo"], "everything is there"
         assert demo.stop(signal.SIGTERM)[0] == 0
     assert demo.text().endswith("Stopped.\n")

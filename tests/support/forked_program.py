@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,6 +20,7 @@ def be_program(arguments: Sequence[str], environ: Mapping[str, str], stdout: Pat
         os.close(descriptor)
     os.environ.clear()
     os.environ.update(environ)
+    tempfile.tempdir = None  # It is chosen by this environment, not by that of the process that was forked.
     hear_ctrl_c()
     sys.argv = ["ptq-bot", *arguments]
     main()

@@ -9,9 +9,9 @@ import gc
 from importlib import import_module
 
 MODULES = [
-    *("bot.app", "bot.doctor.examination", "bot.cli.main", "bot.cli.failures", "bot.operations.sweep"),
-    *("bot.operations.launch", "bot.operations.worktrees", "tests.chaos.replica", "tests.crash.stoppable"),
-    "tests.support.forked_program",
+    *("bot.app", "bot.doctor.examination", "bot.cli.main", "bot.cli.failures", "bot.demo.story"),
+    *("bot.operations.launch", "bot.operations.sweep", "bot.operations.worktrees", "runner.db.upgrades"),
+    *("tests.chaos.replica", "tests.crash.stoppable", "tests.support.forked_program"),
 ]
 
 gc.disable()
