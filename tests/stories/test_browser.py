@@ -15,7 +15,12 @@ from tests.support import program
 from tests.support.browser import PATIENCE_S, PHONE, PICTURED, Scheme, measure_overhang, open_page, take_picture
 from tests.support.world import NOTE
 
-pytestmark = [pytest.mark.slow, pytest.mark.on_disk, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.on_disk,
+    pytest.mark.timeout(600),
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 SCHEMES: tuple[Scheme, ...] = ("light", "dark")
 

@@ -19,7 +19,7 @@ from tests.support.jobs import NOON
 from tests.support.site import make_report
 from tests.support.visitor import NAME
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="session")]
 
 PARTS = ("summary", "diff", "checks", "worklog", "log", "files")
 

@@ -27,7 +27,7 @@ from tests.support.meters import make_meter
 from tests.support.site import PATCH, make_report
 from tests.support.visitor import NAME
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="session")]
 
 REPORT = """**Outcome:** fix staged
 

@@ -14,7 +14,7 @@ from tests.support.dashboard import HIDDEN, Dashboard, open_dashboard
 from tests.support.visitor import NAME
 from tests.support.world import NOTE
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="session")]
 
 
 async def choose(page: Page, login: str) -> None:

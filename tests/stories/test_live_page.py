@@ -14,7 +14,7 @@ from tests.support.browser import PATIENCE_S, PHONE, measure_overhang, open_page
 from tests.support.jobs import NOON
 from tests.support.site import Site, open_site
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_a_page_shows_how_a_worklog_grows_and_how_a_log_that_it_has_missed_ends(

@@ -22,7 +22,7 @@ from tests.support.gate import Gate
 from tests.support.installer import Operator, make_no_pip, open_setup, serve_setup
 from tests.support.openapi import load_openapi
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
 
 
 def modes(folder: Path) -> set[int]:

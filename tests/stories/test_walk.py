@@ -23,7 +23,12 @@ from tests.support.newcomer import Newcomer, read_told
 from tests.support.openapi import load_openapi
 from tests.support.world import FIX, NOTE, WRITE_REPORT
 
-pytestmark = [pytest.mark.slow, pytest.mark.on_disk, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.on_disk,
+    pytest.mark.timeout(600),
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 PICTURED_PAGES = {"": "overview", "/jobs": "jobs", "/deliveries": "deliveries", "/spend": "spend"}
 """The pages whose pictures the documents show -> their names."""

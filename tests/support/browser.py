@@ -15,6 +15,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, FloatRect, Locator, Page, Playwright, async_playwright
 from playwright.async_api import TimeoutError as NoAnswer
 
@@ -130,9 +131,13 @@ def _wait_for_port(process: subprocess.Popen[bytes], profile: Path) -> int:
     return int(told.read_text().split()[0])
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
 async def browser(chromium: str) -> AsyncIterator[Browser]:
-    """The worker's Chromium, to open pages in."""
+    """The worker's Chromium, to open pages in.
+
+    The program that steers it is started once, too, so its tests share a loop, and have the mark
+    `asyncio(loop_scope="session")`.
+    """
     async with async_playwright() as playwright:
         connected = await _connect(playwright, chromium)
         yield connected
