@@ -78,7 +78,7 @@ print(*versions.list_versions())
 """
 
 
-@pytest.mark.slow(50)
+@pytest.mark.slow(20)
 @pytest.mark.timeout(500)
 def test_what_is_installed_is_whole_and_works_from_another_directory(tmp_path: Path) -> None:
     installed = Folder(tmp_path / "image")

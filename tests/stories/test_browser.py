@@ -50,7 +50,7 @@ async def read_pages(browser: Browser, addresses: Sequence[str]) -> None:
                 assert await measure_overhang(page) == 0, address
 
 
-@pytest.mark.slow(30)
+@pytest.mark.slow(20)
 async def test_a_newcomer_plays_the_whole_story_in_a_browser(tmp_path: Path, browser: Browser) -> None:
     with program.start(tmp_path, "demo", "--play", TMPDIR=str(tmp_path)) as demo:
         demo.wait_for("configuration ")

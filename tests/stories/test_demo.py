@@ -25,7 +25,6 @@ def empty(tmp_path: Path) -> Iterator[Path]:
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.slow(20)
 def test_with_keep_everything_goes_on_until_it_is_stopped(tmp_path: Path, empty: Path) -> None:
     with program.start(tmp_path, "demo", "--keep", TMPDIR=str(empty), COLUMNS="50") as demo:
         demo.wait_for("configuration ")
