@@ -36,6 +36,10 @@ class _Connection(aiosqlite.Connection):
     async def _execute(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
+    def begin_at_once(self) -> bool:
+        self._conn.execute("BEGIN")
+        return True
+
 
 def _open(*where: Any, **how: Any) -> aiosqlite.Connection:
     connection = _Connection(partial(sqlite3.connect, *where, **how), iter_chunk_size=64)
