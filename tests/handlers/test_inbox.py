@@ -378,6 +378,7 @@ async def test_the_lane_of_one_that_was_worked_alone_holds_nobody_up_later(sqlit
         await desk.settle()
         await desk.bring("slow")
         await desk.inbox.step(desk.context)
+        await until(lambda: desk.worked == ["suspect", "slow"])
         await desk.bring("quick", "octo/widgets#2")
         await desk.inbox.step(desk.context)
         await until(lambda: desk.worked == ["suspect", "slow", "quick"])
