@@ -4,7 +4,10 @@ BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
 COMPILED := .cache/.compiled
 # Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
-WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 2)))
+WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + $(BEYOND))))
+BEYOND = 2
+# Tests that are not slow wait little, and each worker collects all tests.
+check: BEYOND = 1
 
 # Without compiled files each worker compiles all tests by itself, which takes as long as a tenth of the suite.
 unexport PYTHONDONTWRITEBYTECODE
