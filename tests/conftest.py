@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.support.compiled_statements import share_compiled_statements
 from tests.support.compiled_templates import share_compiled_templates
+from tests.support.plain_logs import log_plainly
 from tests.support.sshd import find_sshd
 
 SEEN_BY_JOBS = Path("/srv/ptq-tests")
@@ -35,10 +35,7 @@ os.environ["PATH"] = ":".join([str(Path(sys.executable).resolve().parent), *_FOL
 settings.register_profile("ptq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ptq")
 
-# As long as a test configures no logs of its own: a coloured traceback with all local values takes tenths of a second.
-_CONSOLE = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
-structlog.configure(processors=[*structlog.get_config()["processors"][:-1], _CONSOLE])
-
+log_plainly()
 share_compiled_statements()
 share_compiled_templates()
 

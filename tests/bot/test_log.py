@@ -18,6 +18,7 @@ import structlog
 from aiohttp.http_exceptions import LineTooLong
 
 from bot.observability.log import configure_logging
+from tests.support.plain_logs import log_plainly
 from tests.support.scripted_github import app_key_pem
 
 KEY = app_key_pem()
@@ -53,7 +54,7 @@ def lines() -> Iterator[Lines]:
     root.removeHandler(handler)
     root.setLevel(level)
     sys.unraisablehook = hook
-    structlog.reset_defaults()
+    log_plainly()
 
 
 def test_a_step_is_one_json_line_with_its_time_and_level(lines: Lines) -> None:

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from bot.demo.playground import SECRET
 from bot.demo.repository import NAME
 from bot.observability.log import configure_logging
+from tests.support.plain_logs import log_plainly
 from tests.support.world import NOTE, open_world
 
 pytestmark = pytest.mark.slow
@@ -46,7 +46,7 @@ def written() -> Iterator[io.StringIO]:
         yield stream
     root.removeHandler(handler)
     root.setLevel(level)
-    structlog.reset_defaults()
+    log_plainly()
 
 
 async def test_every_step_of_the_story_is_a_line_with_its_ids_and_without_secrets(
