@@ -72,13 +72,18 @@ class _SqliteConnection(aiosqlite.Connection):
             self._done += 1
 
     def begin_at_once(self) -> bool:
-        """Begin a transaction that takes no lock yet. For SQLAlchemy, this would be as much work as a query.
+        """Begin a transaction without a lock, and without the work that a statement is for SQLAlchemy.
 
-        Returns False, and does nothing, if the thread is still busy for a task that was cancelled.
+        Returns False if that is not possible now: the thread is still busy for a task that was cancelled, or SQLite
+        refuses. The caller then has SQLAlchemy begin, which waits for the thread and explains a refusal.
         """
-        if is_free := self._handed_over == self._done:
+        if self._handed_over != self._done:
+            return False
+        try:
             self._conn.execute("BEGIN")
-        return is_free
+        except sqlite3.Error:
+            return False
+        return True
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call something short here, or on the thread if that is still busy for a task that was cancelled."""

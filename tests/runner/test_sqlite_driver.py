@@ -42,6 +42,7 @@ async def test_a_short_read_runs_on_the_event_loop(connection: aiosqlite.Connect
 async def test_a_transaction_that_only_reads_begins_on_the_event_loop(connection: aiosqlite.Connection) -> None:
     assert connection.begin_at_once()  # type: ignore[attr-defined]
     assert connection.in_transaction
+    assert not connection.begin_at_once(), "one is open"  # type: ignore[attr-defined]
     assert await fetch(connection, "SELECT thread()") == [(threading.get_ident(),)]
     await connection.rollback()
     assert not connection.in_transaction
