@@ -31,7 +31,7 @@ def has_room() -> bool:
 
 @pytest.fixture(scope="session")
 def memory() -> Iterator[Path | None]:
-    """This process's folder in memory, or nothing if there is no room. Removes those of processes that were killed."""
+    """This process's folder in memory, or None if there is no room. Removes the folders of earlier runs."""
     if not has_room():
         yield None
         return
@@ -42,19 +42,22 @@ def memory() -> Iterator[Path | None]:
     folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=MEMORY))
     lock = _lock(folder)
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):  # The folders of failed tests stay until the next run.
+        folder.rmdir()
     os.close(lock)
 
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, memory: Path | None) -> Iterator[Path]:
-    """A folder in memory, unless the test is marked with `on_disk`."""
+    """A folder in memory, unless the test is marked with `on_disk`. It stays if the test fails."""
     if memory is None or request.node.get_closest_marker("on_disk"):
         yield request.getfixturevalue("tmp_path")  # pytest's own, which this one overrides.
         return
     folder = Path(tempfile.mkdtemp(prefix=re.sub(r"\W", "_", request.node.name)[:30], dir=memory))
+    failed = request.session.testsfailed
     yield folder
-    shutil.rmtree(folder, ignore_errors=True)
+    if request.session.testsfailed == failed:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lock(folder: Path) -> int:
