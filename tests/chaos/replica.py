@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
-from bot.app import serve
-from bot.config.settings import load_settings
 from bot.github import Timings
-from bot.observability.log import configure_logging
 from bot.pace import Pace
+from tests.support.forked_program import be_service
 
 CLAIM_S = 6.0
 NO_LIMIT = 10**6
@@ -34,10 +29,4 @@ def make_pace(slowness: float) -> Pace:
 
 def run_replica(config: Path, log: Path, environ: Mapping[str, str], slowness: float) -> None:
     """Be one replica, until a signal."""
-    with log.open("ab") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    os.environ.update(environ)
-    settings = load_settings(config)
-    configure_logging(settings.secret_values())
-    asyncio.run(serve(settings, partial(load_settings, config), make_pace(slowness)))
+    be_service(config, log, environ, make_pace(slowness))

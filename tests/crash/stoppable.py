@@ -6,20 +6,15 @@ of the process.
 
 from __future__ import annotations
 
-import asyncio
-import os
 import signal
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
-from bot.app import serve
-from bot.config.settings import load_settings
 from bot.github import Timings
-from bot.observability.log import configure_logging
 from bot.pace import Pace
 from tests.crash.edges import watch_edges
 from tests.crash.points import Logbook, Point
+from tests.support.forked_program import be_service
 
 CLAIM_S = 4.0
 SWEEP_S = 0.25
@@ -41,13 +36,7 @@ PACE = Pace(
 
 
 def main(config: Path, logbook: Path, stop_at: Point | None, log: Path, environ: Mapping[str, str]) -> None:
-    """Be the service until SIGTERM: what the process that this is called in is for."""
-    with log.open("ab") as output:
-        os.dup2(output.fileno(), 1)
-        os.dup2(output.fileno(), 2)
-    os.environ.update(environ)
-    settings = load_settings(config)
-    configure_logging(settings.secret_values())
+    """Be the service until SIGTERM, and stop at this point."""
     book = Logbook(logbook, stop_at)
 
     def announce(when: str, name: str) -> None:
@@ -55,4 +44,4 @@ def main(config: Path, logbook: Path, stop_at: Point | None, log: Path, environ:
             signal.raise_signal(signal.SIGSTOP)
 
     watch_edges(announce)
-    asyncio.run(serve(settings, partial(load_settings, config), PACE))
+    be_service(config, log, environ, PACE)
