@@ -200,7 +200,7 @@ def be_call(call: Call, stdin: int, stdout: int, status: int) -> None:
         os.environ.clear()
         os.environ.update(call.env)
         be_on_machine(call.account, can_seal=call.can_seal)
-        # Whoever has changed its account may not be read until it says so; a new program would be.
+        # After a change of account, nobody may read a process in /proc. A new program would be readable again.
         ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1, 0, 0, 0)
         sys.argv = [*call.argv]
         main()

@@ -63,7 +63,7 @@ BUSY = (
     select(replies.c.id).where(replies.c.comment_id.is_(None), replies.c.abandoned.is_(None)).limit(1),
     select(pulls.c.job_id).where(pulls.c.number.is_(None), pulls.c.abandoned.is_(None)).limit(1),
 )
-"""What finds a row as long as a world has something to do. Built once, because stories ask again and again."""
+"""Each query finds a row if the world has something to do. They are built once, because stories ask all the time."""
 
 ORDERS = "orders.py"
 """The file among the signs with what the agents do now: Python that `as_told` runs."""
