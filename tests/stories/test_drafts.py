@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from tests.bot.test_dashboard_actions import add_report
 from tests.support.browser import PATIENCE_S, open_page
@@ -28,6 +29,13 @@ async def list_kept(page: Page) -> list[str]:
     return [name for name in names if name.startswith("ptq-")]
 
 
+async def wait_until_kept(page: Page) -> None:
+    """Wait for the script of a page that has just been opened."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not await list_kept(page):
+            await asyncio.sleep(0.05)
+
+
 async def test_a_typed_text_is_kept_for_its_author_and_its_target_until_it_is_sent(
     tmp_path: Path, browser: Browser
 ) -> None:
@@ -35,6 +43,7 @@ async def test_a_typed_text_is_kept_for_its_author_and_its_target_until_it_is_se
     async with open_dashboard(tmp_path) as dashboard:
         await check_that_a_note_outlives_its_session_for_its_author_alone_and_goes_once_it_is_posted(dashboard, browser)
         await check_that_a_link_does_not_choose_where_a_kept_text_goes(dashboard, browser)
+        await check_that_what_is_typed_before_the_script_has_come_is_kept(dashboard, browser)
 
 
 async def check_that_a_note_outlives_its_session_for_its_author_alone_and_goes_once_it_is_posted(
@@ -91,6 +100,7 @@ async def check_that_a_link_does_not_choose_where_a_kept_text_goes(dashboard: Da
         await issue.fill("7")
         await preset.select_option("diagnose")
         await page.get_by_label("Instructions").fill("The secret plan.")
+        await wait_until_kept(page)
         for linked in (NAME, HIDDEN):
             await page.goto(f"{dashboard.url}/launch?repository={linked}&issue=12&preset=fix")
             await expect(page.get_by_label("Instructions")).to_have_value("The secret plan.")
@@ -101,3 +111,22 @@ async def check_that_a_link_does_not_choose_where_a_kept_text_goes(dashboard: Da
         await page.get_by_role("button", name="Discard it").click()
         await expect(repository).to_have_value(NAME)
         await expect(issue).to_have_value("12")
+
+
+async def check_that_what_is_typed_before_the_script_has_come_is_kept(dashboard: Dashboard, browser: Browser) -> None:
+    has_typed = asyncio.Event()
+
+    async def hold(route: Route) -> None:
+        await has_typed.wait()
+        await route.continue_()
+
+    async with open_page(browser) as page:
+        await page.route("**/static/drafts.js", hold)
+        await page.goto(f"{dashboard.url}/sign-in?next=/launch")
+        await choose(page, "alice")
+        await page.get_by_label("Instructions").fill("At once.")
+        assert await list_kept(page) == []
+        has_typed.set()
+        await wait_until_kept(page)
+        await page.reload()
+        await expect(page.get_by_label("Instructions")).to_have_value("At once.")

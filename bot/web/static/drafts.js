@@ -5,6 +5,7 @@
   const PREFIX = "ptq-draft ", SENT = "ptq-sent", LASTS_MS = 7 * 24 * 3600 * 1000;
   const fields = (form) => [...form.elements].filter((it) => it.matches("textarea, select, input:not([type])"));
   const isTyped = (it) => it.localName !== "select" && it.value.trim();
+  const isChanged = (it) => it.localName !== "select" && it.value !== it.defaultValue;
 
   const nameDraft = (form) => `${PREFIX}${form.dataset.person} ${form.dataset.draft}`;
   const save = (form) => {
@@ -17,7 +18,8 @@
     form.draft = nameDraft(form);
     if ("refused" in form.dataset) return save(form);
     const kept = JSON.parse(localStorage.getItem(form.draft) || "null");
-    if (!kept) return;
+    // People can type before the browser has this script.
+    if (!kept) return fields(form).some(isChanged) && save(form);
     // All of it, whatever a link names: a link must not choose where the kept text goes, or what is done with it.
     for (const it of fields(form)) it.value = kept.texts[it.name] ?? it.value;
     form.dispatchEvent(new Event("change", { bubbles: true }));
