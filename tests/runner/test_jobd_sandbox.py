@@ -16,6 +16,7 @@ import shlex
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -576,6 +577,20 @@ See = Callable[[str], Mapping[str, str]]
 def test_a_systems_folder_that_is_open_to_everybody_is_hidden(see: See) -> None:
     seen = see("host")["a system's folder"]
     assert ("of-another" in seen, seen.endswith("refused\n")) == (False, True)
+
+
+@needs_cells
+@pytest.mark.skipif(not os.access("/var", os.W_OK), reason="only root can make a folder of the system's")
+def test_a_systems_folder_that_goes_at_that_moment_keeps_no_job_out_of_its_sandbox(jobd_without_base: Jobd) -> None:
+    assert jobd_without_base.prepare()["state"] == "done"
+    for number in range(3):
+        folders = [Path(f"/var/ptq-goes-{os.getpid()}-{number}-{one}") for one in range(40)]
+        for folder in folders:
+            folder.mkdir()
+            folder.chmod(0o1777)
+        box = sandbox.Sandbox(jobd_without_base.job, {})
+        with subprocess.Popen(["sh", "-c", "for each; do rmdir $each; done", "sh", *folders]):
+            assert box.do(lambda: "done") == "done"
 
 
 @needs_cells

@@ -24,8 +24,9 @@ import os
 import pwd
 import re
 import stat
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,9 @@ FUSE = Path("/dev/fuse")
 
 NETWORK_DEVICES = (Path("/dev/vsock"), Path("/dev/vhost-vsock"), Path("/dev/infiniband"))
 """Devices that reach other hosts. No network namespace contains them."""
+
+REMOVAL_S = 0.01
+"""How long the kernel takes at most to remove a folder whose mount it has ended. Usually microseconds."""
 
 OPEN_TO_ALL = "mode=1777"
 NOTHING = Path(os.devnull)
@@ -169,9 +173,11 @@ class Sandbox:
         covers = [path for path in outside if path.is_dir()]
         make_all_read_only()
         for cover in covers:
-            mount_empty(cover)
+            with unless_gone(cover):
+                mount_empty(cover)
         for file in (path for path in outside if path.is_file()):
-            bind(NOTHING, file, writable=False)
+            with unless_gone(file):
+                bind(NOTHING, file, writable=False)
         for place in self._scratch:
             if tmp is None or any(is_inside(path, [place]) for path in sources):
                 mount_empty(place, OPEN_TO_ALL)
@@ -180,7 +186,8 @@ class Sandbox:
         for path, source in sources.items():
             bind_at(source, path, writable=path in own)
         for cover in covers:
-            make_read_only(cover)
+            with unless_gone(cover):
+                make_read_only(cover)
         if SHARED_MEMORY.is_dir():
             mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
         for device in (*find_others(self._gpus), FUSE, *(() if self._has_network else NETWORK_DEVICES)):
@@ -194,6 +201,17 @@ class Sandbox:
         for path in filter(Path.exists, KERNEL_SETTINGS):
             with unless_forbidden():  # If refused, only an account that is root can write there.
                 bind(path, path, writable=False)
+
+
+@contextmanager
+def unless_gone(path: Path) -> Iterator[None]:
+    """Ignore an error if what the block hides has been removed. Programs of the machine may do that at any time."""
+    try:
+        yield
+    except OSError:
+        time.sleep(REMOVAL_S)
+        if path.exists():
+            raise
 
 
 def find_homes() -> Iterator[str]:
