@@ -346,6 +346,24 @@ def test_control_files_are_hidden_at_both_paths_if_the_workspace_is_a_link(
 
 
 @needs_cells
+@pytest.mark.skipif(not os.access(sandbox.SHARED_MEMORY, os.W_OK), reason="this machine has no /dev/shm")
+def test_a_workspace_can_be_in_shared_memory_of_which_a_job_sees_its_own_part(jobd_without_base: Jobd) -> None:
+    victim = jobd_without_base
+    with TemporaryDirectory(prefix="ptq-", dir=sandbox.SHARED_MEMORY) as memory:
+        shutil.move(victim.workspace, memory)
+        victim.workspace.symlink_to(Path(memory, victim.workspace.name))
+        Path(memory, "of-others").touch()
+        prepared = victim.prepare()
+        assert prepared["state"] == "done", prepared
+        script = f"pwd -P; ls -d {memory}/*; echo x > {sandbox.SHARED_MEMORY}/mine; {SHOW_CONTROLS}"
+        log = victim.agent(script, env=name_controls(victim))["log"].decode().splitlines()
+        assert log[0].startswith(memory)
+        assert log[1:] == [f"{memory}/{victim.workspace.name}", "refused", "refused"]
+        assert not (sandbox.SHARED_MEMORY / "mine").exists()
+        assert victim.call("clean") == {"ok": True}
+
+
+@needs_cells
 def test_jobds_own_work_on_a_jobs_files_sees_what_the_job_sees_or_follows_no_link(
     hostile: Jobd, victim: Jobd, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

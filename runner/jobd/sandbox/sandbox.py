@@ -95,10 +95,14 @@ class Sandbox:
         self._scratch = {place.resolve() for place in SCRATCH if place.is_dir()}
         covers: Iterable[Path] = map(Path, (*find_homes(), "/run", job.workspace, *(prepared.get("private") or ())))
         covers = (*covers, *SCRATCH, *find_open_folders(), *find_links(job.workspace))
-        named = frozenset(path for cover in covers for path in (cover, cover.resolve())) - {Path("/")}
+        places = {cover: cover.resolve() for cover in covers}
+        named = frozenset({*places, *places.values()} - {Path("/")})
         self._covers = named | find_same(named)
-        hidden = [path for path in self._covers if not is_inside(path, [*self._scratch, *SCRATCH])]
-        self._writable = find_writable(prepared.get("writable") or (), hidden)
+        # The job gets folders of its own there, in which nothing is left to hide. A link can lead into one.
+        own = [*self._scratch, *SCRATCH, SHARED_MEMORY, SHARED_MEMORY.resolve()]
+        inside = {path for path in self._covers if is_inside(path, own) or is_inside(places.get(path, path), own)}
+        self._hidden = outermost(self._covers - inside)
+        self._writable = find_writable(prepared.get("writable") or (), self._hidden)
         self._kept = self._find_kept((prepared, request))
 
     def enter(self, folder: Path, shown: Sequence[Path] = ()) -> None:
@@ -169,13 +173,12 @@ class Sandbox:
         # Opened before the covers are mounted, so that each can still be reached through its descriptor.
         sources = {path: os.open(path, os.O_PATH) for path in (*self._kept, *own) if is_there(path)}
         tmp = open_folder(self._job.tmp)
-        outside = outermost(path for path in self._covers if not is_inside(path, [*self._scratch, *SCRATCH]))
-        covers = [path for path in outside if path.is_dir()]
+        covers = [path for path in self._hidden if path.is_dir()]
         make_all_read_only()
         for cover in covers:
             with unless_gone(cover):
                 mount_empty(cover)
-        for file in (path for path in outside if path.is_file()):
+        for file in (path for path in self._hidden if path.is_file()):
             with unless_gone(file):
                 bind(NOTHING, file, writable=False)
         for place in self._scratch:
@@ -183,13 +186,13 @@ class Sandbox:
                 mount_empty(place, OPEN_TO_ALL)
             else:
                 bind(Path(f"/proc/self/fd/{tmp}"), place, writable=True)
+        if SHARED_MEMORY.is_dir():
+            mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
         for path, source in sources.items():
             bind_at(source, path, writable=path in own)
         for cover in covers:
             with unless_gone(cover):
                 make_read_only(cover)
-        if SHARED_MEMORY.is_dir():
-            mount_empty(SHARED_MEMORY, OPEN_TO_ALL)
         for device in (*find_others(self._gpus), FUSE, *(() if self._has_network else NETWORK_DEVICES)):
             if device.exists():
                 close_device(device)
@@ -222,12 +225,12 @@ def find_homes() -> Iterator[str]:
 
 
 def find_open_folders() -> Iterator[Path]:
-    """The system's world-writable folders, except /dev/shm, because each job gets its own /dev/shm."""
+    """The system's world-writable folders."""
     for path in (path for folder in SHARED if folder.is_dir() for path in folder.iterdir()):
         with suppress(OSError):
             mode = path.stat().st_mode
-            if stat.S_ISDIR(mode) and mode & stat.S_IWOTH and (place := path.resolve()) != SHARED_MEMORY.resolve():
-                yield place
+            if stat.S_ISDIR(mode) and mode & stat.S_IWOTH:
+                yield path.resolve()
 
 
 def find_same(covers: Collection[Path]) -> frozenset[Path]:
