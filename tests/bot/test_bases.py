@@ -41,7 +41,6 @@ def write_config(folder: Path, repository: Repository, *lines: str) -> Path:
     return config
 
 
-@pytest.mark.on_disk
 def test_a_base_is_made_at_the_branch_for_environments_before_the_first_job_and_shown_as_it_goes(
     tmp_path: Path, repository: Repository
 ) -> None:
@@ -67,7 +66,6 @@ def test_a_base_is_made_at_the_branch_for_environments_before_the_first_job_and_
     assert "being built\n" not in again.stdout.replace("`echo being built`", "")
 
 
-@pytest.mark.on_disk
 def test_a_base_that_cannot_be_made_is_told_with_the_last_words(tmp_path: Path, repository: Repository) -> None:
     config = write_config(
         tmp_path, repository, 'create_venv = ["mkdir"]', 'setup = ["seq 60; echo no compiler; false"]'
@@ -85,7 +83,6 @@ def ignored_ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.on_disk
 @pytest.mark.usefixtures("ignored_ctrl_c")
 def test_what_was_broken_off_is_gone_on_with(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, repository: Repository

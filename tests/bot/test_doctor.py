@@ -666,7 +666,6 @@ def test_many_broken_set_ups_are_tried() -> None:
     assert len({name for faults in TOGETHER for name in faults}) >= 40
 
 
-@pytest.mark.on_disk
 async def test_what_is_broken_is_named_and_well_again_after_its_remedy(tmp_path: Path) -> None:
     """One installation is broken and repaired again and again. What is named in a round is exactly what was broken in
     it: nothing that only follows, and nothing from the round before."""
@@ -705,7 +704,6 @@ def not_well(findings: list[Finding]) -> list[tuple[str, str]]:
     return [(finding.about, finding.check) for finding in findings if finding.verdict is not DoctorVerdict.OK]
 
 
-@pytest.mark.on_disk
 async def test_an_installation_that_is_well_is_left_alone_and_a_failure_is_told_to_scripts(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True) as world:
         await world.open_issue()
@@ -725,7 +723,6 @@ async def test_an_installation_that_is_well_is_left_alone_and_a_failure_is_told_
         assert "1 failed" in told.stdout
 
 
-@pytest.mark.on_disk
 async def test_what_a_forwarder_took_and_lost_is_named(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True) as world, open_forwarder(world) as forwarder:
         async with world.playground.service.context.db.write() as connection:

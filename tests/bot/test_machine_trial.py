@@ -19,7 +19,6 @@ LOGS = "workspace/trial-*/jobs/*/control/prepare.log"
 VENV = (sys.executable, "-m", "venv", "--without-pip")
 
 
-@pytest.mark.on_disk
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("create_venv", "verdict", "words", "fix"),
@@ -46,7 +45,6 @@ async def test_a_first_job_is_tried_and_nothing_of_it_stays(
     assert list((tmp_path / "work space").iterdir()) == []
 
 
-@pytest.mark.on_disk
 @pytest.mark.slow
 @pytest.mark.timeout(60)
 async def test_a_first_job_whose_folder_somebody_deletes_ends(tmp_path: Path) -> None:

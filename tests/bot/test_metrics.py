@@ -54,7 +54,6 @@ def only(samples: Samples, name: str, **labels: str) -> float:
     return value
 
 
-@pytest.mark.on_disk
 @pytest.mark.slow
 async def test_a_story_is_told_in_numbers_to_whoever_watches(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True) as world:

@@ -52,7 +52,6 @@ def test_it_is_said_how_to_install_each_program_of_a_shipped_profile(name: str) 
     assert explain_install("frobnicate").startswith("install frobnicate there")
 
 
-@pytest.mark.on_disk
 @pytest.mark.slow
 def test_no_base_is_begun_without_the_programs_that_it_needs(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "origin")

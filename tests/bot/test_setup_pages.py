@@ -297,7 +297,6 @@ async def test_a_change_that_is_discarded_leaves_the_machine_as_it_was(tryout: T
     assert ("machine-1 ready" in seen.text, state.answers.looked_at) == (True, None)
 
 
-@pytest.mark.on_disk
 @pytest.mark.slow
 async def test_this_host_can_be_a_machine(operator: Operator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{make_no_pip(tmp_path / 'programs')}:{os.environ['PATH']}")
@@ -403,7 +402,6 @@ async def test_a_failed_test_is_explained_at_the_entry_that_caused_it_and_made_a
     assert (find_wrong(seen), read_entries(seen)["client_key_file"]) == (["client_key_file"], str(key))
 
 
-@pytest.mark.on_disk
 @pytest.mark.slow
 async def test_a_changed_machine_is_tested_once_while_the_page_says_what_is_done(
     tryout: Tryout, operator: Operator

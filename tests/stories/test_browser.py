@@ -17,7 +17,6 @@ from tests.support.world import NOTE
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.on_disk,
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="session"),
 ]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import program
 
-pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -128,7 +128,6 @@ def push_as_stranger(world: World, folder: Path) -> str:
     return head
 
 
-@pytest.mark.on_disk
 async def test_a_machine_cannot_bring_a_strangers_commits_into_our_branch(tmp_path: Path) -> None:
     python, lie = tmp_path / "python-that-lies", tmp_path / "lie"
     python.write_text(LIAR.format(lie=lie, python=sys.executable))
@@ -164,7 +163,6 @@ async def test_no_pull_request_is_opened_once_the_base_branch_has_lost_the_base_
 BLOW_UP = "import os\nos.truncate(output.parents[1] / 'control' / 'agent.log', 60_000_000)\ntime.sleep(60)\n"
 
 
-@pytest.mark.on_disk
 async def test_a_log_that_an_agent_has_blown_up_ends_the_run_and_is_not_swallowed(tmp_path: Path) -> None:
     agent, python = WRITE_REPORT + FIX + BLOW_UP, write_interpreter(tmp_path)
     limits = "[limits]\nmax_log_bytes = 1000\n"

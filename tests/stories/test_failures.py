@@ -20,7 +20,6 @@ async def start(world: World) -> None:
     await world.label()
 
 
-@pytest.mark.on_disk
 async def test_a_machine_that_was_never_there_is_reported(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True, more_toml="[limits]\nunreachable_after_s = 1\n") as world:
         await world.playground.embedded_ssh.stop()
@@ -29,7 +28,6 @@ async def test_a_machine_that_was_never_there_is_reported(tmp_path: Path) -> Non
         assert "no machine can be used (gpu-1:" in report
 
 
-@pytest.mark.on_disk
 async def test_a_machine_with_another_host_key_gets_no_job(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True) as world:
         known_hosts = world.playground.ssh.known_hosts_file
@@ -112,7 +110,6 @@ async def test_cancel_ends_what_waits_and_everything_that_a_running_agent_starte
         assert processes_with(mark) == []
 
 
-@pytest.mark.on_disk
 async def test_an_agent_that_holds_up_its_own_end_is_killed_and_reported_with_what_it_found(tmp_path: Path) -> None:
     agent = WRITE_REPORT + FIX + "import signal\nos.kill(os.getppid(), signal.SIGSTOP)\n" + SLEEP
     limits = "[limits]\nstop_grace_s = 1\n[caps.job]\nrun_s = 2\n"
@@ -126,7 +123,6 @@ async def test_an_agent_that_holds_up_its_own_end_is_killed_and_reported_with_wh
         assert "/ptq pr" not in report
 
 
-@pytest.mark.on_disk
 async def test_a_clone_that_is_missing_and_a_setup_that_fails_are_reported(tmp_path: Path) -> None:
     async with open_world(
         tmp_path, on_real_machine=True, repository_toml='setup = ["echo no such wheel >&2; exit 4"]'

@@ -24,7 +24,7 @@ from tests.support.model_endpoint import Hang, ModelEndpoint, Say, Step
 from tests.support.sshd import OpenSshServer
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.sshd, pytest.mark.on_disk]
+pytestmark = [pytest.mark.slow, pytest.mark.sshd]
 
 KEY = "sk-the-operators-own-key-1234567890"
 ASK = """

@@ -29,7 +29,7 @@ from tests.support.proxy import StallingSshServer
 from tests.support.quick_machine import QuickMachine
 from tests.support.world import FIX, PATIENCE_S, WRITE_REPORT, World, open_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -69,6 +69,7 @@ async def wait_for_machine(world: World, *, out: bool) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.on_disk
 @pytest.mark.slow(20)
 async def test_a_stalled_network_is_noticed_and_the_job_goes_on_after_it(tmp_path: Path) -> None:
     ssh, go, pace = StallingSshServer(tmp_path / "ssh"), tmp_path / "go", replace(PACE, silence_s=4.0)
@@ -90,6 +91,7 @@ async def test_a_stalled_network_is_noticed_and_the_job_goes_on_after_it(tmp_pat
         await ssh.stop()
 
 
+@pytest.mark.on_disk
 @pytest.mark.sshd
 async def test_a_cut_connection_and_a_restarted_sshd_cost_a_running_job_nothing(tmp_path: Path) -> None:
     ssh, go = open_server("openssh", tmp_path / "ssh"), tmp_path / "go"

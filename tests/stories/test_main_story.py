@@ -14,7 +14,6 @@ from tests.support.world import NOTE, WRITE_REPORT, World, open_world
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.on_disk
 async def test_a_label_becomes_a_report_and_a_human_note_becomes_a_draft_pull_request(tmp_path: Path) -> None:
     async with open_world(tmp_path, on_real_machine=True, repository_toml='lint = ["echo linted > lint.txt"]') as world:
         await world.open_issue()

@@ -16,7 +16,7 @@ from aiohttp import web
 from tests.support.machines import open_sshd
 from tests.support.world import open_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
+pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-agent.md"
 SMALLEST, ASKING = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)

@@ -17,7 +17,6 @@ from tests.support.world import WRITE_REPORT, open_world
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.sshd,
-    pytest.mark.on_disk,
     pytest.mark.skipif(not SEALED, reason="this machine seals no jobs"),
 ]
 

@@ -20,7 +20,7 @@ from tests.support.jobd import Repository, make_repository
 from tests.support.machines import open_sshd
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.sshd, pytest.mark.on_disk]
+pytestmark = [pytest.mark.slow, pytest.mark.sshd]
 
 GIT = """
 import subprocess

@@ -16,7 +16,7 @@ import pytest
 from tests.support import program
 from tests.support.world import FIX, PATIENCE_S, WRITE_REPORT, World, open_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
+pytestmark = pytest.mark.slow
 
 AGENT = WRITE_REPORT + "print('at work', flush=True); time.sleep(1.5)\n" + FIX
 

@@ -92,7 +92,6 @@ async def finish_set_up(operator: Operator, tryout: Tryout, folder: Path) -> Non
     assert not operator.setup.state.files.path.exists()
 
 
-@pytest.mark.on_disk
 async def test_an_interrupted_set_up_goes_on_to_a_configuration_that_works(tmp_path: Path) -> None:
     folder, programs = tmp_path / "here", tmp_path / "programs"
     async with Tryout(tmp_path / "tryout", f"{programs}:{DEFAULT_PATH}") as tryout:

@@ -21,7 +21,6 @@ LIST = (
 TABLE = 'skills = ["graph-breaks", ".claude/skills", "gone/"]'
 
 
-@pytest.mark.on_disk
 async def test_an_agent_finds_the_skills_of_its_repository_but_none_of_a_named_commits(tmp_path: Path) -> None:
     async with open_world(tmp_path, agent=WRITE_REPORT + LIST, repository_toml=TABLE, on_real_machine=True) as world:
         world.commit({".claude/skills/measure/SKILL.md": "Measure twice.\n"})

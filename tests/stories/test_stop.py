@@ -14,7 +14,7 @@ from tests.stories.test_restart import serve, wait_for_state
 from tests.support import program
 from tests.support.world import FIX, WRITE_REPORT, World, open_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
+pytestmark = pytest.mark.slow
 
 AGENT = WRITE_REPORT + "print('at work', flush=True)\nwhile not os.path.exists({go!r}): time.sleep(0.1)\n" + FIX
 UNFINISHED = b"POST /webhook HTTP/1.1\r\nHost: here\r\nContent-Length: 10\r\nExpect: 100-continue\r\n\r\n"
@@ -27,6 +27,7 @@ async def begin(world: World, service: program.Running) -> None:
     await wait_for_state(world, service, "running")
 
 
+@pytest.mark.on_disk
 @pytest.mark.slow(20)
 async def test_an_agent_outlives_two_stops_of_the_service_and_a_reload_of_its_configuration(
     tmp_path: Path,

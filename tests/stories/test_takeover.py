@@ -21,7 +21,7 @@ from tests.support.people import come, find_way_in, make_key, work
 from tests.support.sshd import OpenSshServer
 from tests.support.world import FIX, NOTE, WRITE_REPORT, World, open_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.sshd, pytest.mark.on_disk]
+pytestmark = [pytest.mark.slow, pytest.mark.sshd]
 
 AGENT = WRITE_REPORT + FIX + "print('at work', flush=True)\ntime.sleep(60)\n"
 

@@ -24,7 +24,7 @@ from tests.support.people import come, make_key, work
 from tests.support.sshd import OpenSshServer
 from tests.support.world import FIX, SIGNS, WRITE_REPORT, World, open_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
+pytestmark = pytest.mark.slow
 
 AGENT = WRITE_REPORT + FIX + "print('at work', flush=True)\ntime.sleep(60)\n"
 WIDGETS, COLLEAGUE = "octo/widgets", "colleague"

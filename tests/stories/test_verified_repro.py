@@ -167,7 +167,6 @@ except OSError as error:
 """
 
 
-@pytest.mark.on_disk
 async def test_a_script_finds_a_private_repository_and_neither_a_network_nor_the_agent(tmp_path: Path) -> None:
     """Its environment has been fetched through the service. What is changed cannot be built, which is told."""
     leave = '(pathlib.Path.home() / "agent was here").write_text("")\n'

@@ -25,7 +25,6 @@ from tests.support.world import FIX, NOTE, WRITE_REPORT
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.on_disk,
     pytest.mark.timeout(600),
     pytest.mark.asyncio(loop_scope="session"),
 ]

@@ -22,7 +22,7 @@ from tests.support.people import find_way_in, make_key, work
 from tests.support.sshd import OpenSshServer
 from tests.support.world import WRITE_REPORT, World, open_world
 
-pytestmark = [pytest.mark.slow, pytest.mark.sshd, pytest.mark.on_disk]
+pytestmark = [pytest.mark.slow, pytest.mark.sshd]
 
 AGENT = WRITE_REPORT + (
     "hand = pathlib.Path('HAND.md'); print(sys.stdin.read() if not sys.stdin.isatty() else '')\n"
