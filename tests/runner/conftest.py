@@ -9,6 +9,9 @@ import pytest
 from runner.jobd.sandbox.processes import kill_processes
 from tests.support.jobd import Jobd, Repository, make_repository
 from tests.support.made_base import MadeBase
+from tests.support.memory import memory, tmp_path
+
+__all__ = ["memory", "tmp_path"]
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ from tests.support.made_base import MadeBase
 from tests.support.sshd import OpenSshServer
 from tests.support.terminal import Terminal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 KEYS = {
     "ed25519": "AAAAC3NzaC1lZDI1NTE5AAAAIDJ0PUABuj6t3Mn2bKImLBfLzt131jvOJ3Um3hWPUbEK",

@@ -92,6 +92,7 @@ async def test_the_program_is_put_on_its_machine_by_whoever_asks_first(watched: 
     assert len(watched.list_starts("converse")) == 2, "the first one found no program"
 
 
+@pytest.mark.on_disk
 @ON_ONE
 async def test_whoever_waits_for_something_new_holds_up_nobody(
     watched: Watched, repository: Repository, tmp_path: Path

@@ -26,7 +26,7 @@ from tests.support.jobd import Jobd, Repository, wait_until
 from tests.support.sandboxes import MISSING
 from tests.support.terminal import Terminal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 ACCOUNT = 54321
 

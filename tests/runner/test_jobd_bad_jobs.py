@@ -24,7 +24,7 @@ from tests.support.contents import Entry, find_differences, read_entries
 from tests.support.jobd import Change, Jobd, Repository, wait_until
 from tests.support.made_base import MadeBase
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 MAX_RESULT_BYTES = 20_000
 

@@ -23,7 +23,7 @@ from tests.support.git_daemon import serve
 from tests.support.jobd import Jobd, Repository, find_first, make_repository, processes_with, wait_until
 from tests.support.sandboxes import MISSING
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from runner.jobd.files import JobPaths, read_json
 from runner.jobd.verbs.watchers import Baseline, watch_job
 from tests.support.jobd import Jobd
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 WAYS = pytest.mark.parametrize("way", ["overlay", "slot"])
 """What is watched is the job's folder, and of a slot its place. A copy of the base is in the job's folder."""

@@ -21,7 +21,7 @@ from tests.support.jobd import Change, Jobd, Repository
 from tests.support.made_base import MadeBase, copy
 from tests.support.plain_worktree import PlainWorktree, check_out_files, run_script
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 REPORT = 'echo report > "$PTQ_OUTPUT_DIR/report.md"; echo log > "$PTQ_OUTPUT_DIR/worklog.md";'
 JOB_ROOT = '"${PTQ_OUTPUT_DIR%/*}"'

@@ -23,7 +23,7 @@ from tests.support.made_base import MadeBase
 from tests.support.sandboxes import SEALED
 from tests.support.terminal import Terminal
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 needs_cells = pytest.mark.skipif(not SEALED, reason="this machine seals no jobs")
 

@@ -30,7 +30,7 @@ from tests.support.writes import (
     name_folder,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 TIME_S = 100
 VENV = (sys.executable, "-m", "venv", "--without-pip")

@@ -15,7 +15,7 @@ from runner.jobd.environment.bases import BaseStore
 from runner.model.machines import FAULTS
 from tests.support.jobd import Jobd, make_repository
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 TWO_WAYS = pytest.mark.parametrize("way", ["overlay", "slot"])
 """What comes of a base: one that is not copied, and a copy. The third way, which is a copy as well, has a test here."""

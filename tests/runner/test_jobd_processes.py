@@ -18,7 +18,7 @@ from runner.jobd.sandbox.processes import find_processes, read_process
 from tests.support.hiding import HIDES
 from tests.support.jobd import COLLECT, LIMITS, PATIENCE_S, START, Jobd, processes_with, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 STUBBORN = """
 import os, signal, sys, time

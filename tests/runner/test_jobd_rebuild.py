@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.jobd import Jobd, make_repository
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 MODULE = 'extern "C" int part();\nextern "C" int answer() { return part(); }\n'
 PART = 'extern "C" int part() { return 41; }\n'

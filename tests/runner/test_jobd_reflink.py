@@ -15,7 +15,7 @@ from tests.support.contents import find_differences, read_entries
 from tests.support.jobd import Jobd, make_repository
 from tests.support.sandboxes import MISSING
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 SIZE = 512 * 1024 * 1024
 LARGE = 32 * 1024 * 1024

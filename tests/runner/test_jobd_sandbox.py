@@ -35,7 +35,7 @@ from tests.support.jobd import COLLECT, Jobd, Repository, find_first, processes_
 from tests.support.made_base import MadeBase
 from tests.support.sandboxes import MISSING, SEALED
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 
 needs_cells = pytest.mark.skipif(not SEALED, reason=f"this machine seals no jobs: {trial.describe_sandbox(MISSING)}")

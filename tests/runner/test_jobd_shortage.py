@@ -23,6 +23,7 @@ from tests.support.jobd import Jobd
 from tests.support.sandboxes import SEALED
 
 pytestmark = [
+    pytest.mark.on_disk,
     pytest.mark.slow,
     pytest.mark.skipif(not SEALED, reason="this machine seals no jobs"),
 ]

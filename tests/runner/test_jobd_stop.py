@@ -22,7 +22,7 @@ from tests.support.hiding import HIDES
 from tests.support.jobd import Jobd, processes_with, wait_until
 from tests.support.plain_worktree import run_script
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 SAYS_ITS_COST = """
 import signal, sys, time

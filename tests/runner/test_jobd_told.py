@@ -68,6 +68,7 @@ def test_messages_that_come_together_are_given_together_and_in_order(jobd: Jobd)
     assert said.count("heard:") == 1
 
 
+@pytest.mark.on_disk
 def test_a_message_that_comes_as_the_agent_ends_by_itself_resumes_its_session(jobd: Jobd, tmp_path: Path) -> None:
     """The agent ends only when the message is there: it is not interrupted, because it ignores that."""
     gate = tmp_path / "gate"

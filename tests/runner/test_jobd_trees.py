@@ -18,7 +18,7 @@ from tests.support.changed_program import set_constant
 from tests.support.jobd import Jobd, wait_until
 from tests.support.plain_worktree import check_out_files
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 ALWAYS = float("inf")
 

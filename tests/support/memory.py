@@ -1,4 +1,4 @@
-"""Folders of tests in memory, for the `conftest.py` of packages whose tests are not about a machine's disk.
+"""Folders of tests in memory, for the `conftest.py` of packages in which few tests are about a machine's disk.
 
 A test on the disk spends a seventh of its CPU time on files, and waits for them much longer: SQLite and git return when
 the disk has what they wrote. That matters after a power failure, which no test has.
