@@ -3,9 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 DESCRIPTIONS := .cache/npm/.ready
 COMPILED := .cache/.compiled
-# Tests wait for processes of theirs more than they work: with two workers beyond the cores all of these are busy.
+# Tests wait for processes of theirs: with three workers beyond the cores all of these are busy.
 WORKERS ?= $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + $(BEYOND))))
-BEYOND = 2
+BEYOND = 3
 # Tests that are not slow wait little, and each worker collects all tests.
 check: BEYOND = 1
 
