@@ -14,7 +14,7 @@ from runner.jobd.files import Failure
 from tests.support.jobd import Change, Jobd, Repository, make_repository
 from tests.support.plain_worktree import PlainWorktree, check_out, find_change_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 
 def edit(path: str, content: bytes | None, mode: str | None = "100644", old_mode: str | None = None) -> dict[str, Any]:

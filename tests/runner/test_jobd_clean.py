@@ -17,7 +17,7 @@ from runner.jobd.sandbox.processes import find_processes
 from tests.support.jobd import COLLECT, LIMITS, START, Jobd, Repository, wait_until
 from tests.support.made_base import MadeBase
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 
 def test_everything_of_a_job_goes_and_nothing_of_another_nor_what_its_links_lead_to(jobd: Jobd, tmp_path: Path) -> None:

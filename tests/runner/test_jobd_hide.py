@@ -11,7 +11,7 @@ from runner.jobd.files import JobPaths
 from tests.support.jobd import Change, Jobd, Repository
 from tests.support.plain_worktree import check_out_files
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 FILES = {".pi/settings.json": "{}\n", "sub/.PI/x": "x\n", "sub/.pi": "a file\n", "pi/.pi.txt": "harmless\n"}
 

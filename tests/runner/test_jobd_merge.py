@@ -13,7 +13,7 @@ from tests.runner.test_jobd_carry import edit, finish
 from tests.support.jobd import Change, Jobd, Repository, make_repository
 from tests.support.plain_worktree import PlainWorktree, check_out
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.on_disk]
 
 LINES = "".join(f"{number}\n" for number in range(1, 41))
 FILES: Mapping[str, str | bytes] = {"a.txt": LINES, "b.txt": "bee\n", "dir/c.txt": LINES, "bin": b"x\0y", "tool": LINES}
