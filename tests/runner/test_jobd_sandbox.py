@@ -607,8 +607,15 @@ def test_a_systems_folder_that_goes_at_that_moment_keeps_no_job_out_of_its_sandb
             folder.mkdir()
             folder.chmod(0o1777)
         box = sandbox.Sandbox(jobd_without_base.job, {})
+        # They go one by one while the sandbox hides them, some of them in the middle of that.
         with subprocess.Popen(["sh", "-c", "for each; do rmdir $each; done", "sh", *folders]):
             assert box.do(lambda: "done") == "done"
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOSPC])
+def test_what_is_there_and_cannot_be_hidden_keeps_a_job_out_of_its_sandbox(tmp_path: Path, number: int) -> None:
+    with pytest.raises(OSError, match="refused"), sandbox.unless_gone(tmp_path):
+        raise OSError(number, "refused")
 
 
 @needs_cells

@@ -20,6 +20,7 @@ calls are refused.
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -67,8 +68,11 @@ FUSE = Path("/dev/fuse")
 NETWORK_DEVICES = (Path("/dev/vsock"), Path("/dev/vhost-vsock"), Path("/dev/infiniband"))
 """Devices that reach other hosts. No network namespace contains them."""
 
+REMOVED = frozenset({errno.ENOENT, errno.EINVAL})
+"""The errors of mount(2) for a folder that is being removed. The kernel first ends its mount, then its name."""
+
 REMOVAL_S = 1.0
-"""How long a removal takes at most from the end of a folder's mount to the end of its name. Usually microseconds."""
+"""How long the kernel takes at most between the two, under load. Usually microseconds."""
 
 OPEN_TO_ALL = "mode=1777"
 NOTHING = Path(os.devnull)
@@ -98,7 +102,7 @@ class Sandbox:
         places = {cover: cover.resolve() for cover in covers}
         named = frozenset({*places, *places.values()} - {Path("/")})
         self._covers = named | find_same(named)
-        # The job gets folders of its own there, in which nothing is left to hide. A link can lead into one.
+        # A job gets these folders as its own, so nothing in them has to be hidden. A cover can be a link into one.
         own = [*self._scratch, *SCRATCH, SHARED_MEMORY, SHARED_MEMORY.resolve()]
         inside = {path for path in self._covers if is_inside(path, own) or is_inside(places.get(path, path), own)}
         self._hidden = outermost(self._covers - inside)
@@ -208,10 +212,12 @@ class Sandbox:
 
 @contextmanager
 def unless_gone(path: Path) -> Iterator[None]:
-    """Ignore an error if what the block hides has been removed. Programs of the machine may do that at any time."""
+    """Ignore an error if the folder or file to be hidden is gone. Programs of the machine may remove it at any time."""
     try:
         yield
-    except OSError:
+    except OSError as error:
+        if error.errno not in REMOVED:
+            raise
         deadline = time.monotonic() + REMOVAL_S
         while path.exists():
             if time.monotonic() > deadline:
