@@ -37,10 +37,13 @@ def memory() -> Iterator[Path | None]:
         return
     for folder in MEMORY.glob(f"{PREFIX}*"):
         with suppress(OSError):
-            os.close(_lock(folder))
+            lock = _lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=MEMORY))
-    lock = _lock(folder)
+            os.close(lock)
+    # It gets its name only with its lock, or else another process that starts now would remove it.
+    unnamed = Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}", dir=MEMORY))
+    lock = _lock(unnamed)
+    folder = unnamed.rename(MEMORY / unnamed.name.removeprefix("new-"))
     yield folder
     with suppress(OSError):  # The folders of failed tests stay until the next run.
         folder.rmdir()
