@@ -15,6 +15,7 @@ from typing import Any, cast
 import structlog
 from aiohttp import hdrs, web
 from aiohttp.http import RawRequestMessage
+from aiohttp.streams import EMPTY_PAYLOAD
 
 log = structlog.get_logger()
 
@@ -46,7 +47,9 @@ MAX_WAITING = 2
 """The most queued requests of one connection. aiohttp would keep up to 32, with 2 MB of headers each."""
 
 PIECE_BYTES = 4096
-"""The bytes that aiohttp gets at once, because it parses everything that it gets."""
+"""The most bytes of heads that aiohttp gets at once, because it parses everything that it gets."""
+
+HEAD_END = b"\r\n\r\n"
 
 WARN_S = 60.0
 """The shortest time between two warnings about rejected connections, in seconds."""
@@ -198,6 +201,17 @@ def has_no_length(headers: Mapping[str, str]) -> bool:
     return hdrs.TRANSFER_ENCODING in headers
 
 
+def find_size(unparsed: bytearray, missing: int) -> int:
+    """How many bytes aiohttp gets next: all that is `missing` of a body, or else the next head, or a piece of it.
+
+    The blank lines that may precede a head are passed on together, because each piece takes some microseconds.
+    """
+    if missing > 0:
+        return missing
+    end = -1 if unparsed.startswith(b"\r\n") else unparsed.find(HEAD_END, 0, PIECE_BYTES)
+    return PIECE_BYTES if end < 0 else end + len(HEAD_END)
+
+
 class _Arriving(asyncio.Protocol):
     """A connection before the head of its first request is complete. Then aiohttp takes over.
 
@@ -226,7 +240,7 @@ class _Arriving(asyncio.Protocol):
         # The blank line after the head may arrive in two parts.
         searched = max(len(self._head) - 3, 0)
         self._head += data
-        if self._head.find(b"\r\n\r\n", searched) < 0 and len(self._head) < MAX_HEAD:
+        if self._head.find(HEAD_END, searched) < 0 and len(self._head) < MAX_HEAD:
             return
         self._end()
         handler = self._listener._make_handler()
@@ -267,6 +281,8 @@ class _Connection(web.RequestHandler):
         self._idle = idle
         self._unparsed = bytearray()
         """What comes after aiohttp has paused. It goes on with a call of `data_received` without data."""
+        self._body, self._body_bytes = EMPTY_PAYLOAD, 0
+        """The newest body, of which not all may be here, and its length."""
         self._is_refused = False
         """A request on this connection has no length. Nothing after its head is read."""
 
@@ -280,13 +296,18 @@ class _Connection(web.RequestHandler):
             super().data_received(data)
         self._unparsed += data
         while self._unparsed and not (self._reading_paused or self._is_refused or self._is_ahead()):
-            piece = bytes(self._unparsed[:PIECE_BYTES])
-            del self._unparsed[:PIECE_BYTES]
+            size = find_size(self._unparsed, self._body_bytes - self._body.total_bytes)
+            piece = bytes(self._unparsed[:size])
+            del self._unparsed[:size]
             super().data_received(piece)
             for message, body in self._messages:
-                if isinstance(message, RawRequestMessage) and has_no_length(message.headers):
+                if not isinstance(message, RawRequestMessage):
+                    continue
+                if has_no_length(message.headers):
                     self._is_refused = True
                     body.feed_eof()  # Otherwise aiohttp waits for the end of the body.
+                elif body is not EMPTY_PAYLOAD:
+                    self._body, self._body_bytes = body, int(message.headers[hdrs.CONTENT_LENGTH])
         if self._is_refused:
             self._unparsed.clear()
         elif self._is_ahead() and self.transport is not None:

@@ -186,7 +186,7 @@ def _read_time(text: object) -> datetime | None:
         time = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:
         return None
-    return time.replace(tzinfo=time.tzinfo or UTC) if time else None
+    return time.replace(tzinfo=UTC) if time and time.tzinfo is None else time
 
 
 _ASKS_TO_CANCEL = re.compile(r"/ptq\s+cancel", re.IGNORECASE)

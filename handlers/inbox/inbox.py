@@ -34,7 +34,7 @@ from handlers.events import CANCEL_LANE, find_private_repository, fits, is_route
 from handlers.inbox.copies import Copies
 from handlers.inbox.lane_order import find_due
 from handlers.inbox.namesakes import Namesake, refuse_namesake
-from handlers.inbox.receiving import MAX_PENDING, Arrival, Receiver
+from handlers.inbox.receiving import MAX_PENDING, Arrival, Receiver, make_arrival
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.db.batches import Batches
 from runner.db.database import Database
@@ -140,11 +140,11 @@ class Inbox:
 
         Raises `handlers.inbox.receiving.NotStored`.
         """
-        return await self._receiver.receive(Arrival(delivery_id, event, lane, body))
+        return await self._receiver.receive(make_arrival(delivery_id, event, lane, body))
 
-    async def receive_once(self, delivery_id: str, event: str, lane: str, body: bytes) -> bool:
+    async def receive_once(self, arrival: Arrival) -> bool:
         """Like `receive`, but also False if its content exists under another id."""
-        return await self._copies.receive(Arrival(delivery_id, event, lane, body))
+        return await self._copies.receive(arrival)
 
     def wants(self, event: str, payload: Mapping[str, Any]) -> bool:
         """Whether there is a handler for the delivery. A delivery without a handler is not stored."""
@@ -152,7 +152,7 @@ class Inbox:
 
     async def holds(self, delivery_id: str, event: str, body: bytes) -> bool:
         """Whether this delivery is stored with this content. The id alone proves nothing, because it is not signed."""
-        arrival = Arrival(delivery_id, event, "", body)
+        arrival = make_arrival(delivery_id, event, "", body)
         query = select(deliveries.c.digest).where(deliveries.c.id.in_((delivery_id, arrival.other_id)))
         async with self._db.read() as connection:
             digests = (await connection.execute(query)).scalars()

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -49,7 +48,7 @@ class NotStored(Exception):  # noqa: N818 - what is the case
     """The delivery is not in the database, so GitHub must not get a positive answer. The message is one line."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Arrival:
     """A received delivery."""
 
@@ -59,20 +58,26 @@ class Arrival:
     lane: str
     body: bytes
     """The raw bytes that were signed."""
-
-    @cached_property
-    def digest(self) -> str:
-        """A hash of event and payload. It does not depend on the id, the order of keys or whitespace."""
-        try:
-            content = msgspec.json.encode(msgspec.json.decode(self.body), order="sorted")
-        except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
-            content = self.body
-        return hashlib.sha256(self.event.encode() + b"\0" + content).hexdigest()
+    digest: str
+    """A hash of event and payload. It does not depend on the id, the order of keys or whitespace."""
 
     @property
     def other_id(self) -> str:
         """The id to use if the delivery's own id already has another content. The webhook accepts no id with a `+`."""
         return f"{self.id[:ID_KEPT]}+{self.digest[:DIGEST_KEPT]}"
+
+
+def make_arrival(delivery_id: str, event: str, lane: str, body: bytes, payload: Any = None) -> Arrival:
+    """An arrival with its digest. Without the `payload` of the body, the body is parsed here.
+
+    The arrival does not keep the payload, because it takes about ten times the memory of its body.
+    """
+    try:
+        payload = msgspec.json.decode(body) if payload is None else payload
+        content = msgspec.json.encode(payload, order="sorted")
+    except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+        content = body
+    return Arrival(delivery_id, event, lane, body, hashlib.sha256(event.encode() + b"\0" + content).hexdigest())
 
 
 @dataclass

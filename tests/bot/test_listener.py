@@ -16,7 +16,7 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
-from bot.listener import SETTLED_S, HttpListener
+from bot.listener import PIECE_BYTES, SETTLED_S, HttpListener, find_size
 from tests.support.cpu_time import no_garbage_collection
 
 PATIENCE_S = 20.0
@@ -376,3 +376,19 @@ async def test_a_large_body_arrives_whole_and_so_does_the_next_one() -> None:
             async with session.post(url, data=io.BytesIO(b"x" * size)) as answer:
                 assert await answer.text() == f"{size} bytes"
     await listener.close()
+
+
+@pytest.mark.parametrize(
+    ("unparsed", "missing", "size"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\nGET / HTTP/1.1\r\n\r\n", 0, 18),
+        (b"POST / HTTP/1.1\r\nContent-Length: 9000\r\n\r\n{", 0, 41),
+        (b"x" * 9001, 9000, 9000),
+        (b"GET / HTTP/1.1\r\nX: y", 0, PIECE_BYTES),
+        (b"x" * PIECE_BYTES + b"\r\n\r\n", 0, PIECE_BYTES),
+        (b"\r\n" * 9000, 0, PIECE_BYTES),
+        (b"\r\n" * 9000, 9000, 9000),
+    ],
+)
+def test_aiohttp_gets_one_head_or_one_body_at_once(unparsed: bytes, missing: int, size: int) -> None:
+    assert find_size(bytearray(unparsed), missing) == size

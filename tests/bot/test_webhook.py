@@ -21,7 +21,7 @@ from gidgethub.routing import Router
 from sqlalchemy import func, select
 
 from bot.web.auth.form_fields import MAX_FORM
-from bot.webhook import MAX_BODY, PLACES, DeliveryRefused, Webhook, read_subject
+from bot.webhook import MAX_BODY, PLACES, DeliveryRefused, Webhook, parse_body
 from handlers.events import find_lane
 from handlers.inbox.inbox import Inbox
 from runner.db.database import Database
@@ -436,8 +436,8 @@ def test_no_payload_gives_a_lane_that_a_database_cannot_take() -> None:
         {},
     ],
 )
-def test_a_lane_is_the_same_whichever_way_it_is_read(payload: dict[str, Any]) -> None:
-    assert find_lane(read_subject(json.dumps(payload).encode())) == find_lane(payload)
+def test_a_parsed_body_gives_the_lane_of_its_payload(payload: dict[str, Any]) -> None:
+    assert find_lane(parse_body(json.dumps(payload).encode())) == find_lane(payload)
 
 
 @pytest.mark.parametrize(
@@ -448,4 +448,4 @@ def test_what_is_no_json_object_has_no_lane(body: bytes) -> None:
     whole = b'{"repository": {"full_name": "octo/widgets"}, "issue": {"number": 7}, "z": %b}'
     for one in (body, whole % (body or b"?")) if body != b"[]" else (body,):
         with pytest.raises(DeliveryRefused):
-            read_subject(one)
+            parse_body(one)

@@ -8,6 +8,7 @@ from gidgethub.routing import Router
 from sqlalchemy import update
 
 from handlers.inbox.inbox import Inbox
+from handlers.inbox.receiving import Arrival, make_arrival
 from runner.db.schema import deliveries
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
@@ -15,39 +16,43 @@ from tests.support.jobs import open_database
 LANE = "octo/widgets#1"
 
 
+def arrive(delivery_id: str, event: str, body: bytes) -> Arrival:
+    return make_arrival(delivery_id, event, LANE, body)
+
+
 async def test_a_content_is_taken_under_one_id_until_its_delivery_is_set_aside(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         inbox = Inbox(database, Router(), Clock())
-        assert await inbox.receive_once("first", "issues", LANE, b"{}")
-        assert not await inbox.receive_once("copy", "issues", LANE, b"{}")
-        assert not await inbox.receive_once("first", "issues", LANE, b"{}"), "GitHub's own redelivery"
-        assert await inbox.receive_once("other-event", "issue_comment", LANE, b"{}")
+        assert await inbox.receive_once(arrive("first", "issues", b"{}"))
+        assert not await inbox.receive_once(arrive("copy", "issues", b"{}"))
+        assert not await inbox.receive_once(arrive("first", "issues", b"{}")), "GitHub's own redelivery"
+        assert await inbox.receive_once(arrive("other-event", "issue_comment", b"{}"))
         assert await inbox.receive("recovered", "issues", LANE, b"{}"), "who reads it at GitHub knows its id"
         async with database.write() as connection:
             failed = update(deliveries).where(deliveries.c.id.in_(("first", "recovered")))
             await connection.execute(failed.values(state="failed"))
-        assert await inbox.receive_once("later", "issues", LANE, b"{}")
-        assert not await inbox.receive_once("copy", "issues", LANE, b"{}")
+        assert await inbox.receive_once(arrive("later", "issues", b"{}"))
+        assert not await inbox.receive_once(arrive("copy", "issues", b"{}"))
 
 
 async def test_an_id_that_is_taken_keeps_no_content_out(tmp_path: Path) -> None:
     """Ids are not signed: somebody may send another content under the id that a delivery has had."""
     async with open_database(tmp_path) as database:
         inbox = Inbox(database, Router(), Clock())
-        assert await inbox.receive_once("first", "issues", LANE, b"{}")
-        assert await inbox.receive_once("first", "issues", LANE, b'{"other": 1}')
-        assert not await inbox.receive_once("first", "issues", LANE, b'{"other": 1}')
-        assert not await inbox.receive_once("second", "issues", LANE, b'{"other": 1}'), "it is here already"
+        assert await inbox.receive_once(arrive("first", "issues", b"{}"))
+        assert await inbox.receive_once(arrive("first", "issues", b'{"other": 1}'))
+        assert not await inbox.receive_once(arrive("first", "issues", b'{"other": 1}'))
+        assert not await inbox.receive_once(arrive("second", "issues", b'{"other": 1}')), "it is here already"
 
 
 async def test_what_an_id_holds_decides_whether_a_delivery_is_here(tmp_path: Path) -> None:
     async with open_database(tmp_path) as database:
         inbox = Inbox(database, Router(), Clock())
         assert not await inbox.holds("first", "issues", b'{"real": 1}')
-        assert await inbox.receive_once("first", "issues", LANE, b'{"squats": 1}')
+        assert await inbox.receive_once(arrive("first", "issues", b'{"squats": 1}'))
         assert not await inbox.holds("first", "issues", b'{"real": 1}')
         assert await inbox.receive("first", "issues", LANE, b'{"real": 1}')
         assert await inbox.holds("first", "issues", b'{"real": 1}')
         assert await inbox.holds("first", "issues", b'{ "squats": 1 }')
         # After a restart nothing is remembered, and the database tells.
-        assert not await Inbox(database, Router(), Clock()).receive_once("first", "issues", LANE, b'{"real": 1}')
+        assert not await Inbox(database, Router(), Clock()).receive_once(arrive("first", "issues", b'{"real": 1}'))

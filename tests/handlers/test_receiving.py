@@ -8,7 +8,17 @@ import pytest
 from sqlalchemy import select, text
 from structlog.testing import capture_logs
 
-from handlers.inbox.receiving import CALM_S, CROWD, MAX_BATCH, MAX_CALM_S, Arrival, Crowd, NotStored, Receiver
+from handlers.inbox.receiving import (
+    CALM_S,
+    CROWD,
+    MAX_BATCH,
+    MAX_CALM_S,
+    Arrival,
+    Crowd,
+    NotStored,
+    Receiver,
+    make_arrival,
+)
 from runner.db.database import Database
 from runner.db.schema import deliveries
 from tests.support.clock import Clock
@@ -16,7 +26,7 @@ from tests.support.jobs import open_database
 
 
 def arrive(number: int, lane: str = "octo/widgets#1") -> Arrival:
-    return Arrival(f"id-{number}", "issues", lane, b"{}")
+    return make_arrival(f"id-{number}", "issues", lane, b"{}")
 
 
 async def gather(receiving: Sequence[Awaitable[bool]]) -> list[bool | str]:
@@ -61,11 +71,11 @@ async def test_two_contents_under_one_id_are_both_stored(database_url: str) -> N
     """Ids are not signed: somebody may have used this one first, also within one batch."""
     async with open_database(database_url) as database:
         receiver = Receiver(database, Clock())
-        other = Arrival("id-0", "issues", "octo/widgets#1", b'{"other": 1}')
+        other = make_arrival("id-0", "issues", "octo/widgets#1", b'{"other": 1}')
         came = [arrive(0), other, other, arrive(0), arrive(1)]
         assert await gather([receiver.receive(one) for one in came]) == [True, True, False, False, True]
         assert sorted(await stored(database)) == ["id-0", other.other_id, "id-1"]
-        long = Arrival("x" * 100, "issues", "octo/widgets#1", b"{}")
+        long = make_arrival("x" * 100, "issues", "octo/widgets#1", b"{}")
         assert len(long.other_id) <= 100
 
 
