@@ -31,13 +31,13 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         COUNTED,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     last: list[Processor] = [
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         # Tracebacks become text first, so that secrets in them are redacted.
         structlog.processors.format_exc_info,
         partial(_redact_event, spell_out(secrets)),
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
         *([_show_event, _render_line] if sys.stderr.isatty() else [as_json]),
     ]
     structlog.configure(
