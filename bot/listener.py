@@ -282,7 +282,7 @@ class _Connection(web.RequestHandler):
         self._unparsed = bytearray()
         """What comes after aiohttp has paused. It goes on with a call of `data_received` without data."""
         self._body, self._body_bytes = EMPTY_PAYLOAD, 0
-        """The newest body, of which not all may be here, and its length."""
+        """The newest body and its length in bytes. A part of the body may still have to arrive."""
         self._is_refused = False
         """A request on this connection has no length. Nothing after its head is read."""
 
@@ -307,7 +307,8 @@ class _Connection(web.RequestHandler):
                     self._is_refused = True
                     body.feed_eof()  # Otherwise aiohttp waits for the end of the body.
                 elif body is not EMPTY_PAYLOAD:
-                    self._body, self._body_bytes = body, int(message.headers[hdrs.CONTENT_LENGTH])
+                    # `CONNECT` has a body of unknown length.
+                    self._body, self._body_bytes = body, int(message.headers.get(hdrs.CONTENT_LENGTH, 0))
         if self._is_refused:
             self._unparsed.clear()
         elif self._is_ahead() and self.transport is not None:

@@ -392,3 +392,13 @@ async def test_a_large_body_arrives_whole_and_so_does_the_next_one() -> None:
 )
 def test_aiohttp_gets_one_head_or_one_body_at_once(unparsed: bytes, missing: int, size: int) -> None:
     assert find_size(bytearray(unparsed), missing) == size
+
+
+async def test_a_request_for_a_tunnel_is_answered_like_any_other_unknown_one() -> None:
+    listener = _make_listener()
+    url = URL(await listener.open("127.0.0.1", 0))
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await asyncio.wait_for(reader.readline(), PATIENCE_S)).startswith(b"HTTP/1.1 404 ")
+    writer.close()
+    await listener.close()
