@@ -47,7 +47,7 @@ MAX_WAITING = 2
 """The most queued requests of one connection. aiohttp would keep up to 32, with 2 MB of headers each."""
 
 PIECE_BYTES = 4096
-"""The most bytes of heads that aiohttp gets at once, because it parses everything that it gets."""
+"""The most bytes that aiohttp gets at once outside of bodies, because it parses everything that it gets."""
 
 HEAD_END = b"\r\n\r\n"
 

@@ -112,7 +112,7 @@ class Webhook:
         return _answer(202 if stored else 200, message=message, delivery=delivery_id)
 
     def _examine(self, delivery_id: str, event: str, body: bytes) -> Arrival | None:
-        """The delivery in the inbox's form; None if there is no handler for it. Raises `DeliveryRefused`."""
+        """The delivery for the inbox. None if there is no handler for it. Raises `DeliveryRefused`."""
         payload = parse_body(body)
         check_age(payload, self._now())
         if not self._inbox.wants(event, payload):

@@ -40,7 +40,7 @@ def memory() -> Iterator[Path | None]:
             lock = _lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
             os.close(lock)
-    # It gets its name only with its lock, or else another process that starts now would remove it.
+    # A process that starts now removes all folders with `PREFIX` and without a lock, so the lock comes first.
     unnamed = Path(tempfile.mkdtemp(prefix=f"new-{PREFIX}", dir=MEMORY))
     lock = _lock(unnamed)
     folder = unnamed.rename(MEMORY / unnamed.name.removeprefix("new-"))
