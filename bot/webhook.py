@@ -20,7 +20,7 @@ from aiohttp import web
 
 from handlers.events import find_lane, find_time
 from handlers.inbox.inbox import Inbox
-from handlers.inbox.receiving import Arrival, NotStored, make_arrival
+from handlers.inbox.receiving import Arrival, NotStored
 from handlers.recovery.missed import KEPT
 from runner.line_limit import LineLimit
 from runner.steps.loops import Wakeup
@@ -90,7 +90,7 @@ class Webhook:
         self._refusals.end_minute()
         try:
             event, delivery_id, signature = read_headers(request)
-            arrival = self._examine(delivery_id, event, await self._read_signed(request, signature))
+            arrival = self._examine(delivery_id, event, signature, await self._read_signed(request, signature))
         except DeliveryRefused as refusal:
             if self._refusals.admit():
                 log.warning("delivery.refused", status=refusal.status, reason=str(refusal))
@@ -111,13 +111,13 @@ class Webhook:
         message = "accepted" if stored else "this delivery is here already"
         return _answer(202 if stored else 200, message=message, delivery=delivery_id)
 
-    def _examine(self, delivery_id: str, event: str, body: bytes) -> Arrival | None:
+    def _examine(self, delivery_id: str, event: str, signature: str, body: bytes) -> Arrival | None:
         """The delivery for the inbox. None if there is no handler for it. Raises `DeliveryRefused`."""
         payload = parse_body(body)
         check_age(payload, self._now())
         if not self._inbox.wants(event, payload):
             return None
-        return make_arrival(delivery_id, event, find_lane(payload), body, payload)
+        return Arrival(delivery_id, event, find_lane(payload), body, signature)
 
     async def _read_signed(self, request: web.Request, signature: str) -> bytes:
         """Read the body, and check that one of the secrets signed it. A large body waits for its turn (`PLACES`).

@@ -1,7 +1,8 @@
 """Rejects copies of a delivery with other ids, so that they cannot fill the inbox.
 
 GitHub does not sign the delivery id, so anyone who has seen a signed body can send it again and again under new ids.
-The received contents are remembered in memory. So after a restart, or in another replica, one more copy of each content
+Whoever cannot sign can only send a body with its signature, so the signature identifies the content. The signatures of
+received contents are remembered in memory. So after a restart, or in another replica, one more copy of each content
 is stored. The inbox recognises it as a copy before it is processed.
 """
 
@@ -20,7 +21,7 @@ from runner.db.schema import deliveries
 REMEMBERED = 20_000
 """How many of the newest contents are remembered. They take a few megabytes."""
 
-Receive = Callable[[Arrival], Awaitable[bool]]
+Receive = Callable[[Arrival], Awaitable[str | None]]
 
 
 class Copies:
@@ -29,27 +30,28 @@ class Copies:
     def __init__(self, db: Database, receive: Receive) -> None:
         self._db = db
         self._receive = receive
-        self._stored: dict[str, None] = {}
-        """The digests of received contents, oldest first."""
-        self._under_way: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._stored: dict[tuple[str, str], str] = {}
+        """Event and signature of each received content, oldest first, with the id of its row."""
+        self._under_way: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def receive(self, arrival: Arrival) -> bool:
         """Receive a delivery. Returns False if it or its content was received before. Raises `NotStored`."""
-        content = arrival.digest
+        content = arrival.event, arrival.signature
         lock = self._under_way.setdefault(content, asyncio.Lock())
         async with lock:
-            if content in self._stored and await self._is_kept(content):
+            before = self._stored.get(content)
+            if before is not None and await self._is_kept(before):
                 return False
-            is_new = await self._receive(arrival)
-            if is_new:
+            delivery_id = await self._receive(arrival)
+            if delivery_id is not None:
                 self._stored.pop(content, None)
-                self._stored[content] = None
+                self._stored[content] = delivery_id
                 if len(self._stored) > REMEMBERED:
                     del self._stored[next(iter(self._stored))]
-            return is_new
+            return delivery_id is not None
 
-    async def _is_kept(self, digest: str) -> bool:
-        """Whether a content is pending or processed. Copies of a delivery that was set aside are not rejected."""
-        query = select(deliveries.c.id).where(deliveries.c.digest == digest, deliveries.c.state != "failed")
+    async def _is_kept(self, delivery_id: str) -> bool:
+        """Whether a delivery is pending or processed. Copies of a delivery that was set aside are not rejected."""
+        query = select(deliveries.c.id).where(deliveries.c.id == delivery_id, deliveries.c.state != "failed")
         async with self._db.read() as connection:
-            return (await connection.execute(query.limit(1))).one_or_none() is not None
+            return (await connection.execute(query)).one_or_none() is not None

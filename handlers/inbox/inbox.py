@@ -25,7 +25,7 @@ import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
-from sqlalchemy import bindparam, exists, func, select, update
+from sqlalchemy import bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.private_repositories import restrict_jobs
@@ -34,7 +34,7 @@ from handlers.events import CANCEL_LANE, find_private_repository, fits, is_route
 from handlers.inbox.copies import Copies
 from handlers.inbox.lane_order import find_due
 from handlers.inbox.namesakes import Namesake, refuse_namesake
-from handlers.inbox.receiving import MAX_PENDING, Arrival, Receiver, make_arrival
+from handlers.inbox.receiving import MAX_PENDING, Arrival, Receiver, find_digest
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.db.batches import Batches
 from runner.db.database import Database
@@ -69,7 +69,7 @@ POSTPONED = BackOff(0.5, 30.0)
 """The waits of a delivery that came too early."""
 
 
-_FIELDS = ("sequence", "id", "event", "lane", "body", "digest", "attempts", "begun", "received_at")
+_FIELDS = ("sequence", "id", "event", "lane", "body", "attempts", "begun", "received_at")
 _TAKEN = (
     select(*(deliveries.c[name] for name in _FIELDS))
     .where(deliveries.c.sequence.in_(bindparam("sequences", expanding=True)))
@@ -90,9 +90,8 @@ class Delivery:
     event: str
     lane: str
     body: bytes
-    digest: str | None
-    """The digest of the content. Copies with other ids have the same one. None if the delivery was stored by an older
-    version."""
+    digest: str
+    """The digest of the content. Copies with other ids have the same one."""
     attempts: int
     begun: int
     """How often its processing was started but not finished."""
@@ -140,7 +139,7 @@ class Inbox:
 
         Raises `handlers.inbox.receiving.NotStored`.
         """
-        return await self._receiver.receive(make_arrival(delivery_id, event, lane, body))
+        return await self._receiver.receive(Arrival(delivery_id, event, lane, body)) is not None
 
     async def receive_once(self, arrival: Arrival) -> bool:
         """Like `receive`, but also False if its content exists under another id."""
@@ -152,11 +151,10 @@ class Inbox:
 
     async def holds(self, delivery_id: str, event: str, body: bytes) -> bool:
         """Whether this delivery is stored with this content. The id alone proves nothing, because it is not signed."""
-        arrival = make_arrival(delivery_id, event, "", body)
-        query = select(deliveries.c.digest).where(deliveries.c.id.in_((delivery_id, arrival.other_id)))
+        ids, digest = (delivery_id, Arrival(delivery_id, event, "", body).other_id), find_digest(event, body)
+        query = select(deliveries.c.event, deliveries.c.body).where(deliveries.c.id.in_(ids))
         async with self._db.read() as connection:
-            digests = (await connection.execute(query)).scalars()
-            return any(digest in (None, arrival.digest) for digest in digests)
+            return any(find_digest(row.event, row.body) == digest for row in await connection.execute(query))
 
     @property
     def calm_in_s(self) -> float:
@@ -214,7 +212,7 @@ class Inbox:
             if not due:
                 return []
             rows = await connection.execute(_TAKEN, {"sequences": due})
-            taken = [Delivery(**row._mapping) for row in rows]
+            taken = [Delivery(**row._mapping, digest=find_digest(row.event, row.body)) for row in rows]
         suspects = [delivery for delivery in taken if delivery.begun >= SUSPECT_DEATHS]
         self._alone = suspects[0].lane if suspects else ""
         if suspects:
@@ -275,10 +273,9 @@ class Inbox:
     async def _find_original(self, delivery: Delivery) -> str | None:
         """The id under which the same content came before, or None.
 
-        Ids are not signed, so anybody who has seen a delivery can send it again under a new id.
+        Ids are not signed, so anybody who has seen a delivery can send it again under a new id. A copy is in the lane
+        of its original, so the original's digest was stored before.
         """
-        if delivery.digest is None:
-            return None
         before = select(deliveries.c.id).where(
             deliveries.c.digest == delivery.digest, deliveries.c.sequence < delivery.sequence
         )
@@ -316,8 +313,8 @@ class Inbox:
         await self._record(delivery, state="failed", finished_at=self._now(), attempts=attempts, error=reason)
 
     async def _record(self, delivery: Delivery, **changes: Any) -> None:
-        """Store changes of a delivery. `begun` is reset to 0, unless the changes set it."""
-        await self._records.add((delivery, {"begun": 0, **changes}))
+        """Store changes of a delivery, and its digest. `begun` is reset to 0, unless the changes set it."""
+        await self._records.add((delivery, {"begun": 0, "digest": delivery.digest, **changes}))
 
     async def _write_down(self, records: Sequence[tuple[Delivery, dict[str, Any]]]) -> Sequence[None]:
         async with self._db.write() as connection:
@@ -362,14 +359,16 @@ async def fetch_known(db: Database, delivery_ids: Collection[str]) -> dict[str, 
 async def fetch_doubtful(db: Database, events: Mapping[str, str]) -> set[str]:
     """The received deliveries whose ids somebody else may have used first.
 
-    `events` has the true event of each id. A doubtful id has another event, or a content that exists twice.
+    `events` has the true event of each id. A doubtful id has another event, or a content that exists twice. Before a
+    delivery was processed, its content may exist twice.
     """
     ids, doubtful, other = list(events), set[str](), deliveries.alias()
-    is_twice = exists().where(other.c.digest == deliveries.c.digest, other.c.sequence != deliveries.c.sequence)
+    twice = exists().where(other.c.digest == deliveries.c.digest, other.c.sequence != deliveries.c.sequence)
+    may_be_twice = or_(deliveries.c.digest.is_(None), twice)
     async with db.read() as connection:
         for start in range(0, len(ids), IDS_AT_ONCE):
             some = deliveries.c.id.in_(ids[start : start + IDS_AT_ONCE])
-            rows = await connection.execute(select(deliveries.c.id, deliveries.c.event, is_twice).where(some))
+            rows = await connection.execute(select(deliveries.c.id, deliveries.c.event, may_be_twice).where(some))
             doubtful |= {row[0] for row in rows if row[2] or row[1] != events[row[0]]}
     return doubtful
 

@@ -58,26 +58,25 @@ class Arrival:
     lane: str
     body: bytes
     """The raw bytes that were signed."""
-    digest: str
-    """A hash of event and payload. It does not depend on the id, the order of keys or whitespace."""
+    signature: str = ""
+    """The checked signature of the body. Empty if GitHub's API was asked for the delivery."""
 
     @property
     def other_id(self) -> str:
         """The id to use if the delivery's own id already has another content. The webhook accepts no id with a `+`."""
-        return f"{self.id[:ID_KEPT]}+{self.digest[:DIGEST_KEPT]}"
+        return f"{self.id[:ID_KEPT]}+{find_digest(self.event, self.body)[:DIGEST_KEPT]}"
 
 
-def make_arrival(delivery_id: str, event: str, lane: str, body: bytes, payload: Any = None) -> Arrival:
-    """An arrival with its digest. Without the `payload` of the body, the body is parsed here.
+def find_digest(event: str, body: bytes) -> str:
+    """A hash of event and payload. It does not depend on the order of keys or on whitespace.
 
-    The arrival does not keep the payload, because it takes about ten times the memory of its body.
+    It is not needed for the answer to GitHub, so the inbox stores it when it processes the delivery.
     """
     try:
-        payload = msgspec.json.decode(body) if payload is None else payload
-        content = msgspec.json.encode(payload, order="sorted")
+        content = msgspec.json.encode(msgspec.json.decode(body), order="sorted")
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         content = body
-    return Arrival(delivery_id, event, lane, body, hashlib.sha256(event.encode() + b"\0" + content).hexdigest())
+    return hashlib.sha256(event.encode() + b"\0" + content).hexdigest()
 
 
 @dataclass
@@ -105,13 +104,13 @@ class Receiver:
         self._db = db
         self._now = now
         self._max_pending = max_pending
-        self._batches = Batches(self._write, MAX_BATCH)
+        self._batches: Batches[Arrival, str | None] = Batches(self._write, MAX_BATCH)
         self._room = 0
         self._counted_at = -RECOUNT_S
         self._crowd = Crowd()
 
-    async def receive(self, arrival: Arrival) -> bool:
-        """Commit a delivery. Returns False if it is stored already. Raises `NotStored`."""
+    async def receive(self, arrival: Arrival) -> str | None:
+        """Commit a delivery. Returns the id of its row, or None if it is stored already. Raises `NotStored`."""
         try:
             return await self._batches.add(arrival)
         except Stopped:
@@ -121,7 +120,7 @@ class Receiver:
         """The seconds for which other work should still wait, because GitHub waits for answers."""
         return self._crowd.calm_in_s(time.monotonic())
 
-    async def _write(self, batch: Sequence[Arrival]) -> Sequence[bool | Exception]:
+    async def _write(self, batch: Sequence[Arrival]) -> Sequence[str | Exception | None]:
         try:
             return await self._store(batch)
         except Exception as error:
@@ -129,44 +128,44 @@ class Receiver:
             reason = f"the database could not store the delivery ({type(error).__name__}): send it again later"
             raise NotStored(reason) from error
 
-    async def _store(self, batch: Sequence[Arrival]) -> list[bool | Exception]:
+    async def _store(self, batch: Sequence[Arrival]) -> list[str | Exception | None]:
         """Store a batch in one transaction. If the inbox becomes full, the rest of the batch is refused."""
         now = self._now()
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
         room = await self._find_room()
-        ids = [arrival.id for arrival in batch[:room]]
-        taken = await self._append(batch[:room], ids, common)
-        if repeated := [number for number, is_new in enumerate(taken) if not is_new]:
-            for number in await self._find_squatted(batch, repeated):
-                ids[number] = batch[number].other_id
-                taken[number] = (await self._append([batch[number]], [ids[number]], common))[0]
-        stored = [delivery_id for delivery_id, is_new in zip(ids, taken, strict=True) if is_new]
+        received = await self._append(batch[:room], [arrival.id for arrival in batch[:room]], common)
+        for number, arrival in enumerate(batch[:room]):
+            if received[number] is None and await self._is_squatted(arrival):
+                received[number] = (await self._append([arrival], [arrival.other_id], common))[0]
+        stored = [delivery_id for delivery_id in received if delivery_id is not None]
         self._room -= len(stored)
         self._crowd.note(time.monotonic(), len(stored))
         # One log line for the whole batch, because a line for each delivery would cost as much as storing it.
         log.info("deliveries.stored", deliveries=" ".join(stored))
         full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
-        return [*taken, *(NotStored(full) for _ in batch[room:])]
+        return [*received, *(NotStored(full) for _ in batch[room:])]
 
-    async def _append(self, batch: Sequence[Arrival], ids: Sequence[str], common: Mapping[str, Any]) -> list[bool]:
-        """Store arrivals under these ids. Returns for each arrival whether its id was new."""
+    async def _append(
+        self, batch: Sequence[Arrival], ids: Sequence[str], common: Mapping[str, Any]
+    ) -> list[str | None]:
+        """Store arrivals under these ids. Returns for each arrival its id, or None if that id exists already."""
         rows = [
-            {"id": delivery_id, "event": one.event, "lane": one.lane, "body": one.body, "digest": one.digest}
+            {"id": delivery_id, "event": one.event, "lane": one.lane, "body": one.body}
             for one, delivery_id in zip(batch, ids, strict=True)
         ]
-        return await self._db.group_commit.insert(deliveries, rows, "id", common) if rows else []
+        new = await self._db.group_commit.insert(deliveries, rows, "id", common) if rows else []
+        return [delivery_id if is_new else None for delivery_id, is_new in zip(ids, new, strict=True)]
 
-    async def _find_squatted(self, batch: Sequence[Arrival], repeated: Sequence[int]) -> list[int]:
-        """The arrivals whose ids exist with another content: ids are not signed, so somebody else may have used them
-        first."""
-        query = select(deliveries.c.id, deliveries.c.digest)
+    async def _is_squatted(self, arrival: Arrival) -> bool:
+        """Whether the delivery with this id has another content: ids are not signed, so somebody else may have used
+        this one first."""
+        query = select(deliveries.c.event, deliveries.c.body).where(deliveries.c.id == arrival.id)
         async with self._db.read() as connection:
-            rows = await connection.execute(query.where(deliveries.c.id.in_({batch[number].id for number in repeated})))
-            digests = {row.id: row.digest for row in rows}
-        squatted = [number for number in repeated if digests.get(batch[number].id) not in (None, batch[number].digest)]
-        for number in squatted:
-            log.warning("delivery.id_was_taken", delivery=batch[number].id, stored_as=batch[number].other_id)
-        return squatted
+            row = (await connection.execute(query)).one_or_none()
+        if row is None or find_digest(row.event, row.body) == find_digest(arrival.event, arrival.body):
+            return False
+        log.warning("delivery.id_was_taken", delivery=arrival.id, stored_as=arrival.other_id)
+        return True
 
     async def _find_room(self) -> int:
         """How many more deliveries can be stored.

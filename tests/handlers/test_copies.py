@@ -7,8 +7,8 @@ from pathlib import Path
 from gidgethub.routing import Router
 from sqlalchemy import update
 
-from handlers.inbox.inbox import Inbox
-from handlers.inbox.receiving import Arrival, make_arrival
+from handlers.inbox.inbox import Inbox, fetch_doubtful
+from handlers.inbox.receiving import Arrival, find_digest
 from runner.db.schema import deliveries
 from tests.support.clock import Clock
 from tests.support.jobs import open_database
@@ -17,7 +17,7 @@ LANE = "octo/widgets#1"
 
 
 def arrive(delivery_id: str, event: str, body: bytes) -> Arrival:
-    return make_arrival(delivery_id, event, LANE, body)
+    return Arrival(delivery_id, event, LANE, body, signature=f"of {body!r}")
 
 
 async def test_a_content_is_taken_under_one_id_until_its_delivery_is_set_aside(tmp_path: Path) -> None:
@@ -56,3 +56,26 @@ async def test_what_an_id_holds_decides_whether_a_delivery_is_here(tmp_path: Pat
         assert await inbox.holds("first", "issues", b'{ "squats": 1 }')
         # After a restart nothing is remembered, and the database tells.
         assert not await Inbox(database, Router(), Clock()).receive_once(arrive("first", "issues", b'{"real": 1}'))
+
+
+async def test_an_id_is_doubtful_until_its_content_was_compared_with_all_others(tmp_path: Path) -> None:
+    async with open_database(tmp_path) as database:
+        inbox = Inbox(database, Router(), Clock())
+        await inbox.receive("real", "issues", LANE, b"{}")
+        await inbox.receive("copy", "issues", LANE, b"{ }")
+
+        async def look() -> set[str]:
+            return await fetch_doubtful(database, {"real": "issues", "copy": "issues", "unknown": "issues"})
+
+        async def store_digest(delivery_id: str, digest: str) -> None:
+            async with database.write() as connection:
+                stored = update(deliveries).where(deliveries.c.id == delivery_id)
+                await connection.execute(stored.values(digest=digest))
+
+        assert await look() == {"real", "copy"}
+        await store_digest("real", find_digest("issues", b"{}"))
+        assert await look() == {"copy"}
+        await store_digest("copy", find_digest("issues", b"{ }"))
+        assert await look() == {"real", "copy"}
+        await store_digest("copy", find_digest("issues", b'{"other": 1}'))
+        assert await look() == set()

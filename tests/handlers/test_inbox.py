@@ -60,11 +60,16 @@ class Desk:
     async def settle(self) -> None:
         """Work until nothing is due."""
         await self.inbox.stop()
-        before = -1
-        while before != len(self.worked):
-            before = len(self.worked)
+        before, state = None, await self.read_state()
+        while before != state:
             await self.inbox.step(self.context)
             await self.inbox.stop()
+            before, state = state, await self.read_state()
+
+    async def read_state(self) -> Any:
+        async with self.database.read() as connection:
+            rows = (await connection.execute(select(deliveries).order_by(deliveries.c.sequence))).all()
+        return rows, len(self.worked)
 
     async def row(self, word: str) -> Any:
         async with self.database.read() as connection:
@@ -113,7 +118,7 @@ async def test_a_copy_under_another_id_is_not_worked(database_url: str) -> None:
         await desk.bring("one", guid="id-as-sent")
         await desk.bring("one", guid="id-copied")
         await desk.settle()
-        await desk.bring("one", guid="id-copied-later", lane="octo/widgets#1/cancel", indent=2, sort_keys=True)
+        await desk.bring("one", guid="id-copied-later", indent=2, sort_keys=True)
         await desk.settle()
         assert desk.worked == ["one"]
         assert await count_deliveries(desk.database, ["done", "failed", "pending"]) == {
@@ -121,6 +126,23 @@ async def test_a_copy_under_another_id_is_not_worked(database_url: str) -> None:
             "failed": 0,
             "pending": 0,
         }
+
+
+async def test_a_copy_of_a_delivery_that_was_set_aside_is_not_worked(sqlite_url: str) -> None:
+    """It would fail again, or end the service again."""
+
+    async def work(_word: str) -> None:
+        raise RuntimeError("no")
+
+    async with open_desk(sqlite_url, work) as desk:
+        await desk.bring("one")
+        for _ in range(MAX_ATTEMPTS):
+            await desk.settle()
+            desk.clock.forward(60)
+        assert (await desk.row("one")).state == "failed"
+        await desk.bring("one", guid="id-copied")
+        await desk.settle()
+        assert desk.worked == ["one"] * MAX_ATTEMPTS
 
 
 async def test_a_delivery_is_no_copy_of_itself_when_it_is_worked_again(sqlite_url: str) -> None:
