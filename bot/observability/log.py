@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import sys
@@ -19,10 +18,6 @@ from bot.observability.log_counter import COUNTED
 from handlers.text.sanitize import redact
 from runner.characters import show_for_terminal
 
-MIN_LINE = 16
-"""Characters. A line of a secret that is at least this long is also hidden when it appears alone, because a key has
-several lines. A shorter line could be part of ordinary text."""
-
 
 def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
     """Set up structlog and the standard library's logging in the same way."""
@@ -36,7 +31,7 @@ def configure_logging(secrets: Collection[str], *, level: str = "INFO") -> None:
         structlog.stdlib.ProcessorFormatter.remove_processors_meta,
         # Tracebacks become text first, so that secrets in them are redacted.
         structlog.processors.format_exc_info,
-        partial(_redact_event, spell_out(secrets)),
+        partial(_redact_event, frozenset(secrets)),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         *([_show_event, _render_line] if sys.stderr.isatty() else [as_json]),
     ]
@@ -73,17 +68,6 @@ def _shorten_bad_request(record: logging.LogRecord) -> bool:
         record.levelno, record.levelname = logging.WARNING, "WARNING"
         record.msg, record.args = f"bad request: {' '.join(error.message.split())[:200]!r}", ()
     return True
-
-
-def spell_out(secrets: Collection[str]) -> frozenset[str]:
-    """Each secret and its long lines in all forms that the log can have: plain, and as Python and JSON quote them.
-
-    Tracebacks and messages quote values. That escapes quotation marks, backslashes, line ends and non-ASCII letters.
-    """
-    lines = (line for secret in secrets for line in secret.splitlines() if len(line) >= MIN_LINE)
-    plain = {form for text in (*secrets, *lines) for form in (text, text.strip())}
-    quoted = {written[1:-1] for text in plain for written in (repr(text), ascii(text), json.dumps(text))}
-    return frozenset(plain | quoted | {repr(text.encode())[2:-1] for text in plain})
 
 
 def _redact_event(secrets: frozenset[str], _logger: WrappedLogger, _name: str, event: EventDict) -> EventDict:

@@ -34,8 +34,11 @@ _DROPPED = re.compile(r"\\([!-/:-@\[-`{-~])|(?<=[^\s*~])[*~]++(?=[^\s*~])")
 
 
 def spell_out(secrets: Collection[str]) -> frozenset[str]:
-    """The secrets, with their forms inside a JSON string, and inside a JSON string within another JSON string."""
-    forms = {form for secret in secrets for form in (secret, secret.strip())}
+    """The secrets as they are and as Python quotes them, and the forms of all these inside a JSON string, and inside a
+    JSON string within another JSON string."""
+    plain = {form for secret in secrets for form in (secret, secret.strip())}
+    quoted = {written[1:-1] for form in plain for written in (repr(form), ascii(form))}
+    forms = plain | quoted | {repr(form.encode(errors="replace"))[2:-1] for form in plain}
     for _ in range(2):
         forms |= {json.dumps(form, ensure_ascii=escaped)[1:-1] for form in forms for escaped in (True, False)}
     return frozenset(forms)

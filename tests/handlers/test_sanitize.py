@@ -8,6 +8,7 @@ from base64 import b64encode, urlsafe_b64encode
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -116,6 +117,9 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
     "JSON by Go": lambda secret: _spell_signs(secret, "<>&", "04x"),
     "JSON by .NET": lambda secret: _spell_signs(secret, "<>&'+`", "04X"),
     "JSON without signs": lambda secret: _spell_signs(secret, "!#$%&'()*+,-./:;<=>?@[]^_`{|}~", "04x"),
+    "Python": lambda secret: repr(secret)[1:-1],
+    "Python in ASCII": lambda secret: ascii(secret)[1:-1],
+    "bytes of Python": lambda secret: repr(secret.encode())[2:-1],
     "hexadecimal": lambda secret: secret.encode().hex(),
     "hexadecimal in capitals": lambda secret: secret.encode().hex().upper(),
     "base64": lambda secret: b64encode(secret.encode()).decode(),
@@ -149,7 +153,7 @@ def test_a_short_secret_is_not_looked_for_in_what_packs_it() -> None:
 
 
 def test_there_is_a_bound_to_the_spellings_of_a_secret() -> None:
-    assert len(find_forms(frozenset([ODD]))) <= 40
+    assert len(find_forms(frozenset([ODD]))) <= 50
     assert len(find_forms(frozenset(["Zx81Kq0PpLm4TtYw7"]))) <= 6
 
 
@@ -169,6 +173,37 @@ KEYS = (
 )
 def test_keys_behind_an_escape_are_redacted(key: str, before: str) -> None:
     assert redact(before + key) == before + REDACTED
+
+
+def needs_another_sign(parsed: Any, known: Callable[[str], Any]) -> bool:
+    """Whether every match of an expression has a character that is not `known`: one of its parts needs one."""
+    return any(_needs(str(part), value, known) for part, value in parsed)
+
+
+def _needs(part: str, value: Any, known: Callable[[str], Any]) -> bool:
+    match part:
+        case "LITERAL":
+            return not (known(chr(value).lower()) or known(chr(value).upper()))
+        case "SUBPATTERN":
+            return needs_another_sign(value[-1], known)
+        case "BRANCH":
+            return all(needs_another_sign(branch, known) for branch in value[1])
+        case "MAX_REPEAT" | "POSSESSIVE_REPEAT":
+            return bool(value[0]) and needs_another_sign(value[-1], known)
+        case "IN":
+            return all(_needs(str(one), inner, known) for one, inner in value)
+    return False
+
+
+@pytest.mark.parametrize("shape", sanitize.KEY_SHAPES, ids=lambda shape: shape.name)
+def test_no_key_consists_of_hexadecimal_digits_dashes_and_blanks(shape: Rule) -> None:
+    """So a text of these is not searched for keys."""
+    assert shape.pattern
+    assert needs_another_sign(re._parser.parse(shape.pattern.pattern), sanitize.HEXADECIMAL.fullmatch)  # type: ignore[attr-defined]
+
+
+def test_a_live_secret_of_hexadecimal_digits_is_redacted() -> None:
+    assert redact("0a1b2c 0123456789abcdef", ["0123456789abcdef"]) == f"0a1b2c {REDACTED}"
 
 
 @pytest.mark.parametrize("key", [*KEYS[:2], *KEYS[3:]])
