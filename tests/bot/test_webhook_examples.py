@@ -15,6 +15,7 @@ import structlog
 from sqlalchemy import select
 
 from bot.demo.playground import SECRET
+from handlers.events import find_lane, find_time, fits, parse_excerpt
 from runner.db.schema import deliveries
 from tests.support.descriptions import find_webhook_examples
 from tests.support.world import World, open_world
@@ -52,6 +53,15 @@ async def outcomes(world: World) -> dict[str, tuple[str, str | None]]:
     async with world.playground.service.context.db.read() as connection:
         rows = await connection.execute(select(deliveries.c.id, deliveries.c.state, deliveries.c.error))
         return {row.id: (row.state, row.error) for row in rows}
+
+
+def test_an_excerpt_says_the_same_about_a_delivery_as_its_payload() -> None:
+    for event, body in examples():
+        excerpt, payload = parse_excerpt(body), json.loads(body)
+        assert find_lane(excerpt) == find_lane(payload)
+        assert find_time(excerpt) == find_time(payload)
+        assert fits(event, excerpt) == fits(event, payload)
+        assert excerpt.get("action") == payload.get("action")
 
 
 @pytest.mark.slow
