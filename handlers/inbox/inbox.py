@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -69,7 +69,7 @@ POSTPONED = BackOff(0.5, 30.0)
 """The waits of a delivery that came too early."""
 
 
-_FIELDS = ("sequence", "id", "event", "lane", "body", "attempts", "begun", "received_at")
+_FIELDS = ("sequence", "id", "event", "lane", "body", "digest", "attempts", "begun", "received_at")
 _TAKEN = (
     select(*(deliveries.c[name] for name in _FIELDS))
     .where(deliveries.c.sequence.in_(bindparam("sequences", expanding=True)))
@@ -90,8 +90,8 @@ class Delivery:
     event: str
     lane: str
     body: bytes
-    digest: str
-    """The digest of the content. Copies with other ids have the same one."""
+    digest: str | None
+    """The digest of the content. Copies with other ids have the same one. None before it is processed."""
     attempts: int
     begun: int
     """How often its processing was started but not finished."""
@@ -212,7 +212,7 @@ class Inbox:
             if not due:
                 return []
             rows = await connection.execute(_TAKEN, {"sequences": due})
-            taken = [Delivery(**row._mapping, digest=find_digest(row.event, row.body)) for row in rows]
+            taken = [Delivery(**row._mapping) for row in rows]
         suspects = [delivery for delivery in taken if delivery.begun >= SUSPECT_DEATHS]
         self._alone = suspects[0].lane if suspects else ""
         if suspects:
@@ -224,6 +224,7 @@ class Inbox:
             try:
                 if await self._is_deadly(delivery):
                     return
+                delivery = await self._identify(delivery)
                 if original := await self._find_original(delivery):
                     log.warning("delivery.copied", original=original)
                 else:
@@ -269,6 +270,15 @@ class Inbox:
         if delivery.sequence <= self._last_before:  # Newer ones have not crashed the service: no commit is needed.
             await self._record(delivery, begun=delivery.begun + 1)
         return False
+
+    async def _identify(self, delivery: Delivery) -> Delivery:
+        """The delivery with its digest. If it may crash the service, the digest is stored at once, because a copy could
+        crash it, too."""
+        if delivery.digest is None:
+            delivery = replace(delivery, digest=find_digest(delivery.event, delivery.body))
+            if delivery.sequence <= self._last_before:
+                await self._record(delivery, begun=delivery.begun + 1)
+        return delivery
 
     async def _find_original(self, delivery: Delivery) -> str | None:
         """The id under which the same content came before, or None.
@@ -360,7 +370,7 @@ async def fetch_doubtful(db: Database, events: Mapping[str, str]) -> set[str]:
     """The received deliveries whose ids somebody else may have used first.
 
     `events` has the true event of each id. A doubtful id has another event, or a content that exists twice. Before a
-    delivery was processed, its content may exist twice.
+    delivery is processed, its content may exist twice.
     """
     ids, doubtful, other = list(events), set[str](), deliveries.alias()
     twice = exists().where(other.c.digest == deliveries.c.digest, other.c.sequence != deliveries.c.sequence)

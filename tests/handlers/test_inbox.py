@@ -381,6 +381,9 @@ async def test_a_delivery_that_ends_the_service_each_time_is_set_aside_and_its_n
         rows = [await desk.row(word) for word in words]
         assert [row.state for row in rows] == ["done", "done", "failed", "done"]
         assert rows[2].error == "the service ended 3 times while it processed only this delivery"
+        await desk.bring("2", lane=rows[2].lane, guid="id-copied")
+        await desk.settle()
+        assert desk.worked == [], "a copy would end it, too"
 
 
 @pytest.mark.slow
