@@ -165,7 +165,7 @@ _EXCERPTS = msgspec.json.Decoder(_Excerpt)
 
 
 def parse_excerpt(body: bytes) -> Any:
-    """The parts of a payload that decide whether and where it is stored; sometimes all of it.
+    """The parts of a payload that decide whether and where it is stored, or all of it if msgspec cannot read it.
 
     Parsing all of it takes three times as long. Raises `ValueError` or `RecursionError` for a body that is not JSON.
     """
@@ -237,7 +237,8 @@ def find_lane(payload: Mapping[str, Any]) -> str:
     A comment that may contain `/ptq cancel` gets a separate lane. A wrong guess does no harm: the comment is parsed
     later.
     """
-    repository, subject = payload.get("repository"), payload.get("issue") or payload.get("pull_request")
+    repository, issue = payload.get("repository"), payload.get("issue")
+    subject = issue if isinstance(issue, Mapping) else payload.get("pull_request")
     name = repository.get("full_name") if isinstance(repository, Mapping) else None
     number = subject.get("number") if isinstance(subject, Mapping) else None
     comment = payload.get("comment")

@@ -1,9 +1,9 @@
 """Rejects copies of a delivery with other ids, so that they cannot fill the inbox.
 
 GitHub does not sign the delivery id, so anyone who has seen a signed body can send it again and again under new ids.
-Whoever cannot sign can only send a body with its signature, so the signature identifies the content. The signatures of
-received contents are remembered in memory. So after a restart, or in another replica, one more copy of each content
-is stored. The inbox recognises it as a copy before it is processed.
+Without the secret, nobody can make a second signature for a body. So the signature identifies the content. The
+signatures of received contents are remembered in memory. So after a restart, or in another replica, one more copy of
+each content is stored. The inbox recognises it as a copy before it is processed.
 """
 
 from __future__ import annotations

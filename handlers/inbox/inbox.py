@@ -25,7 +25,7 @@ import structlog
 from gidgethub import sansio
 from gidgethub.routing import Router
 from pydantic import ValidationError
-from sqlalchemy import bindparam, exists, func, or_, select, update
+from sqlalchemy import bindparam, exists, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from handlers.cases.private_repositories import restrict_jobs
@@ -34,7 +34,7 @@ from handlers.events import CANCEL_LANE, find_private_repository, fits, is_route
 from handlers.inbox.copies import Copies
 from handlers.inbox.lane_order import find_due
 from handlers.inbox.namesakes import Namesake, refuse_namesake
-from handlers.inbox.receiving import MAX_PENDING, Arrival, Receiver, find_digest
+from handlers.inbox.receiving import CONTENT, MAX_PENDING, Arrival, Receiver, find_digest, find_other_id, read_digest
 from handlers.ports import GitHubError, GitHubUnavailable
 from runner.db.batches import Batches
 from runner.db.database import Database
@@ -47,6 +47,9 @@ log = structlog.get_logger()
 LANES_AT_ONCE = 8
 IDS_AT_ONCE = 500
 """The most ids in one query, because databases limit parameters."""
+
+DIGESTS_AT_ONCE = 20
+"""How many bodies are in memory at once to compute their digests. A body can have 25 MB."""
 
 CANCELS_AT_ONCE = 4
 """The most lanes for cancels. They do not count as part of `LANES_AT_ONCE`, so slow issues cannot delay a cancel."""
@@ -91,7 +94,7 @@ class Delivery:
     lane: str
     body: bytes
     digest: str | None
-    """The digest of the content. Copies with other ids have the same one. None before it is processed."""
+    """The digest of the content. Copies with other ids have the same one. None until it is first needed."""
     attempts: int
     begun: int
     """How often its processing was started but not finished."""
@@ -142,7 +145,7 @@ class Inbox:
         return await self._receiver.receive(Arrival(delivery_id, event, lane, body)) is not None
 
     async def receive_once(self, arrival: Arrival) -> bool:
-        """Like `receive`, but also False if its content exists under another id."""
+        """Like `receive`, but also False if its content was received under another id."""
         return await self._copies.receive(arrival)
 
     def wants(self, event: str, payload: Mapping[str, Any]) -> bool:
@@ -151,10 +154,11 @@ class Inbox:
 
     async def holds(self, delivery_id: str, event: str, body: bytes) -> bool:
         """Whether this delivery is stored with this content. The id alone proves nothing, because it is not signed."""
-        ids, digest = (delivery_id, Arrival(delivery_id, event, "", body).other_id), find_digest(event, body)
-        query = select(deliveries.c.event, deliveries.c.body).where(deliveries.c.id.in_(ids))
+        digest = find_digest(event, body)
+        ids = delivery_id, find_other_id(delivery_id, digest)
         async with self._db.read() as connection:
-            return any(find_digest(row.event, row.body) == digest for row in await connection.execute(query))
+            rows = await connection.execute(CONTENT.where(deliveries.c.id.in_(ids)))
+            return any(read_digest(row) == digest for row in rows)
 
     @property
     def calm_in_s(self) -> float:
@@ -272,19 +276,22 @@ class Inbox:
         return False
 
     async def _identify(self, delivery: Delivery) -> Delivery:
-        """The delivery with its digest. If it may crash the service, the digest is stored at once, because a copy could
-        crash it, too."""
+        """Compute the digest of a delivery if it is missing.
+
+        If the service has crashed during this delivery before, the digest is committed first. So copies are recognised
+        even if the delivery is set aside.
+        """
         if delivery.digest is None:
             delivery = replace(delivery, digest=find_digest(delivery.event, delivery.body))
-            if delivery.sequence <= self._last_before:
+            if delivery.begun:
                 await self._record(delivery, begun=delivery.begun + 1)
         return delivery
 
     async def _find_original(self, delivery: Delivery) -> str | None:
         """The id under which the same content came before, or None.
 
-        Ids are not signed, so anybody who has seen a delivery can send it again under a new id. A copy is in the lane
-        of its original, so the original's digest was stored before.
+        Ids are not signed, so anybody who has seen a delivery can send it again under a new id. The same content gives
+        the same lane, and a lane is processed in order. So the digest of the original is stored before this.
         """
         before = select(deliveries.c.id).where(
             deliveries.c.digest == delivery.digest, deliveries.c.sequence < delivery.sequence
@@ -324,7 +331,8 @@ class Inbox:
 
     async def _record(self, delivery: Delivery, **changes: Any) -> None:
         """Store changes of a delivery, and its digest. `begun` is reset to 0, unless the changes set it."""
-        await self._records.add((delivery, {"begun": 0, "digest": delivery.digest, **changes}))
+        known = {} if delivery.digest is None else {"digest": delivery.digest}
+        await self._records.add((delivery, {"begun": 0, **known, **changes}))
 
     async def _write_down(self, records: Sequence[tuple[Delivery, dict[str, Any]]]) -> Sequence[None]:
         async with self._db.write() as connection:
@@ -369,18 +377,34 @@ async def fetch_known(db: Database, delivery_ids: Collection[str]) -> dict[str, 
 async def fetch_doubtful(db: Database, events: Mapping[str, str]) -> set[str]:
     """The received deliveries whose ids somebody else may have used first.
 
-    `events` has the true event of each id. A doubtful id has another event, or a content that exists twice. Before a
-    delivery is processed, its content may exist twice.
+    `events` has the true event of each id. A doubtful id has another event, or a content that exists twice.
     """
+    await _complete_digests(db)
     ids, doubtful, other = list(events), set[str](), deliveries.alias()
-    twice = exists().where(other.c.digest == deliveries.c.digest, other.c.sequence != deliveries.c.sequence)
-    may_be_twice = or_(deliveries.c.digest.is_(None), twice)
+    is_twice = exists().where(other.c.digest == deliveries.c.digest, other.c.sequence != deliveries.c.sequence)
     async with db.read() as connection:
         for start in range(0, len(ids), IDS_AT_ONCE):
             some = deliveries.c.id.in_(ids[start : start + IDS_AT_ONCE])
-            rows = await connection.execute(select(deliveries.c.id, deliveries.c.event, may_be_twice).where(some))
+            rows = await connection.execute(select(deliveries.c.id, deliveries.c.event, is_twice).where(some))
             doubtful |= {row[0] for row in rows if row[2] or row[1] != events[row[0]]}
     return doubtful
+
+
+async def _complete_digests(db: Database) -> None:
+    """Store the digests of deliveries that were not processed yet."""
+    missing = CONTENT.add_columns(deliveries.c.sequence).where(deliveries.c.digest.is_(None))
+    after = 0
+    while True:
+        page = missing.where(deliveries.c.sequence > after).order_by(deliveries.c.sequence).limit(DIGESTS_AT_ONCE)
+        async with db.read() as connection:
+            rows = (await connection.execute(page)).all()
+        if not rows:
+            return
+        async with db.write() as connection:
+            for row in rows:
+                this = update(deliveries).where(deliveries.c.sequence == row.sequence)
+                await connection.execute(this.values(digest=read_digest(row)))
+        after = rows[-1].sequence
 
 
 async def is_waiting(db: Database, lane: str) -> bool:

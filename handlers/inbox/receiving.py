@@ -59,24 +59,33 @@ class Arrival:
     body: bytes
     """The raw bytes that were signed."""
     signature: str = ""
-    """The checked signature of the body. Empty if GitHub's API was asked for the delivery."""
+    """The checked signature of the body. Empty if the delivery came from GitHub's API."""
 
-    @property
-    def other_id(self) -> str:
-        """The id to use if the delivery's own id already has another content. The webhook accepts no id with a `+`."""
-        return f"{self.id[:ID_KEPT]}+{find_digest(self.event, self.body)[:DIGEST_KEPT]}"
+
+def find_other_id(delivery_id: str, digest: str) -> str:
+    """The id to use if a delivery's own id already has another content. The webhook accepts no id with a `+`."""
+    return f"{delivery_id[:ID_KEPT]}+{digest[:DIGEST_KEPT]}"
 
 
 def find_digest(event: str, body: bytes) -> str:
     """A hash of event and payload. It does not depend on the order of keys or on whitespace.
 
-    It is not needed for the answer to GitHub, so the inbox stores it when it processes the delivery.
+    The answer to a new delivery does not need it, so the inbox stores it when it processes the delivery.
     """
     try:
         content = msgspec.json.encode(msgspec.json.decode(body), order="sorted")
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
         content = body
     return hashlib.sha256(event.encode() + b"\0" + content).hexdigest()
+
+
+CONTENT = select(deliveries.c.event, deliveries.c.body, deliveries.c.digest)
+"""The query for what `read_digest` reads."""
+
+
+def read_digest(row: Any) -> str:
+    """The digest of a stored delivery. It is stored if the delivery was processed, even after its body was emptied."""
+    return row.digest or find_digest(row.event, row.body)
 
 
 @dataclass
@@ -135,8 +144,8 @@ class Receiver:
         room = await self._find_room()
         received = await self._append(batch[:room], [arrival.id for arrival in batch[:room]], common)
         for number, arrival in enumerate(batch[:room]):
-            if received[number] is None and await self._is_squatted(arrival):
-                received[number] = (await self._append([arrival], [arrival.other_id], common))[0]
+            if received[number] is None and (other_id := await self._find_unsquatted(arrival)):
+                received[number] = (await self._append([arrival], [other_id], common))[0]
         stored = [delivery_id for delivery_id in received if delivery_id is not None]
         self._room -= len(stored)
         self._crowd.note(time.monotonic(), len(stored))
@@ -156,16 +165,19 @@ class Receiver:
         new = await self._db.group_commit.insert(deliveries, rows, "id", common) if rows else []
         return [delivery_id if is_new else None for delivery_id, is_new in zip(ids, new, strict=True)]
 
-    async def _is_squatted(self, arrival: Arrival) -> bool:
-        """Whether the delivery with this id has another content: ids are not signed, so somebody else may have used
-        this one first."""
-        query = select(deliveries.c.event, deliveries.c.body).where(deliveries.c.id == arrival.id)
+    async def _find_unsquatted(self, arrival: Arrival) -> str | None:
+        """Another id for an arrival whose own id already has another content; None if it has this one.
+
+        Ids are not signed, so somebody else may have used this one first.
+        """
         async with self._db.read() as connection:
-            row = (await connection.execute(query)).one_or_none()
-        if row is None or find_digest(row.event, row.body) == find_digest(arrival.event, arrival.body):
-            return False
-        log.warning("delivery.id_was_taken", delivery=arrival.id, stored_as=arrival.other_id)
-        return True
+            row = (await connection.execute(CONTENT.where(deliveries.c.id == arrival.id))).one_or_none()
+        digest = find_digest(arrival.event, arrival.body)
+        if row is None or read_digest(row) == digest:
+            return None
+        other_id = find_other_id(arrival.id, digest)
+        log.warning("delivery.id_was_taken", delivery=arrival.id, stored_as=other_id)
+        return other_id
 
     async def _find_room(self) -> int:
         """How many more deliveries can be stored.

@@ -228,7 +228,8 @@ HEXADECIMAL = re.compile(r"[0-9a-f\s-]*+")
 def redact(text: str, secrets: Collection[str] = (), shapes: Sequence[Rule] = KEY_SHAPES) -> str:
     """Replace the live `secrets`, and all text that looks like a secret.
 
-    Redact a text before it is cut, because half a secret is not found.
+    Redact a text before it is cut, because half a secret is not found. A text of `HEXADECIMAL` is searched only for the
+    live secrets.
     """
     live = find_forms(frozenset(secrets))
     for secret in find_present(text, live):

@@ -45,7 +45,7 @@ deliveries = Table(
     Column("event", String(100), nullable=False),
     Column("lane", String(300), nullable=False),  # deliveries in one lane are processed in order
     Column("body", Compressed, nullable=False),  # the bytes that were signed
-    Column("digest", String(64)),  # of event and payload; NULL until it is processed
+    Column("digest", String(64)),  # of event and payload; NULL until it is first needed
     Column("received_at", UtcDateTime, nullable=False),
     Column("state", String(20), nullable=False),  # pending, done, failed
     Column("attempts", Integer, nullable=False, default=0),
