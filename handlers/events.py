@@ -140,14 +140,16 @@ def is_from_bot(payload: Mapping[str, Any]) -> bool:
         return False
 
 
-class _Thing(TypedDict, total=False):
+class _Subject(TypedDict, total=False):
+    """Parts of an issue, a pull request or a comment."""
+
     number: Any
     created_at: Any
     updated_at: Any
     body: Any
 
 
-class _Named(TypedDict, total=False):
+class _RepositoryName(TypedDict, total=False):
     full_name: Any
 
 
@@ -155,10 +157,10 @@ class _Excerpt(TypedDict, total=False):
     """The parts of a payload that `is_routed`, `fits`, `find_time` and `find_lane` use."""
 
     action: Any
-    issue: _Thing | None
-    pull_request: _Thing | None
-    comment: _Thing | None
-    repository: _Named | None
+    issue: _Subject | None
+    pull_request: _Subject | None
+    comment: _Subject | None
+    repository: _RepositoryName | None
 
 
 _EXCERPTS = msgspec.json.Decoder(_Excerpt)
@@ -167,7 +169,7 @@ _EXCERPTS = msgspec.json.Decoder(_Excerpt)
 def parse_excerpt(body: bytes) -> Any:
     """The parts of a payload that decide whether and where it is stored, or all of it if msgspec cannot read it.
 
-    Parsing all of it takes three times as long. Raises `ValueError` or `RecursionError` for a body that is not JSON.
+    To parse all of it takes three times as long. Raises `ValueError` or `RecursionError` for a body that is not JSON.
     """
     try:
         if not body.isascii():
