@@ -48,9 +48,6 @@ LANES_AT_ONCE = 8
 IDS_AT_ONCE = 500
 """The most ids in one query, because databases limit parameters."""
 
-DIGESTS_AT_ONCE = 20
-"""How many bodies are in memory at once to compute their digests. A body can have 25 MB."""
-
 CANCELS_AT_ONCE = 4
 """The most lanes for cancels. They do not count as part of `LANES_AT_ONCE`, so slow issues cannot delay a cancel."""
 
@@ -122,7 +119,7 @@ class Inbox:
         self._now = now
         self._notify = notify
         self._receiver = Receiver(db, now, max_pending)
-        self._copies = Copies(db, self._receiver.receive)
+        self._copies = Copies(self._receiver.receive)
         self._records = Batches(self._write_down, LANES_AT_ONCE + CANCELS_AT_ONCE)
         self._busy: dict[str, tuple[int, asyncio.Task[None]]] = {}
         """Lane -> sequence and task of the delivery in progress."""
@@ -142,7 +139,7 @@ class Inbox:
 
         Raises `handlers.inbox.receiving.NotStored`.
         """
-        return await self._receiver.receive(Arrival(delivery_id, event, lane, body)) is not None
+        return await self._receiver.receive(Arrival(delivery_id, event, lane, body))
 
     async def receive_once(self, arrival: Arrival) -> bool:
         """Like `receive`, but also False if its content was received under another id."""
@@ -377,9 +374,11 @@ async def fetch_known(db: Database, delivery_ids: Collection[str]) -> dict[str, 
 async def fetch_doubtful(db: Database, events: Mapping[str, str]) -> set[str]:
     """The received deliveries whose ids somebody else may have used first.
 
-    `events` has the true event of each id. A doubtful id has another event, or a content that exists twice.
+    `events` has the true event of each id. A doubtful id has another event, or a content that exists twice. To find
+    these, the digests of waiting deliveries are stored first.
     """
-    await _complete_digests(db)
+    if events:
+        await _complete_digests(db)
     ids, doubtful, other = list(events), set[str](), deliveries.alias()
     is_twice = exists().where(other.c.digest == deliveries.c.digest, other.c.sequence != deliveries.c.sequence)
     async with db.read() as connection:
@@ -391,11 +390,11 @@ async def fetch_doubtful(db: Database, events: Mapping[str, str]) -> set[str]:
 
 
 async def _complete_digests(db: Database) -> None:
-    """Store the digests of deliveries that were not processed yet."""
+    """Store the missing digests of deliveries. Only a few bodies are in memory at once, because they can be large."""
     missing = CONTENT.add_columns(deliveries.c.sequence).where(deliveries.c.digest.is_(None))
     after = 0
     while True:
-        page = missing.where(deliveries.c.sequence > after).order_by(deliveries.c.sequence).limit(DIGESTS_AT_ONCE)
+        page = missing.where(deliveries.c.sequence > after).order_by(deliveries.c.sequence).limit(LANES_AT_ONCE)
         async with db.read() as connection:
             rows = (await connection.execute(page)).all()
         if not rows:

@@ -113,13 +113,13 @@ class Receiver:
         self._db = db
         self._now = now
         self._max_pending = max_pending
-        self._batches: Batches[Arrival, str | None] = Batches(self._write, MAX_BATCH)
+        self._batches = Batches(self._write, MAX_BATCH)
         self._room = 0
         self._counted_at = -RECOUNT_S
         self._crowd = Crowd()
 
-    async def receive(self, arrival: Arrival) -> str | None:
-        """Commit a delivery. Returns the id of its row, or None if it is stored already. Raises `NotStored`."""
+    async def receive(self, arrival: Arrival) -> bool:
+        """Commit a delivery. Returns False if it is stored already. Raises `NotStored`."""
         try:
             return await self._batches.add(arrival)
         except Stopped:
@@ -129,7 +129,7 @@ class Receiver:
         """The seconds for which other work should still wait, because GitHub waits for answers."""
         return self._crowd.calm_in_s(time.monotonic())
 
-    async def _write(self, batch: Sequence[Arrival]) -> Sequence[str | Exception | None]:
+    async def _write(self, batch: Sequence[Arrival]) -> Sequence[bool | Exception]:
         try:
             return await self._store(batch)
         except Exception as error:
@@ -137,16 +137,18 @@ class Receiver:
             reason = f"the database could not store the delivery ({type(error).__name__}): send it again later"
             raise NotStored(reason) from error
 
-    async def _store(self, batch: Sequence[Arrival]) -> list[str | Exception | None]:
+    async def _store(self, batch: Sequence[Arrival]) -> list[bool | Exception]:
         """Store a batch in one transaction. If the inbox becomes full, the rest of the batch is refused."""
         now = self._now()
         common = {"received_at": now, "state": "pending", "attempts": 0, "next_attempt_at": now}
         room = await self._find_room()
-        received = await self._append(batch[:room], [arrival.id for arrival in batch[:room]], common)
+        ids = [arrival.id for arrival in batch[:room]]
+        received = await self._append(batch[:room], ids, common)
         for number, arrival in enumerate(batch[:room]):
-            if received[number] is None and (other_id := await self._find_unsquatted(arrival)):
-                received[number] = (await self._append([arrival], [other_id], common))[0]
-        stored = [delivery_id for delivery_id in received if delivery_id is not None]
+            if not received[number] and (free_id := await self._find_free_id(arrival)):
+                ids[number] = free_id
+                received[number] = (await self._append([arrival], [free_id], common))[0]
+        stored = [delivery_id for delivery_id, is_new in zip(ids, received, strict=True) if is_new]
         self._room -= len(stored)
         self._crowd.note(time.monotonic(), len(stored))
         # One log line for the whole batch, because a line for each delivery would cost as much as storing it.
@@ -154,19 +156,16 @@ class Receiver:
         full = f"the inbox is full: {self._max_pending} deliveries wait already; send it again later"
         return [*received, *(NotStored(full) for _ in batch[room:])]
 
-    async def _append(
-        self, batch: Sequence[Arrival], ids: Sequence[str], common: Mapping[str, Any]
-    ) -> list[str | None]:
-        """Store arrivals under these ids. Returns for each arrival its id, or None if that id exists already."""
+    async def _append(self, batch: Sequence[Arrival], ids: Sequence[str], common: Mapping[str, Any]) -> list[bool]:
+        """Store arrivals under these ids. Returns for each arrival whether its id was new."""
         rows = [
             {"id": delivery_id, "event": one.event, "lane": one.lane, "body": one.body}
             for one, delivery_id in zip(batch, ids, strict=True)
         ]
-        new = await self._db.group_commit.insert(deliveries, rows, "id", common) if rows else []
-        return [delivery_id if is_new else None for delivery_id, is_new in zip(ids, new, strict=True)]
+        return await self._db.group_commit.insert(deliveries, rows, "id", common) if rows else []
 
-    async def _find_unsquatted(self, arrival: Arrival) -> str | None:
-        """Another id for an arrival whose own id already has another content; None if it has this one.
+    async def _find_free_id(self, arrival: Arrival) -> str | None:
+        """Another id for an arrival whose own id already has another content. None if it has the same content.
 
         Ids are not signed, so somebody else may have used this one first.
         """
